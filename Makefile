@@ -1,0 +1,43 @@
+# `make help` lists what can be made. Needs only make and Python 3.11 or newer: no root, no Java.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format lock clean
+
+# make setup PYTHON=/path/to/python3   to use another Python than the newest on the PATH
+# make test ARGS="-k tokens"           to pass options on (test, demo, lock)
+PYTHON :=
+ARGS   :=
+
+BIN   := .venv/bin
+READY := .venv/.ready
+
+help: ## Show this help
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with Jeton and all it needs, a Java included if the machine has none
+
+$(READY): pyproject.toml requirements.lock requirements-java.lock tools/setup.py
+	@$(or $(PYTHON),python3) tools/setup.py $(if $(PYTHON),--python $(PYTHON))
+	@touch $@
+
+demo: $(READY) ## Show that Jeton and Spark work on this machine
+	@$(BIN)/jeton demo $(ARGS)
+
+test: lint ## Check style and types, then run all tests
+	$(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(READY) ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY) ## Mend style in place
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: $(READY) ## Resolve the lock files anew; ARGS=--upgrade takes newer versions
+	@$(BIN)/python tools/setup.py lock $(ARGS)
+
+clean: ## Remove .venv and everything that tools left behind
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

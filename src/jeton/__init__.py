@@ -1,0 +1,85 @@
+"""Jeton: dataflow programs coordinated by timestamp tokens.
+
+>>> import jeton as jt
+>>> flow = jt.Flow("hello")
+>>> flow.output("out", flow.input("in").map(lambda batch: {"n": batch["n"] + 1}))
+>>> flow.run({"in": {"time": [0], "n": [41]}})["out"].to_pylist()
+[{'time': 0, 'n': 42}]
+"""
+
+from jeton.core.antichain import Antichain, MutableAntichain
+from jeton.core.changes import ChangeBatch
+from jeton.core.errors import (
+    BatchError,
+    ExpiredReference,
+    FlowStalled,
+    GraphError,
+    JetonError,
+    LeakedToken,
+    OperatorFailed,
+    ProtocolError,
+    TimeError,
+    TokenError,
+    ZeroCycleError,
+)
+from jeton.core.summaries import IDENTITY, Advance, Summary
+from jeton.core.times import END_OF_TIME, IntegerTimes, Product, Timestamp
+from jeton.core.token_set import TokenSet
+from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
+from jeton.dataflow.batch import Batch, concat
+from jeton.dataflow.flow import Flow
+from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output, Session
+from jeton.dataflow.scope import Loop, Scope
+from jeton.dataflow.stream import Stream
+from jeton.dataflow.time_map import TimeMap
+from jeton.worker.in_process import Probe, Result, Run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "END_OF_TIME",
+    "IDENTITY",
+    "ActivatingToken",
+    "Advance",
+    "Antichain",
+    "Batch",
+    "BatchError",
+    "Broadcast",
+    "ChangeBatch",
+    "Exchange",
+    "ExpiredReference",
+    "Flow",
+    "FlowStalled",
+    "GraphError",
+    "Input",
+    "IntegerTimes",
+    "JetonError",
+    "LeakedToken",
+    "Loop",
+    "MutableAntichain",
+    "OperatorFailed",
+    "OperatorInfo",
+    "Output",
+    "Pact",
+    "Pipeline",
+    "Probe",
+    "Product",
+    "ProtocolError",
+    "Result",
+    "Run",
+    "Scope",
+    "Session",
+    "Stream",
+    "Summary",
+    "TimeError",
+    "TimeMap",
+    "Timestamp",
+    "TimestampToken",
+    "TokenError",
+    "TokenRef",
+    "TokenSet",
+    "ZeroCycleError",
+    "concat",
+]

@@ -1,0 +1,103 @@
+"""The `jeton` command.
+
+Each subcommand is a function here that imports what it needs when it runs, so that `jeton --help`
+answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+BENCHMARKS = {
+    "progress": "what it costs to track timestamps, as their number grows",
+}
+"""The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""
+
+_JAVA_VERSION = "SELECT java_method('java.lang.System', 'getProperty', 'java.version')"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    >>> main(["version"])
+    jeton ...
+    0
+    """
+    parser = _parser()
+    options, rest = parser.parse_known_args(argv)
+    if rest and options.command != "bench":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    match options.command:
+        case "version":
+            return _version()
+        case "demo":
+            return _demo(options.workers)
+        case _:
+            return _bench(options.benchmark, rest)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jeton",
+        description="Dataflow programs coordinated by timestamp tokens, here and on Apache Spark.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    commands.add_parser("version", help="say which version this is")
+
+    demo = commands.add_parser(
+        "demo",
+        help="check that all that Jeton needs works on this machine",
+        description="Start a local Spark session, count some rows, and say what it runs on.",
+    )
+    demo.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="how many run at a time (default: 2)"
+    )
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure Jeton on this machine",
+        description="Measure Jeton on this machine. `jeton bench NAME --help` tells the options.",
+    )
+    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="NAME")
+    for name, what in BENCHMARKS.items():
+        # The benchmark reads its own options, --help among them.
+        benchmarks.add_parser(name, help=what, add_help=False)
+    return parser
+
+
+def _version() -> int:
+    print(f"jeton {version('jeton')}")
+    return 0
+
+
+def _demo(workers: int) -> int:
+    from jeton.spark.java import JavaNotFoundError
+    from jeton.spark.session import local_session
+
+    print("Spark: starting a local session ...", flush=True)
+    start = time.perf_counter()
+    try:
+        spark = local_session(workers)
+    except JavaNotFoundError as error:
+        print(f"jeton: {error}", file=sys.stderr)
+        return 1
+    try:
+        count = spark.range(1_000_000).count()
+        seconds = time.perf_counter() - start
+        [(java,)] = spark.sql(_JAVA_VERSION).collect()
+        print(f"Spark: spark.range(1_000_000).count() = {count:_} after {seconds:.1f} s")
+        print(f"Spark {spark.version}, Java {java}, Python {platform.python_version()}")
+    finally:
+        spark.stop()
+    return 0
+
+
+def _bench(name: str, argv: Sequence[str]) -> int:
+    return importlib.import_module(f"jeton.bench.{name}").main(argv) or 0

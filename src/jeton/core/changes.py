@@ -1,0 +1,61 @@
+"""A change batch: net changes to the counts of things, equal keys summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+
+
+class ChangeBatch(Generic[K]):
+    """Counts that went up and down; what cancels out is forgotten at once.
+
+    >>> changes = ChangeBatch([(17, +1), (14, -1)])
+    >>> changes.update(17, -1)
+    >>> list(changes)
+    [(14, -1)]
+    """
+
+    __slots__ = ("_net",)
+
+    def __init__(self, changes: Iterable[tuple[K, int]] = ()) -> None:
+        self._net: dict[K, int] = {}
+        self.extend(changes)
+
+    def update(self, key: K, delta: int) -> None:
+        """Add ``delta`` to the count of ``key``."""
+        net = self._net
+        total = net.get(key, 0) + delta
+        if total:
+            net[key] = total
+        else:
+            net.pop(key, None)
+
+    def extend(self, changes: Iterable[tuple[K, int]]) -> None:
+        """Add many changes."""
+        for key, delta in changes:
+            self.update(key, delta)
+
+    def drain(self) -> dict[K, int]:
+        """Take all net changes out, leaving this batch empty.
+
+        >>> changes = ChangeBatch([("a", 2)])
+        >>> changes.drain(), len(changes)
+        ({'a': 2}, 0)
+        """
+        net, self._net = self._net, {}
+        return net
+
+    def drain_into(self, other: ChangeBatch[K]) -> None:
+        """Move all net changes into another batch, leaving this one empty."""
+        other.extend(self.drain().items())
+
+    def __len__(self) -> int:
+        return len(self._net)
+
+    def __iter__(self) -> Iterator[tuple[K, int]]:
+        return iter(self._net.items())
+
+    def __repr__(self) -> str:
+        return f"ChangeBatch({list(self._net.items())!r})"

@@ -1,0 +1,86 @@
+"""The errors of Jeton: each says where it happened and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+
+class JetonError(Exception):
+    """Base of every error that Jeton raises on purpose.
+
+    An error that passes through a running operator is *located*: its text then names the
+    operator, the worker and the time.
+
+    >>> error = JetonError("no such column 'prise'")
+    >>> str(error.located(operator="mean", worker=1, time=12))
+    "no such column 'prise' [operator 'mean', worker 1, time 12]"
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.operator: str | None = None
+        self.worker: int | None = None
+        self.time: Any = None
+
+    def located(
+        self, *, operator: str | None = None, worker: int | None = None, time: Any = None
+    ) -> Self:
+        """Fill in where the error happened; what is known already stays."""
+        if self.operator is None:
+            self.operator = operator
+        if self.worker is None:
+            self.worker = worker
+        if self.time is None:
+            self.time = time
+        return self
+
+    def __str__(self) -> str:
+        where = []
+        if self.operator is not None:
+            where.append(f"operator {self.operator!r}")
+        if self.worker is not None:
+            where.append(f"worker {self.worker}")
+        if self.time is not None:
+            where.append(f"time {self.time}")
+        return f"{self.message} [{', '.join(where)}]" if where else self.message
+
+
+class TokenError(JetonError):
+    """A token, a token reference or a session was used in a way that it does not allow."""
+
+
+class ExpiredReference(TokenError):
+    """A token reference was touched after its step of the loop: it should have been retained."""
+
+
+class TimeError(JetonError):
+    """A time is not of the kind that the scope uses, or would go backwards."""
+
+
+class GraphError(JetonError):
+    """The dataflow graph cannot be built as described."""
+
+
+class ZeroCycleError(GraphError):
+    """A cycle of the graph does not advance times, so its frontiers could never move."""
+
+
+class BatchError(JetonError):
+    """Columns that do not fit together, or a column that is not there."""
+
+
+class ProtocolError(JetonError):
+    """Progress batches arrived twice, out of order, or do not add up."""
+
+
+class OperatorFailed(JetonError):
+    """User code of an operator raised; the original exception is the ``__cause__``."""
+
+
+class FlowStalled(JetonError):
+    """The dataflow came to rest while tokens are still held; the text names the holders."""
+
+
+class LeakedToken(ResourceWarning):
+    """A token was freed by Python without having been dropped."""

@@ -1,0 +1,87 @@
+"""A set of tokens that keeps only the least ones, and follows a frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jeton.core.errors import TokenError
+from jeton.core.times import Time
+from jeton.core.tokens import TimestampToken
+
+
+class TokenSet:
+    """Tokens at mutually incomparable times, all for one output.
+
+    An operator that holds many un-sent records needs only the least of their tokens: insert
+    each, take rights for later times with `token_for`, and `downgrade` once the work is done.
+    """
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: Iterable[TimestampToken] = ()) -> None:
+        self._tokens: list[TimestampToken] = []
+        for token in tokens:
+            self.insert(token)
+
+    def insert(self, token: TimestampToken) -> bool:
+        """Take ``token`` over: keep it if it adds a right, drop it if not; tells which."""
+        if token.dropped:
+            raise TokenError(f"{token!r} cannot be inserted: it has been dropped")
+        for held in self._tokens:
+            if held._book is not token._book:
+                raise TokenError(f"{token!r} cannot join tokens for {held._book!r}")
+        if any(held.time <= token.time for held in self._tokens):
+            token.drop()
+            return False
+        later = [held for held in self._tokens if token.time <= held.time]
+        self._tokens = [held for held in self._tokens if not token.time <= held.time]
+        self._tokens.append(token)
+        for held in later:
+            held.drop()
+        return True
+
+    def covers(self, time: Time) -> bool:
+        """Whether some held token allows to send at ``time``."""
+        return any(token.time <= time for token in self._tokens)
+
+    def token_for(self, time: Time) -> TimestampToken:
+        """The held token that allows to send at ``time``; it stays in the set."""
+        for token in self._tokens:
+            if token.time <= time:
+                return token
+        raise TokenError(f"no token of this set (at {self.times}) allows to send at {time}")
+
+    def downgrade(self, frontier: Iterable[Time]) -> None:
+        """Hold exactly the times of ``frontier`` from now on; an empty one releases all."""
+        times = list(frontier)
+        new: list[TimestampToken] = []
+        try:
+            for time in times:
+                token = self.token_for(time).clone()
+                new.append(token)
+                token.downgrade(time)
+        except TokenError:
+            for token in new:
+                token.drop()
+            raise
+        old, self._tokens = self._tokens, new
+        for token in old:
+            token.drop()
+
+    def drop(self) -> None:
+        """Release all tokens."""
+        self.downgrade(())
+
+    @property
+    def times(self) -> tuple[Time, ...]:
+        """The times of the held tokens."""
+        return tuple(token.time for token in self._tokens)
+
+    def __iter__(self) -> Iterator[TimestampToken]:
+        return iter(self._tokens)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __repr__(self) -> str:
+        return f"TokenSet({list(self.times)!r})"

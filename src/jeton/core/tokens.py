@@ -1,0 +1,303 @@
+"""Timestamp tokens: the right to send at a time, or later, on one output of one operator.
+
+A token is made by the system, and its holder may `clone`, `downgrade` and `drop` it. Each of
+those acts only adds ±1 to the books that the operator shares with its worker.
+
+What an operator's input hands out beside a message is a `TokenRef`: it can open sessions for
+nothing, or be retained, which makes a token of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
+
+from jeton.core.bookkeeping import Bookkeeping, Connection
+from jeton.core.errors import ExpiredReference, TokenError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jeton.core.times import Time
+
+_DROPPED: Final = -1
+
+
+class TimestampToken:
+    """The right to send messages at `time`, or later, on one output.
+
+    Tokens come from the system only: the initial one of each output, and `TokenRef.retain`.
+    A token can be used as a context manager, which drops it at the end.
+    """
+
+    __slots__ = ("__weakref__", "_book", "_origin", "_sessions", "_time")
+
+    _book: Bookkeeping
+    _time: Time
+    _sessions: int
+    _origin: tuple[CodeType, int] | None
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse: nobody but the system makes tokens."""
+        raise TokenError(
+            "tokens are made by the system only: retain the reference that came with a message, "
+            "or clone a token that you hold"
+        )
+
+    @property
+    def time(self) -> Time:
+        """The time from which on this token allows to send."""
+        return self._time
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the token has been given up."""
+        return self._sessions == _DROPPED
+
+    def clone(self) -> Self:
+        """Another token at the same time on the same output."""
+        self._require_usable("cloned")
+        self._record(((self._time, +1),))
+        return _make(type(self), self._book, self._time, sys._getframe(1))
+
+    def downgrade(self, time: Time) -> None:
+        """Move this token on to a later time, giving up the right to send before it."""
+        if type(time) is not int:
+            time = self._book.kind.check(time)
+        self._require_unlocked("downgraded")
+        old = self._time
+        if not old <= time:
+            raise self._misuse(f"cannot be downgraded to {time}, which is not ≥ its own time")
+        if old != time:
+            self._record(((old, -1), (time, +1)))
+            self._time = time
+
+    def drop(self) -> None:
+        """Give the token up. Dropping twice is an error: it hides a mix-up."""
+        self._require_unlocked("dropped")
+        self._record(((self._time, -1),))
+        self._sessions = _DROPPED
+
+    def activating(self) -> ActivatingToken:
+        """Turn this token into one that may be used outside its worker, which it then wakes.
+
+        This token counts as given up; the new one stands in its place.
+        """
+        self._require_unlocked("made activating")
+        made = _make(ActivatingToken, self._book, self._time, sys._getframe(1))
+        self._sessions = _DROPPED
+        return made
+
+    def _record(self, changes: tuple[tuple[Time, int], ...]) -> None:
+        book = self._book
+        if not book.owner.present and not book.owner.closed:
+            raise self._misuse(
+                "was used outside its worker's step: use token.activating() for tokens that leave"
+            )
+        for time, delta in changes:
+            book.record(time, delta)
+
+    def _admit(self, book: Bookkeeping, time: Time | None) -> Time:
+        """The time of a session on ``book`` at ``time`` (default: the token's), or an error."""
+        self._require_usable("used")
+        if book is not self._book:
+            raise self._misuse(f"was used on {book!r}: a token is good for its own output only")
+        if time is None:
+            return self._time
+        if not self._time <= time:
+            raise self._misuse(f"cannot open a session at {time}, which is not ≥ its own time")
+        return time
+
+    def _lock(self) -> None:
+        self._sessions += 1
+
+    def _unlock(self) -> None:
+        self._sessions -= 1
+
+    def _require_usable(self, act: str) -> None:
+        if self._sessions == _DROPPED:
+            raise self._misuse(f"was {act} after it had been dropped")
+
+    def _require_unlocked(self, act: str) -> None:
+        if self._sessions:
+            if self._sessions == _DROPPED:
+                raise self._misuse(f"was {act} after it had been dropped")
+            raise self._misuse(f"cannot be {act} while a session made from it is open")
+
+    def _misuse(self, what: str) -> TokenError:
+        error = TokenError(f"token at {self._time} for {self._book!r} {what}")
+        return error.located(
+            operator=self._book.operator, worker=self._book.owner.index, time=self._time
+        )
+
+    def __enter__(self) -> Self:
+        self._require_usable("entered")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._sessions != _DROPPED:
+            self.drop()
+
+    def __del__(self) -> None:
+        # A half-made token (refused by __new__) has no slots filled: nothing to report.
+        if getattr(self, "_sessions", _DROPPED) != _DROPPED:
+            self._book.owner.leaked(self._book, self._time, _place(self._origin))
+
+    def __copy__(self) -> NoReturn:
+        raise self._misuse("cannot be copied: use clone()")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise self._misuse("cannot be copied: use clone()")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise self._misuse("cannot be pickled: a token means something in its own worker only")
+
+    def __repr__(self) -> str:
+        state = " (dropped)" if self.dropped else ""
+        return f"<{type(self).__name__} at {self._time} for {self._book!r}{state}>"
+
+
+@final
+class ActivatingToken(TimestampToken):
+    """A token for use outside operators: each change reaches the worker and wakes it.
+
+    Inputs in user hands, breakpoints and other outside agents hold these. They may be used from
+    any thread, one thread at a time.
+    """
+
+    __slots__ = ()
+
+    def _record(self, changes: tuple[tuple[Time, int], ...]) -> None:
+        self._book.owner.from_outside(self._book, changes)
+
+
+class TokenRef:
+    """The right that comes with a message, good for this step of the loop only.
+
+    Pass it to ``output.session`` to answer at once, or `retain` it to answer later.
+    """
+
+    __slots__ = ("_connections", "_live", "_time")
+
+    def __init__(self, connections: Sequence[Connection | None], time: Time) -> None:
+        self._connections = connections
+        self._time = time
+        self._live = True
+
+    @property
+    def time(self) -> Time:
+        """A lower bound of the times of the records that came with this reference."""
+        self._require_live()
+        return self._time
+
+    def retain(self, time: Time | None = None, *, output: int = 0) -> TimestampToken:
+        """A token for ``output`` at ``time`` (default: the reference's own time)."""
+        connection = self._connection(output)
+        if time is None:
+            time = self._time
+        elif type(time) is not int:
+            time = connection.book.kind.check(time)
+        if not connection.allows(self._time, time):
+            raise self._misuse(
+                connection.book,
+                f"cannot be retained at {time}: the path to this output allows "
+                f"{connection.least(self._time)} at the earliest",
+            )
+        connection.book.record(time, +1)
+        return _make(TimestampToken, connection.book, time, sys._getframe(1))
+
+    def expire(self) -> None:
+        """End of this step: the system calls this."""
+        self._live = False
+
+    def _admit(self, book: Bookkeeping, time: Time | None) -> Time:
+        """The time of a session on ``book`` at ``time`` (default: the least allowed)."""
+        self._require_live()
+        for connection in self._connections:
+            if connection is not None and connection.book is book:
+                break
+        else:
+            raise self._misuse(book, f"gives no right to {book!r}: its input does not lead there")
+        if time is None:
+            time = connection.least(self._time)
+            if time is None:
+                raise self._misuse(book, "has no single least time here: pass session(…, time=…)")
+        elif not connection.allows(self._time, time):
+            raise self._misuse(book, f"cannot open a session at {time}: that is too early")
+        return time
+
+    def _lock(self) -> None:
+        """Nothing to lock: a reference cannot be downgraded or dropped."""
+
+    def _unlock(self) -> None:
+        """Nothing to unlock."""
+
+    def _connection(self, output: int) -> Connection:
+        self._require_live()
+        if not 0 <= output < len(self._connections):
+            raise TokenError(
+                f"there is no output {output}: the operator has {len(self._connections)}"
+            )
+        connection = self._connections[output]
+        if connection is None:
+            raise TokenError(
+                f"this input is not connected to output {output}: "
+                "a message here gives no right to speak there"
+            )
+        return connection
+
+    def _require_live(self) -> None:
+        if not self._live:
+            raise ExpiredReference(
+                f"this token reference (time {self._time}) has expired: it is valid for its own "
+                "step of the loop only. To answer later, retain it: token = ref.retain()"
+            )
+
+    def _misuse(self, book: Bookkeeping, what: str) -> TokenError:
+        error = TokenError(f"token reference at {self._time} {what}")
+        return error.located(operator=book.operator, worker=book.owner.index, time=self._time)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TokenError("token references cannot be copied or pickled: retain() them instead")
+
+    def __repr__(self) -> str:
+        return f"<TokenRef at {self._time}{'' if self._live else ' (expired)'}>"
+
+
+def mint(book: Bookkeeping, time: Time) -> TimestampToken:
+    """An initial token, already counted by every worker: for the system only."""
+    book.held += 1
+    return _make(TimestampToken, book, time, None)
+
+
+_T = TypeVar("_T", bound=TimestampToken)
+
+
+def _make(cls: type[_T], book: Bookkeeping, time: Time, frame: FrameType | None) -> _T:
+    token = object.__new__(cls)
+    token._book = book
+    token._time = time
+    token._sessions = 0
+    # The line is worked out only if the token leaks: reading it here would cost more than
+    # all the rest.
+    token._origin = None if frame is None else (frame.f_code, frame.f_lasti)
+    return token
+
+
+def _place(origin: tuple[CodeType, int] | None) -> str:
+    """The file and line of an origin, for people."""
+    if origin is None:
+        return "given at the start"
+    code, instruction = origin
+    line = code.co_firstlineno
+    for number, (start, *_) in enumerate(code.co_positions()):
+        if number * 2 > instruction:
+            break
+        line = start or line
+    return f"retained at {code.co_filename}:{line}"

@@ -1,0 +1,1 @@
+"""How a program is written: flows, streams, scopes, batches, pacts, operators and probes."""

@@ -1,0 +1,276 @@
+"""Batches: columns of equal length, one row for each record, each record with its own time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import BatchError
+from jeton.core.times import IntegerTimes, Time, TimeKind
+from jeton.dataflow import columns as cols
+from jeton.dataflow import time_columns
+from jeton.dataflow.columns import Column, as_column
+from jeton.dataflow.time_columns import Times
+
+_INTEGERS = IntegerTimes()
+
+
+class Batch:
+    """Columns of equal length and a time for each record.
+
+    The time column has a name, under which it can be read like any other; it is changed only by
+    sending records at other times.
+
+    >>> batch = Batch({"value": [1.5, 2.5, 4.0]}, times=[3, 7, 12])
+    >>> len(batch), batch["value"].sum(), batch["time"]
+    (3, np.float64(8.0), array([ 3,  7, 12]))
+    >>> batch.filter(batch["value"] > 2).rows()
+    [{'time': 7, 'value': 2.5}, {'time': 12, 'value': 4.0}]
+    """
+
+    __slots__ = ("_bound", "columns", "time_name", "times")
+
+    columns: dict[str, Column]
+    times: Times
+    time_name: str
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        times: Any,
+        *,
+        time_name: str = "time",
+        kind: TimeKind = _INTEGERS,
+    ) -> None:
+        self.columns = {name: as_column(values) for name, values in columns.items()}
+        self.times = time_columns.as_times(kind, times)
+        self.time_name = time_name
+        self._bound: Time | None = None
+        for name, column in self.columns.items():
+            if len(column) != len(self.times):
+                raise BatchError(
+                    f"column {name!r} has {len(column)} values, but there are "
+                    f"{len(self.times)} times: all columns need one value for each record"
+                )
+        if time_name in self.columns:
+            raise BatchError(f"{time_name!r} is the time column: it cannot be a value column too")
+
+    @classmethod
+    def trusted(
+        cls,
+        columns: dict[str, Column],
+        times: Times,
+        time_name: str = "time",
+        bound: Time | None = None,
+    ) -> Batch:
+        """A batch from parts that are known to fit: no checks, no copies."""
+        batch = cls.__new__(cls)
+        batch.columns = columns
+        batch.times = times
+        batch.time_name = time_name
+        batch._bound = bound
+        return batch
+
+    @classmethod
+    def from_arrow(
+        cls, data: pa.Table | pa.RecordBatch, *, time: str = "time", kind: TimeKind = _INTEGERS
+    ) -> Batch:
+        """A batch from an Arrow table; ``time`` names its time column.
+
+        >>> table = pa.table({"ts": [1, 2], "word": ["a", "b"]})
+        >>> Batch.from_arrow(table, time="ts").names
+        ('word',)
+        """
+        names = data.schema.names
+        if time not in names:
+            raise BatchError(_missing(time, tuple(names), "time column"))
+        stamps = as_column(data.column(time))
+        if not isinstance(stamps, np.ndarray):
+            stamps = _plain_times(stamps, time)
+        return cls(
+            {name: data.column(name) for name in names if name != time},
+            stamps,
+            time_name=time,
+            kind=kind,
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """An Arrow table: the time column first, then the others.
+
+        >>> Batch({"word": ["a"]}, times=[3]).to_arrow().to_pylist()
+        [{'time': 3, 'word': 'a'}]
+        """
+        times = self.times if self.times.ndim == 1 else self.times.tolist()
+        arrays = {self.time_name: pa.array(times)}
+        arrays |= {name: cols.to_arrow(column) for name, column in self.columns.items()}
+        return pa.table(arrays)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the value columns."""
+        return tuple(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __getitem__(self, name: str) -> Column:
+        column = self.columns.get(name)
+        if column is None:
+            if name == self.time_name:
+                return self.times
+            raise BatchError(_missing(name, (*self.columns, self.time_name)))
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns or name == self.time_name
+
+    def select(self, *names: str) -> Batch:
+        """Only these value columns; times stay."""
+        return self._with({name: self[name] for name in names if name != self.time_name})
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Batch:
+        """Value columns added or replaced.
+
+        >>> Batch({"x": [1, 2]}, times=[0, 0]).with_columns({"y": [3, 4]}).names
+        ('x', 'y')
+        """
+        added = {name: as_column(values) for name, values in columns.items()}
+        for name, column in added.items():
+            if name == self.time_name:
+                raise BatchError(f"{name!r} is the time column: use delay() to change times")
+            if len(column) != len(self):
+                raise BatchError(
+                    f"column {name!r} has {len(column)} values, but the batch has {len(self)}"
+                )
+        return self._with({**self.columns, **added})
+
+    def take(self, indices: npt.NDArray[np.intp]) -> Batch:
+        """The records at ``indices``, in that order."""
+        taken = {name: cols.take(column, indices) for name, column in self.columns.items()}
+        return Batch.trusted(taken, self.times[indices], self.time_name, self._bound)
+
+    def filter(self, mask: Any) -> Batch:
+        """The records for which ``mask`` is true (a null counts as false)."""
+        if isinstance(mask, pa.Array | pa.ChunkedArray):
+            mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        mask = np.asarray(mask, dtype=bool)
+        if len(mask) != len(self):
+            raise BatchError(f"the mask has {len(mask)} values, but the batch has {len(self)}")
+        if mask.all():
+            return self
+        kept = {name: cols.keep(column, mask) for name, column in self.columns.items()}
+        return Batch.trusted(kept, self.times[mask], self.time_name, self._bound)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The records from ``start`` up to ``stop``, uncopied."""
+        part = {name: cols.cut(column, start, stop) for name, column in self.columns.items()}
+        return Batch.trusted(part, self.times[start:stop], self.time_name, self._bound)
+
+    def split_by(self, of_times: Callable[[Times], Any]) -> Iterator[tuple[Any, Batch]]:
+        """Parts with equal ``of_times(times)``, in ascending order of that value.
+
+        ``of_times`` maps the whole time column at once, so window ends cost one pass:
+
+        >>> batch = Batch({"v": [1, 2, 3]}, times=[3, 7, 12])
+        >>> [(end, part.rows()) for end, part in batch.split_by(lambda t: (t // 10 + 1) * 10)]
+        ... # doctest: +NORMALIZE_WHITESPACE
+        [(10, [{'time': 3, 'v': 1}, {'time': 7, 'v': 2}]), (20, [{'time': 12, 'v': 3}])]
+        """
+        values = np.asarray(of_times(self.times))
+        if len(values) != len(self):
+            raise BatchError("split_by needs a function that gives one value for each time")
+        if len(values) and (values[0] == values).all():
+            yield _plain(values[0]), self
+            return
+        for value, indices in time_columns.groups(values):
+            yield value, self.take(np.asarray(indices))
+
+    def by_time(self) -> Iterator[tuple[Time, Batch]]:
+        """Parts with one exact time each, in order."""
+        for time, indices in time_columns.groups(self.times):
+            part = self.take(np.asarray(indices))
+            part._bound = time
+            yield time, part
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The records as dictionaries: for tests, for people, not for speed."""
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
+
+    def bound_from(self, floor: Time) -> Time | None:
+        """A lower bound of all times that is ``>= floor``; ``None`` if some time is not."""
+        known = self._bound
+        if known is not None and floor <= known:
+            return known
+        known = time_columns.lower_bound(self.times, floor)
+        if known is not None:
+            self._bound = known
+        return known
+
+    def at(self, times: Times, bound: Time | None = None) -> Batch:
+        """The same values at other times."""
+        return Batch.trusted(self.columns, times, self.time_name, bound)
+
+    def named(self, time_name: str) -> Batch:
+        """The same records with the time column under another name."""
+        if time_name == self.time_name:
+            return self
+        return Batch.trusted(self.columns, self.times, time_name, self._bound)
+
+    def _with(self, columns: dict[str, Column]) -> Batch:
+        return Batch.trusted(columns, self.times, self.time_name, self._bound)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} records: {', '.join((self.time_name, *self.columns))}>"
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """Batches with the same columns, one after the other.
+
+    >>> len(concat([Batch({"x": [1]}, times=[0]), Batch({"x": [2]}, times=[5])]))
+    2
+    """
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    for other in batches[1:]:
+        if other.columns.keys() != first.columns.keys():
+            raise BatchError(
+                f"batches with columns {list(other.columns)} and {list(first.columns)} "
+                "cannot be put together"
+            )
+    return Batch.trusted(
+        {name: cols.join([batch.columns[name] for batch in batches]) for name in first.columns},
+        np.concatenate([batch.times for batch in batches]),
+        first.time_name,
+    )
+
+
+def _missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
+    close = difflib.get_close_matches(name, present, n=1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    return f"there is no {what} {name!r}{hint} (there are: {', '.join(map(repr, present))})"
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _plain_times(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
+    """Times from an Arrow column that is not plain NumPy: with a time zone, or dates."""
+    if column.null_count:
+        raise BatchError(
+            f"the time column {name!r} has {column.null_count} nulls: every record needs a time"
+        )
+    if pa.types.is_timestamp(column.type) or pa.types.is_date64(column.type):
+        values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+        return values
+    if pa.types.is_date32(column.type):
+        days: npt.NDArray[np.int64] = column.cast(pa.int32()).to_numpy().astype(np.int64)
+        return days
+    raise BatchError(f"the time column {name!r} is of type {column.type}, not integers or times")

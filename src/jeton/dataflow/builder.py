@@ -1,0 +1,120 @@
+"""The general way to add an operator: any inputs, any outputs, declared connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jeton.core.errors import GraphError
+from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
+from jeton.dataflow.pacts import Pact, Pipeline
+from jeton.dataflow.plan import Build, InputPlan, Notify, OperatorPlan, Source, require_same_flow
+
+if TYPE_CHECKING:
+    from jeton.dataflow.scope import Scope
+    from jeton.dataflow.stream import Stream
+    from jeton.dataflow.stream_base import StreamBase
+
+Connections = Mapping[int, "SummaryLike | list[SummaryLike]"]
+
+
+class OperatorBuilder:
+    """Builds one operator: declare inputs, then outputs, then its logic.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("split")
+    >>> numbers = flow.input("numbers")
+    >>> op = flow.operator("by parity")
+    >>> left = op.input(numbers)
+    >>> even, odd = op.output(), op.output()
+    >>> def build(tokens, info):
+    ...     for token in tokens:
+    ...         token.drop()
+    ...
+    ...     def step(inputs, outputs):
+    ...         for ref, batch in inputs[left]:
+    ...             for parity, output in enumerate(outputs):
+    ...                 with output.session(ref) as session:
+    ...                     session.give(batch.filter(batch["n"] % 2 == parity))
+    ...
+    ...     return step
+    >>> streams = op.build(build, notify="never")
+    >>> flow.output("odd", streams[odd])
+    >>> flow.run({"numbers": {"time": [0, 0, 0], "n": [1, 2, 3]}})["odd"]["n"].to_pylist()
+    [1, 3]
+    """
+
+    def __init__(self, scope: Scope, name: str, time: str) -> None:
+        self._scope = scope
+        self._name = name
+        self._time = time
+        self._streams: list[StreamBase] = []
+        self._inputs: list[InputPlan] = []
+        self._outputs: list[Connections | None] = []
+
+    def input(self, stream: StreamBase, pact: Pact | None = None, *, observes: bool = False) -> int:
+        """Add an input and return its number. An input that ``observes`` only sees the frontier."""
+        if stream.scope is not self._scope:
+            require_same_flow([stream, _Placed(self._scope)])
+        self._streams.append(stream)
+        self._inputs.append(
+            InputPlan(list(stream.sources), pact or Pipeline(), stream.time_name, observes)
+        )
+        return len(self._inputs) - 1
+
+    def output(self, connections: Connections | None = None) -> int:
+        """Add an output and return its number.
+
+        ``connections`` says for each input that leads here what happens to times on the way:
+        a step, a tuple of steps, a summary, or a list of incomparable ones. Inputs that are not
+        named do not lead here. By default all inputs do, with times unchanged.
+        """
+        if connections is not None:
+            unknown = [port for port in connections if not 0 <= port < len(self._inputs)]
+            if unknown:
+                raise GraphError(f"operator {self._name!r} has no inputs {unknown}")
+        self._outputs.append(connections)
+        return len(self._outputs) - 1
+
+    def build(self, build: Build, *, notify: Notify = "held") -> tuple[Stream, ...]:
+        """Add the operator; returns a stream for each output.
+
+        ``build(tokens, info)`` is called once for each worker and returns
+        ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator.
+        """
+        plan = self._scope.flow.add(
+            OperatorPlan(
+                index=-1,
+                name=self._scope.unique_name(self._name),
+                kind=self._scope.kind,
+                time_name=self._time,
+                inputs=self._inputs,
+                outputs=len(self._outputs),
+                summaries=[
+                    [_summaries(connections, port) for connections in self._outputs]
+                    for port in range(len(self._inputs))
+                ],
+                build=build,
+                notify=notify,
+            )
+        )
+        return tuple(
+            self._scope.stream([Source(plan.index, output)], self._time)
+            for output in range(plan.outputs)
+        )
+
+
+class _Placed:
+    """Something with a scope, for comparing scopes."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+
+def _summaries(connections: Connections | None, port: int) -> tuple[Summary, ...]:
+    if connections is None:
+        return (IDENTITY,)
+    declared = connections.get(port)
+    specs: Sequence[SummaryLike] = declared if isinstance(declared, list) else [declared]
+    found = (summary(spec) for spec in specs)
+    return tuple(one for one in found if one is not None)

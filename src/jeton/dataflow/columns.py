@@ -1,0 +1,106 @@
+"""Columns: NumPy arrays for fixed-width values without nulls, Arrow arrays for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import BatchError
+
+Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
+"""One value for each record."""
+
+_NUMPY_KINDS = "biufmM"
+
+
+def as_column(values: Any) -> Column:
+    """A column from an array, a list, an Arrow array or a pandas series.
+
+    >>> as_column([1, 2, 3])
+    array([1, 2, 3])
+    >>> as_column(["a", None]).null_count
+    1
+    """
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise BatchError(f"a column has one dimension, not {values.ndim}")
+        return values if values.dtype.kind in _NUMPY_KINDS else from_arrow(pa.array(values))
+    if isinstance(values, pa.ChunkedArray):
+        return from_arrow(
+            values.chunk(0)
+            if values.num_chunks == 1
+            else pa.concat_arrays(values.chunks)
+            if values.num_chunks
+            else pa.array([], type=values.type)
+        )
+    if isinstance(values, pa.Array):
+        return from_arrow(values)
+    try:
+        return from_arrow(pa.array(values))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise BatchError(f"these values do not make a column: {error}") from error
+
+
+def from_arrow(array: pa.Array) -> Column:
+    """An Arrow array as a column: fixed-width values without nulls become NumPy, uncopied."""
+    kind = array.type
+    if array.null_count == 0 and (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_duration(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is None)
+    ):
+        converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return converted
+    if isinstance(array, pa.ExtensionArray):
+        return from_arrow(array.storage)
+    return array
+
+
+def to_arrow(column: Column) -> pa.Array:
+    """A column as an Arrow array, uncopied where Arrow allows it."""
+    return pa.array(column) if isinstance(column, np.ndarray) else column
+
+
+def take(column: Column, indices: npt.NDArray[np.intp]) -> Column:
+    """The values at ``indices``, in that order."""
+    if isinstance(column, np.ndarray):
+        taken: npt.NDArray[Any] = column[indices]
+        return taken
+    return column.take(pa.array(indices))
+
+
+def keep(column: Column, mask: npt.NDArray[np.bool_]) -> Column:
+    """The values where ``mask`` is true."""
+    if isinstance(column, np.ndarray):
+        kept: npt.NDArray[Any] = column[mask]
+        return kept
+    return column.filter(pa.array(mask))
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """The values from ``start`` up to ``stop``, uncopied."""
+    if isinstance(column, np.ndarray):
+        return column[start:stop]
+    return column.slice(start, stop - start)
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Columns one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        joined: npt.NDArray[Any] = np.concatenate(columns)
+        return joined
+    arrays = [to_arrow(column) for column in columns]
+    kinds = {array.type for array in arrays}
+    if len(kinds) > 1:
+        fields = [pa.schema([("column", kind)]) for kind in kinds]
+        common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+        arrays = [array.cast(common) for array in arrays]
+    return from_arrow(pa.concat_arrays(arrays))

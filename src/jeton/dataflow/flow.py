@@ -1,0 +1,142 @@
+"""Flows: whole dataflow programs, described once, run on any host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jeton.core.errors import GraphError
+from jeton.core.times import TimeKind, time_kind
+from jeton.dataflow.capture import Captured, add_replay
+from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
+from jeton.dataflow.outputs import add_output
+from jeton.dataflow.plan import OperatorPlan
+from jeton.dataflow.scope import Scope
+from jeton.dataflow.sequencer import add_sequencer
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+    from jeton.dataflow.stream_base import StreamBase
+    from jeton.worker.in_process import Result, Run
+
+
+class Flow(Scope):
+    """A dataflow program: inputs, operators, outputs.
+
+    Building it runs nothing. `run` takes whole inputs to whole outputs in this process;
+    `open` gives a run that you drive yourself.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("evens")
+    >>> numbers = flow.input("numbers")
+    >>> flow.output("evens", numbers.filter(lambda batch: batch["n"] % 2 == 0))
+    >>> flow.run({"numbers": {"time": [0, 1, 2], "n": [1, 2, 4]}}, workers=2)["evens"].to_pylist()
+    [{'time': 1, 'n': 2}, {'time': 2, 'n': 4}]
+    """
+
+    def __init__(self, name: str = "flow", *, time: type | TimeKind = int) -> None:
+        super().__init__(None, None, name, time_kind(time))
+        self._flow = self
+        self.operators: list[OperatorPlan] = []
+        self._handles: dict[tuple[str, str], int] = {}
+
+    def add(self, plan: OperatorPlan) -> OperatorPlan:
+        """Add an operator's plan; builders do this."""
+        plan.index = len(self.operators)
+        self.operators.append(plan)
+        return plan
+
+    def input(self, name: str, *, time: str = "time") -> InputStream:
+        """An input fed from outside; ``time`` names the column with each record's time.
+
+        When the flow is opened, ``run.input(name)`` sends records and advances.
+        """
+        self.reserve("input", name)
+        return add_input(self, name, time)
+
+    def unordered_input(self, name: str, *, time: str = "time") -> Stream:
+        """An input whose tokens are in user hands: see `UnorderedInputHandle`."""
+        self.reserve("input", name)
+        return add_unordered_input(self, name, time)
+
+    def replay(self, captured: Captured, *, name: str = "replay", time: str = "time") -> Stream:
+        """A stream captured before, with its data and its progress: see ``stream.capture``."""
+        return add_replay(self, captured, name, time)
+
+    def sequencer(self, name: str = "sequencer") -> None:
+        """Commands that all workers get in the same order: see ``run.sequencer``.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("commands")
+        >>> flow.sequencer("commands")
+        >>> with flow.open(workers=2) as run:
+        ...     ends = [run.sequencer("commands", worker) for worker in (0, 1)]
+        ...     ends[1].push({"move": 3})
+        ...     run.run_to_rest()
+        ...     [end.next() for end in ends]
+        [{'move': 3}, {'move': 3}]
+        """
+        self.reserve("sequencer", name)
+        add_sequencer(self, name)
+
+    def output(self, name: str, stream: StreamBase) -> None:
+        """Name a stream as a result of the flow."""
+        if stream.scope is not self:
+            raise GraphError(f"output {name!r} needs a stream of the flow itself: leave() first")
+        self.reserve("output", name)
+        add_output(stream, name)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(name for what, name in self._handles if what == "input")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(name for what, name in self._handles if what == "output")
+
+    def handle(self, what: str, name: str) -> int:
+        """The operator that stands behind a named input, output, probe, capture or sequencer."""
+        try:
+            return self._handles[what, name]
+        except KeyError:
+            names = [known for kind, known in self._handles if kind == what]
+            raise GraphError(
+                f"flow {self.name!r} has no {what} {name!r} (there are: {names or 'none'})"
+            ) from None
+
+    def handles(self) -> list[tuple[str, str]]:
+        """All named ends of the flow: what each is, and its name."""
+        return list(self._handles)
+
+    def reserve(self, what: str, name: str) -> None:
+        """Take a name for the operator that is added next."""
+        if (what, name) in self._handles:
+            raise GraphError(f"flow {self.name!r} has an {what} {name!r} already")
+        self._handles[what, name] = len(self.operators)
+
+    def open(self, *, workers: int = 1, seed: int | None = None, check: bool | None = None) -> Run:
+        """A run in this process that you drive yourself: see `Run`."""
+        # The one step up the stairs of the house: a flow offers to run itself.
+        from jeton.worker.in_process import Run
+
+        return Run(self, workers=workers, seed=seed, check=check)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+        check: bool | None = None,
+    ) -> Result:
+        """Run to the end in this process; returns a table for each output.
+
+        Inputs are Arrow tables, dictionaries of columns, data frames or lists of rows. With a
+        ``seed``, the workers' steps and the messages between them are interleaved at random,
+        reproducibly, and every frontier is checked against the truth at every step.
+        """
+        with self.open(workers=workers, seed=seed, check=check) as run:
+            run.feed(inputs or {})
+            return run.finish()

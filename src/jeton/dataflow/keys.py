@@ -1,0 +1,168 @@
+"""Keys: a stable 64-bit hash of one or more columns, the same in every process and run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.core.errors import BatchError
+from jeton.dataflow.columns import Column
+
+Hashes = npt.NDArray[np.uint64]
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hash_columns(columns: Sequence[Column]) -> Hashes:
+    """One hash for each record. Nulls are equal to each other and to nothing else.
+
+    >>> bool((hash_columns([np.array([1, 2])]) == hash_columns([np.array([1, 2])])).all())
+    True
+    """
+    combined: Hashes | None = None
+    for column in columns:
+        hashes = _hash_column(column)
+        combined = hashes if combined is None else _combine(combined, hashes)
+    if combined is None:
+        raise BatchError("a key needs at least one column")
+    return combined
+
+
+def _hash_column(column: Column) -> Hashes:
+    if isinstance(column, np.ndarray):
+        return _mix(_as_words(column))
+    if pa.types.is_dictionary(column.type):
+        return _hash_column(column.dictionary_decode())
+    if _is_text(column.type):
+        hashes = _hash_text(column)
+    elif column.null_count == len(column):
+        hashes = np.empty(len(column), dtype=np.uint64)
+    else:
+        filled = column.fill_null(_zero(column.type)) if column.null_count else column
+        if pa.types.is_decimal(column.type) or pa.types.is_nested(column.type):
+            hashes = _hash_text(pc.cast(filled, pa.string()))
+        else:
+            hashes = _mix(_as_words(filled.to_numpy(zero_copy_only=False)))
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return hashes
+
+
+def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """The values as 64-bit words: equal values of any width become equal words."""
+    kind = values.dtype.kind
+    if kind == "f":
+        # -0.0 equals 0.0, and every NaN is the same key.
+        wide = values.astype(np.float64) + 0.0
+        wide[np.isnan(wide)] = np.nan
+        return wide.view(np.uint64)
+    if kind in "mM":
+        return values.view(np.int64).view(np.uint64)
+    if kind in "iub":
+        return np.ascontiguousarray(values.astype(np.int64, copy=False)).view(np.uint64)
+    raise BatchError(f"values of type {values.dtype} cannot be keys")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(0, pa.int64()).cast(kind)
+
+
+def _hash_text(column: pa.Array) -> Hashes:
+    wide = column.cast(pa.large_binary())
+    _, offsets, data = wide.buffers()
+    if data is None or len(wide) == 0:
+        return np.full(len(column), _mix_one(np.uint64(0)), dtype=np.uint64)
+    ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    hashes: Hashes = _hash_bytes(ends, np.frombuffer(data, dtype=np.uint8))
+    return hashes
+
+
+@nb.njit(cache=True, inline="always")
+def _mix_word(word: np.uint64) -> np.uint64:
+    """Scatter a word's bits over all 64 (multiply, shift, twice)."""
+    word = (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    word = (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return word ^ (word >> np.uint64(32))
+
+
+@nb.njit(cache=True)
+def _mix_one(word: np.uint64) -> np.uint64:
+    return _mix_word(word)
+
+
+@nb.njit(cache=True)
+def _mix(words: Hashes) -> Hashes:
+    out = np.empty(len(words), np.uint64)
+    for i in range(len(words)):
+        out[i] = _mix_word(words[i])
+    return out
+
+
+@nb.njit(cache=True)
+def _combine(left: Hashes, right: Hashes) -> Hashes:
+    out = np.empty(len(left), np.uint64)
+    for i in range(len(left)):
+        out[i] = _mix_word(left[i] * np.uint64(31) + right[i])
+    return out
+
+
+@nb.njit(cache=True)
+def _hash_bytes(ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> Hashes:
+    out = np.empty(len(ends) - 1, np.uint64)
+    for i in range(len(out)):
+        state = np.uint64(ends[i + 1] - ends[i])
+        word = np.uint64(0)
+        filled = 0
+        for j in range(ends[i], ends[i + 1]):
+            word = (word << np.uint64(8)) | np.uint64(data[j])
+            filled += 1
+            if filled == 8:
+                state = _mix_word(state * np.uint64(31) + word)
+                word = np.uint64(0)
+                filled = 0
+        out[i] = _mix_word(state * np.uint64(31) + word)
+    return out
+
+
+@nb.njit(cache=True)
+def scatter_order(
+    hashes: Hashes, owners: npt.NDArray[np.int64], workers: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Records grouped by the worker that owns their bin, each group in its original order.
+
+    Returns the order and, for each worker, where its group starts (and the total at the end).
+    """
+    bins = np.uint64(len(owners))
+    counts = np.zeros(workers + 1, np.int64)
+    destination = np.empty(len(hashes), np.int64)
+    for i in range(len(hashes)):
+        worker = owners[hashes[i] % bins]
+        destination[i] = worker
+        counts[worker + 1] += 1
+    for worker in range(workers):
+        counts[worker + 1] += counts[worker]
+    order = np.empty(len(hashes), np.int64)
+    at = counts.copy()
+    for i in range(len(hashes)):
+        worker = destination[i]
+        order[at[worker]] = i
+        at[worker] += 1
+    return order, counts

@@ -1,0 +1,111 @@
+"""Pacts: how an edge moves messages between workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.keys import hash_columns, scatter_order
+
+BINS = 256
+"""Keys hash to this many bins; a worker owns bins. State moves between workers by bins."""
+
+
+def bin_owners(workers: int) -> npt.NDArray[np.int64]:
+    """The worker that owns each bin, as long as nothing has been moved.
+
+    >>> bin_owners(2)[:4]
+    array([0, 1, 0, 1])
+    """
+    return np.arange(BINS, dtype=np.int64) % workers
+
+
+class Pact(ABC):
+    """How an edge moves messages between workers."""
+
+    local = False
+    """Whether messages stay on the worker that sent them."""
+
+    @abstractmethod
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """The parts of a batch, each with the worker that it goes to."""
+
+
+class Pipeline(Pact):
+    """Messages stay on their worker."""
+
+    local = True
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """Never asked: local messages are not routed."""
+        raise GraphError("a pipeline edge does not route")
+
+    def __repr__(self) -> str:
+        return "Pipeline()"
+
+
+class Exchange(Pact):
+    """Records go to the worker that owns their key.
+
+    The key is one or more columns, or a function from a batch to an array of integers.
+
+    >>> batch = Batch({"word": ["a", "b", "a", "c"]}, times=[0, 0, 0, 0])
+    >>> sum(len(part) for _, part in Exchange("word").route(batch, workers=2))
+    4
+    """
+
+    def __init__(self, *key: str | Callable[[Batch], Any]) -> None:
+        if not key:
+            raise GraphError("Exchange needs a key: column names, or a function of the batch")
+        self.key = key
+        self._owners: npt.NDArray[np.int64] | None = None
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """Each record to the owner of its key's bin."""
+        owners = self._owners
+        if owners is None or int(owners.max()) + 1 != workers:
+            owners = self._owners = bin_owners(workers)
+        columns = [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+        order, starts = scatter_order(hash_columns(columns), owners, workers)
+        for worker in range(workers):
+            start, stop = int(starts[worker]), int(starts[worker + 1])
+            if stop - start == len(batch):
+                yield worker, batch
+            elif start < stop:
+                yield worker, batch.take(order[start:stop])
+
+    @staticmethod
+    def _computed(key: Callable[[Batch], Any], batch: Batch) -> npt.NDArray[Any]:
+        values = np.asarray(key(batch))
+        if values.shape != (len(batch),):
+            raise BatchError(
+                f"an Exchange function must give one key for each of {len(batch)} records, "
+                f"not an array of shape {values.shape}"
+            )
+        return values
+
+    def __repr__(self) -> str:
+        return f"Exchange({', '.join(map(repr, self.key))})"
+
+
+class Broadcast(Pact):
+    """Every worker gets every record.
+
+    >>> batch = Batch({"x": [1]}, times=[0])
+    >>> [worker for worker, _ in Broadcast().route(batch, workers=3)]
+    [0, 1, 2]
+    """
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """The whole batch to each."""
+        for worker in range(workers):
+            yield worker, batch
+
+    def __repr__(self) -> str:
+        return "Broadcast()"

@@ -1,0 +1,152 @@
+"""The plan: what a flow is made of before any worker runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from jeton.core.errors import GraphError
+from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
+from jeton.core.times import TimeKind
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow import time_columns
+from jeton.dataflow.activator import Activator
+from jeton.dataflow.pacts import Pact
+from jeton.dataflow.ports import Input, Output
+from jeton.progress.graph import ProgressGraph
+
+if TYPE_CHECKING:
+    from jeton.dataflow.time_columns import Times
+
+Step: TypeAlias = Callable[[Sequence[Input], Sequence[Output]], None]
+"""An operator's logic: called whenever there is something to do."""
+
+Build: TypeAlias = "Callable[[list[TimestampToken], OperatorInfo], Step | None]"
+"""Makes an operator's logic, once for each worker, from its initial tokens."""
+
+Notify: TypeAlias = Literal["never", "held", "always"]
+"""Whether a moved frontier wakes an operator: never, while it holds a token, or always."""
+
+
+class Crossing(Enum):
+    """A border between scopes that an edge crosses."""
+
+    ENTER = Enter()
+    LEAVE = Leave()
+
+    @property
+    def summary(self) -> Summary:
+        """What the crossing does to times."""
+        summary: Summary = self.value
+        return summary
+
+    def translate(self, times: Times) -> Times:
+        """The same for a column of times."""
+        return time_columns.enter(times) if self is Crossing.ENTER else time_columns.leave(times)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An output that feeds a stream, and the borders that lie between them."""
+
+    operator: int
+    output: int
+    crossings: tuple[Crossing, ...] = ()
+
+    @property
+    def summary(self) -> Summary:
+        """What the way from the output into the stream does to times."""
+        whole: Summary = IDENTITY
+        for crossing in self.crossings:
+            longer = whole.then(crossing.summary)
+            assert longer is not None, "crossings never run past the end of time"
+            whole = longer
+        return whole
+
+    def cross(self, crossing: Crossing) -> Source:
+        """The same output seen from behind one more border."""
+        if crossing is Crossing.LEAVE and self.crossings[-1:] == (Crossing.ENTER,):
+            return Source(self.operator, self.output, self.crossings[:-1])
+        return Source(self.operator, self.output, (*self.crossings, crossing))
+
+
+@dataclass(slots=True)
+class InputPlan:
+    """One input of an operator: what feeds it and how messages travel."""
+
+    sources: list[Source]
+    pact: Pact
+    time_name: str = "time"
+    observes: bool = False
+    """Whether it only watches the frontier, so that no data is delivered."""
+
+
+@dataclass(slots=True)
+class OperatorPlan:
+    """One operator: ports, connections, and how to build its logic on a worker."""
+
+    index: int
+    name: str
+    kind: TimeKind
+    time_name: str
+    inputs: list[InputPlan]
+    outputs: int
+    summaries: list[list[tuple[Summary, ...]]]
+    build: Build
+    notify: Notify
+
+
+@dataclass(slots=True)
+class OperatorInfo:
+    """What an operator's logic is told when it is built.
+
+    `worker` is the worker it is built on, `workers` how many there are, and `activator` asks to
+    be invoked again: now, after a delay, or from another thread.
+    """
+
+    name: str
+    worker: int
+    workers: int
+    activator: Activator
+    kind: TimeKind
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    post: Callable[[Callable[[], None]], None] = lambda act: act()
+    """Run an act in the worker's own step, later: for handles used from outside."""
+    publish: Callable[[Any], None] = lambda handle: None
+    """Make a handle of this operator known to whoever runs the flow."""
+
+
+def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:
+    """The graph as progress sees it; operators keep their indices."""
+    graph = ProgressGraph()
+    for plan in operators:
+        graph.add(
+            plan.name,
+            inputs=len(plan.inputs),
+            outputs=plan.outputs,
+            kind=plan.kind,
+            summaries=plan.summaries,
+        )
+    for plan, node in zip(operators, graph.nodes, strict=True):
+        for port, location in zip(plan.inputs, node.inputs, strict=True):
+            for source in port.sources:
+                outputs = graph.nodes[source.operator].outputs
+                graph.connect(outputs[source.output], location, source.summary)
+    graph.check()
+    return graph
+
+
+def require_same_flow(streams: Sequence[Any]) -> None:
+    """Refuse streams of different flows or scopes in one operator."""
+    first = streams[0]
+    for other in streams[1:]:
+        if other.scope.flow is not first.scope.flow:
+            raise GraphError("streams of different flows cannot meet in one operator")
+        if other.scope is not first.scope:
+            raise GraphError(
+                f"streams of scopes {first.scope.path!r} and {other.scope.path!r} cannot meet: "
+                "enter() or leave() first"
+            )

@@ -1,0 +1,277 @@
+"""Ports: what an operator's logic reads from and writes to in one invocation."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from jeton.core.antichain import Antichain
+from jeton.core.bookkeeping import Bookkeeping, Connection
+from jeton.core.errors import BatchError, TokenError
+from jeton.core.times import Time, TimeKind
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow import time_columns
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column, as_column
+
+Message = tuple[Time, Batch]
+"""A batch, and a lower bound of its records' times: what is counted while it is under way."""
+
+
+class InputSide(Protocol):
+    """What the worker offers to an operator's input."""
+
+    def consumed(self, location: int, time: Time) -> None:
+        """A message at ``time`` has been taken."""
+        ...
+
+    def frontier(self, location: int) -> Antichain:
+        """The frontier at a location, as this worker knows it."""
+        ...
+
+
+class Input:
+    """Messages that have arrived, and the frontier of what may still come.
+
+    Iterating takes messages one by one, each with a `TokenRef` that is valid for that step of
+    the loop. What is left in the input when the operator yields is offered again.
+    """
+
+    __slots__ = ("_connections", "_queue", "_side", "at", "kind", "location")
+
+    def __init__(
+        self, side: InputSide, location: int, kind: TimeKind, connections: list[Connection | None]
+    ) -> None:
+        self._side = side
+        self._queue: deque[Message] = deque()
+        self._connections = connections
+        self.location = location
+        self.kind = kind
+        self.at: Time | None = None
+        """The time of the message taken last, for errors."""
+
+    @property
+    def frontier(self) -> Antichain:
+        """The least times that may still arrive here; empty once the input is complete."""
+        return self._side.frontier(self.location)
+
+    def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
+        """Take the messages that are there now, each with a reference for this step."""
+        queue = self._queue
+        for _ in range(len(queue)):
+            time, batch = queue.popleft()
+            self.at = time
+            self._side.consumed(self.location, time)
+            ref = TokenRef(self._connections, time)
+            try:
+                yield ref, batch
+            finally:
+                ref.expire()
+
+    def by_time(self) -> Iterator[tuple[TokenRef, Batch]]:
+        """The same, but each step has records of one exact time, as in the paper."""
+        for whole, batch in self:
+            for time, part in batch.by_time():
+                whole.time  # noqa: B018 - raises if the loop was left and resumed
+                self.at = time
+                ref = TokenRef(self._connections, time)
+                try:
+                    yield ref, part
+                finally:
+                    ref.expire()
+
+    def deliver(self, time: Time, batch: Batch) -> None:
+        """A message arrives: the worker calls this."""
+        self._queue.append((time, batch))
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+
+class Edge(Protocol):
+    """Where an output's messages go."""
+
+    def push(self, time: Time, batch: Batch) -> None:
+        """Send a batch, stamped with a lower bound of its times."""
+        ...
+
+
+class Output:
+    """Where an operator sends, by sessions opened with a token or a token reference."""
+
+    __slots__ = ("_edges", "_rows", "book", "index", "kind", "time_name")
+
+    def __init__(self, book: Bookkeeping, time_name: str) -> None:
+        self.book = book
+        self.index = book.output
+        self.kind = book.kind
+        self.time_name = time_name
+        self._edges: list[Edge] = []
+        self._rows = _Rows()
+
+    def connect(self, edges: Sequence[Edge]) -> None:
+        """Say where messages go: the worker does this once."""
+        self._edges = list(edges)
+
+    def session(self, right: TimestampToken | TokenRef, time: Time | None = None) -> Session:
+        """Open a session at the token's time, or at a later ``time``.
+
+        While it is open, the token can be neither downgraded nor dropped.
+        """
+        if time is not None and type(time) is not int:
+            time = self.kind.check(time)
+        return Session(self, right, right._admit(self.book, time))
+
+    def send(self, time: Time, batch: Batch) -> None:
+        """Send a batch whose times are all ``>= time``; sessions do this."""
+        if len(batch):
+            for edge in self._edges:
+                edge.push(time, batch)
+
+    def flush(self) -> None:
+        """Send rows that were given one by one; the worker calls this when the operator yields."""
+        rows = self._rows
+        if rows.times:
+            self._rows = _Rows()
+            times = time_columns.as_times(self.kind, rows.times)
+            columns = {name: as_column(values) for name, values in rows.columns.items()}
+            self.send(rows.bound, Batch.trusted(columns, times, self.time_name, rows.bound))
+
+    def add_row(self, session_time: Time, time: Time, values: Mapping[str, Any]) -> None:
+        """Put one row aside, to be sent with its neighbours."""
+        rows = self._rows
+        if rows.times:
+            # One message bears one time for which a right was held. Totally ordered rights
+            # always have a least one; others only go together when they are the same.
+            fits = rows.columns.keys() == values.keys() and (
+                self.kind.total or rows.bound == session_time
+            )
+            if not fits or len(rows.times) >= 4096:
+                self.flush()
+                rows = self._rows
+        if not rows.times:
+            rows.columns = {name: [] for name in values}
+            rows.bound = session_time
+        elif session_time < rows.bound:
+            rows.bound = session_time
+        rows.times.append(time)
+        for name, value in values.items():
+            rows.columns[name].append(value)
+
+
+class _Rows:
+    """Rows given one by one that wait to become a batch."""
+
+    __slots__ = ("bound", "columns", "times")
+
+    def __init__(self) -> None:
+        self.times: list[Time] = []
+        self.columns: dict[str, list[Any]] = {}
+        self.bound: Time = None
+
+
+class Session:
+    """Sends records at the session's time or later.
+
+    ``give`` takes a batch, whose records keep their times; or columns, which are sent at the
+    session's time or at the times given.
+    """
+
+    __slots__ = ("_closed", "_output", "_right", "time")
+
+    def __init__(self, output: Output, right: TimestampToken | TokenRef, time: Time) -> None:
+        self._output = output
+        self._right = right
+        self.time = time
+        self._closed = False
+
+    def give(
+        self, data: Batch | Mapping[str, Any] | None = None, *, times: Any = None, **columns: Any
+    ) -> None:
+        """Send a batch, or columns (arrays, or plain values for a single record)."""
+        if self._closed:
+            raise TokenError(f"this session at {self.time} is closed: open another")
+        # Without a `with` around, the right may have been given up since the session was made.
+        self._right._admit(self._output.book, self.time)
+        if isinstance(data, Batch):
+            if times is not None:
+                data = data.at(time_columns.as_times(self._output.kind, times))
+            if columns:
+                data = data.with_columns(columns)
+            self._send(data)
+            return
+        values = {**(data or {}), **columns}
+        single = [name for name, value in values.items() if _is_single(value)]
+        if len(single) == len(values):
+            self._give_row(values, times)
+        else:
+            self._give_columns(values, set(single), times)
+
+    def _give_row(self, values: Mapping[str, Any], times: Any) -> None:
+        output = self._output
+        time = self.time if times is None else output.kind.check(times)
+        if not self.time <= time:
+            raise self._too_early(time)
+        if output.time_name in values:
+            raise BatchError(f"{output.time_name!r} is the time column: pass times=…")
+        output.add_row(self.time, time, values)
+
+    def _give_columns(self, values: Mapping[str, Any], single: set[str], times: Any) -> None:
+        output = self._output
+        columns: dict[str, Column] = {n: as_column(v) for n, v in values.items() if n not in single}
+        lengths = {name: len(column) for name, column in columns.items()}
+        length = next(iter(lengths.values()))
+        if any(other != length for other in lengths.values()):
+            raise BatchError(f"columns of unequal lengths: {lengths}")
+        for name in single:
+            columns[name] = as_column([values[name]] * length)
+        if times is None:
+            stamps = time_columns.constant(output.kind, self.time, length)
+        elif isinstance(times, int | tuple):
+            stamps = time_columns.constant(output.kind, output.kind.check(times), length)
+        else:
+            stamps = times
+        self._send(Batch(columns, stamps, time_name=output.time_name, kind=output.kind))
+
+    def _send(self, batch: Batch) -> None:
+        output = self._output
+        bound = batch.bound_from(self.time)
+        if bound is None:
+            raise self._too_early(time_columns.first_below(batch.times, self.time))
+        output.flush()
+        output.send(bound, batch.named(output.time_name))
+
+    def _too_early(self, time: Time) -> TokenError:
+        book = self._output.book
+        return TokenError(
+            f"a record at {time} cannot be sent in a session at {self.time}: "
+            "a token allows its own time and later ones; nothing of this batch was sent"
+        ).located(operator=book.operator, worker=book.owner.index, time=self.time)
+
+    def __enter__(self) -> Session:
+        self._right._lock()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed = True
+        self._right._unlock()
+
+
+def _is_single(value: Any) -> bool:
+    """Whether a value stands for one record rather than being a column."""
+    return isinstance(value, str | bytes | int | float | bool | np.generic) or not hasattr(
+        value, "__len__"
+    )

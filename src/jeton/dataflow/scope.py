@@ -1,0 +1,150 @@
+"""Scopes: parts of a flow with a name of their own, and loops, whose times have a round more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from jeton.core.errors import GraphError
+from jeton.core.summaries import SummaryLike, summary
+from jeton.core.times import TimeKind
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.builder import OperatorBuilder
+from jeton.dataflow.operators.feedback import Feedback, feedback
+from jeton.dataflow.plan import OperatorInfo, Source
+from jeton.dataflow.ports import Output
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+    from jeton.dataflow.stream import Stream
+
+
+class Scope:
+    """A part of a flow. Streams come in by ``stream.enter(scope)``, out by ``stream.leave()``."""
+
+    is_loop = False
+
+    def __init__(self, flow: Flow | None, parent: Scope | None, name: str, kind: TimeKind) -> None:
+        self._flow = flow
+        self.parent = parent
+        self.name = name
+        self.kind = kind
+        self._names: dict[str, int] = {}
+
+    @property
+    def flow(self) -> Flow:
+        """The flow that this scope is a part of."""
+        assert self._flow is not None
+        return self._flow
+
+    @property
+    def path(self) -> str:
+        """The names of the scopes around, outermost first, and this one's."""
+        return self.name if self.parent is None else f"{self.parent.path}.{self.name}"
+
+    def scope(self, name: str) -> Scope:
+        """A scope inside this one, with the same times: a name for a part of the graph."""
+        return Scope(self.flow, self, self._unique(name), self.kind)
+
+    def loop(self, name: str = "loop") -> Loop:
+        """A loop inside this scope. See `Loop`."""
+        return Loop(self.flow, self, self._unique(name), self.kind.looped())
+
+    def operator(self, name: str, *, time: str = "time") -> OperatorBuilder:
+        """Start building an operator with any number of inputs and outputs."""
+        return OperatorBuilder(self, name, time)
+
+    def source(
+        self,
+        build: Callable[[TimestampToken, OperatorInfo], Callable[[Output], None]],
+        *,
+        name: str = "source",
+        time: str = "time",
+    ) -> Stream:
+        """An operator without inputs: ``build(token, info)`` returns ``step(output)``.
+
+        It is invoked once at the start, and then whenever it asks for it with
+        ``info.activator``. It ends by dropping its token.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("count down")
+        >>> def build(token, info):
+        ...     def step(output):
+        ...         if token.time == 3:
+        ...             token.drop()
+        ...             return
+        ...         with output.session(token) as session:
+        ...             session.give(left=3 - token.time)
+        ...         token.downgrade(token.time + 1)
+        ...         info.activator.activate()
+        ...
+        ...     return step
+        >>> flow.output("numbers", flow.source(build))
+        >>> flow.run()["numbers"].to_pylist()
+        [{'time': 0, 'left': 3}, {'time': 1, 'left': 2}, {'time': 2, 'left': 1}]
+        """
+        builder = self.operator(name, time=time)
+        out = builder.output()
+
+        def build_all(
+            tokens: list[TimestampToken], info: OperatorInfo
+        ) -> Callable[[Sequence[object], Sequence[Output]], None]:
+            step = build(tokens.pop(), info)
+            return lambda _, outputs: step(outputs[out])
+
+        return builder.build(build_all)[out]
+
+    def feedback(self, step: SummaryLike = 1, *, name: str = "feedback") -> Feedback:
+        """A stream whose source is connected later: times advance by ``step`` on the way.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("ring")
+        >>> again = flow.feedback(step=1)
+        >>> again.connect(again.stream.concat(flow.input("start")))
+        """
+        advance = summary(step)
+        if advance is None or not advance.advances:
+            raise GraphError("a feedback must advance times: step must be at least 1")
+        return feedback(self, advance, name)
+
+    def stream(self, sources: Sequence[Source], time: str) -> Stream:
+        """A stream of this scope, fed by some outputs."""
+        from jeton.dataflow.stream import Stream  # the one class that knows every operator
+
+        return Stream(self, sources, time)
+
+    def unique_name(self, name: str) -> str:
+        """A full name for an operator: the scopes' names, its own, and a number if taken."""
+        name = self._unique(name)
+        inside = self.path.split(".", 1)
+        return f"{inside[1]}.{name}" if len(inside) > 1 else name
+
+    def _unique(self, name: str) -> str:
+        taken = self._names.get(name, 0)
+        self._names[name] = taken + 1
+        return self._unique(f"{name}-{taken + 1}") if taken else name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r}>"
+
+
+class Loop(Scope):
+    """A scope whose times count rounds: ``Product(outer, round)``.
+
+    Records come in at round 0, go around through a `feedback`, which adds a round, and come out
+    at their outer time. Loops nest.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("halve until odd")
+    >>> loop = flow.loop()
+    >>> again = loop.feedback()
+    >>> numbers = flow.input("numbers").enter(loop).concat(again.stream)
+    >>> even, odd = numbers.branch(lambda batch: batch["n"] % 2 == 1)
+    >>> again.connect(even.map(lambda batch: {"n": batch["n"] // 2}))
+    >>> flow.output("odd", odd.leave())
+    >>> result = flow.run({"numbers": {"time": [0, 0], "n": [12, 7]}})
+    >>> sorted(result["odd"]["n"].to_pylist())
+    [3, 7]
+    """
+
+    is_loop = True

@@ -1,0 +1,78 @@
+"""The base of streams: where a stream's records come from, and how operators attach to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jeton.core.errors import GraphError
+from jeton.dataflow.plan import Crossing, Source, require_same_flow
+
+if TYPE_CHECKING:
+    from jeton.core.times import TimeKind
+    from jeton.dataflow.builder import OperatorBuilder
+    from jeton.dataflow.flow import Flow
+    from jeton.dataflow.scope import Scope
+    from jeton.dataflow.stream import Stream
+
+
+class StreamBase:
+    """Records with times, produced by one or more outputs, in one scope."""
+
+    def __init__(self, scope: Scope, sources: Sequence[Source], time_name: str) -> None:
+        self.scope = scope
+        self.sources = tuple(sources)
+        self.time_name = time_name
+
+    @property
+    def flow(self) -> Flow:
+        """The flow that this stream belongs to."""
+        return self.scope.flow
+
+    @property
+    def kind(self) -> TimeKind:
+        """The kind of this stream's times."""
+        return self.scope.kind
+
+    def operator(self, name: str) -> OperatorBuilder:
+        """Start building an operator in this stream's scope."""
+        return self.scope.operator(name, time=self.time_name)
+
+    def concat(self, *others: StreamBase) -> Stream:
+        """This stream and others as one. Costs nothing: no operator is added.
+
+        The time column has this stream's name for it.
+        """
+        require_same_flow([self, *others])
+        sources = [source for stream in (self, *others) for source in stream.sources]
+        return self._like(self.scope, sources)
+
+    def enter(self, scope: Scope) -> Stream:
+        """This stream inside a scope or loop of its scope; entering a loop, round 0 is added."""
+        if scope.parent is not self.scope:
+            raise GraphError(
+                f"a stream of scope {self.scope.path!r} cannot enter {scope.path!r}: "
+                "enter one scope at a time, from the one around it"
+            )
+        if not scope.is_loop:
+            return self._like(scope, self.sources)
+        return self._like(scope, [source.cross(Crossing.ENTER) for source in self.sources])
+
+    def leave(self) -> Stream:
+        """This stream outside its scope; leaving a loop, the round is forgotten."""
+        scope = self.scope
+        if scope.parent is None:
+            raise GraphError("this stream is in the outermost scope: there is nothing to leave")
+        if not scope.is_loop:
+            return self._like(scope.parent, self.sources)
+        return self._like(scope.parent, [source.cross(Crossing.LEAVE) for source in self.sources])
+
+    def _like(self, scope: Scope, sources: Sequence[Source]) -> Stream:
+        return scope.stream(sources, self.time_name)
+
+    def __repr__(self) -> str:
+        operators = self.scope.flow.operators
+        names = ", ".join(
+            f"{operators[source.operator].name}[{source.output}]" for source in self.sources
+        )
+        return f"<Stream of {names}>"

@@ -1,0 +1,88 @@
+"""TimeMap: values by time, taken out in order once a frontier has passed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from jeton.core.antichain import Antichain
+from jeton.core.times import Product, Time, sort_key
+
+V = TypeVar("V")
+
+
+class TimeMap(Generic[V]):
+    """A map from times to values, ordered by time.
+
+    Windows, pending work, anything that waits for its time to be complete: put it in, and take
+    out all that a frontier has passed, however far it jumped.
+
+    >>> waiting = TimeMap()
+    >>> for time, value in [(20, "late"), (10, "early"), (30, "never")]:
+    ...     waiting[time] = value
+    >>> list(waiting.pop_before(Antichain([25])))
+    [(10, 'early'), (20, 'late')]
+    >>> len(waiting)
+    1
+    """
+
+    __slots__ = ("_heap", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[Time, V] = {}
+        # Integers only: partially ordered times have no least one, so those are searched.
+        self._heap: list[int] = []
+
+    def get_or(self, time: Time, make: Callable[[], V]) -> V:
+        """The value at ``time``, made if there is none."""
+        try:
+            return self._values[time]
+        except KeyError:
+            value = self[time] = make()
+            return value
+
+    def pop_before(self, *frontiers: Antichain) -> Iterator[tuple[Time, V]]:
+        """Take out, in order of time, all that every one of the frontiers has passed."""
+        values = self._values
+        if not self._heap:
+            for time in sorted(values, key=sort_key):
+                if all(frontier.passed(time) for frontier in frontiers):
+                    yield time, values.pop(time)
+            return
+        heap = self._heap
+        while heap:
+            least = heap[0]
+            if not all(frontier.passed(least) for frontier in frontiers):
+                return
+            heappop(heap)
+            if least in values:
+                yield least, values.pop(least)
+
+    def __getitem__(self, time: Time) -> V:
+        return self._values[time]
+
+    def __setitem__(self, time: Time, value: V) -> None:
+        if (
+            time not in self._values
+            and not isinstance(time, Product)
+            and hasattr(time, "__index__")
+        ):
+            heappush(self._heap, time)
+        self._values[time] = value
+
+    def __delitem__(self, time: Time) -> None:
+        del self._values[time]
+
+    def __contains__(self, time: object) -> bool:
+        return time in self._values
+
+    def __iter__(self) -> Iterator[Time]:
+        """The times, in order."""
+        return iter(sorted(self._values, key=sort_key))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"TimeMap({{{', '.join(f'{t!r}: {self._values[t]!r}' for t in self)}}})"

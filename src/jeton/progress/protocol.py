@@ -1,0 +1,87 @@
+"""The broadcast protocol: what one worker did, as indivisible numbered batches.
+
+A batch holds the net changes of whole operator invocations. Batches of one worker are applied in
+order and at most once; batches of different workers in any order. Whatever a worker has seen, its
+frontiers are then never ahead of a pointstamp that exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jeton.core.errors import ProtocolError
+from jeton.progress.tracker import Pointstamp
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressBatch:
+    """The net changes of some invocations of one worker: all of them or none."""
+
+    worker: int
+    sequence: int
+    changes: tuple[tuple[Pointstamp, int], ...]
+
+
+class Outbox:
+    """Gathers one worker's changes and seals them into numbered batches.
+
+    >>> outbox = Outbox(worker=0)
+    >>> for location, time, delta in [(3, 17, +1), (3, 17, -1), (4, 5, +1)]:
+    ...     outbox.add(location, time, delta)
+    >>> outbox.seal()
+    ProgressBatch(worker=0, sequence=0, changes=(((4, 5), 1),))
+    >>> outbox.seal() is None
+    True
+    """
+
+    __slots__ = ("_net", "_sequence", "worker")
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self._net: dict[Pointstamp, int] = {}
+        self._sequence = 0
+
+    def add(self, location: int, time: object, delta: int) -> None:
+        """Add to the count of a pointstamp."""
+        net = self._net
+        pointstamp = (location, time)
+        total = net.get(pointstamp, 0) + delta
+        if total:
+            net[pointstamp] = total
+        else:
+            del net[pointstamp]
+
+    def seal(self) -> ProgressBatch | None:
+        """All changes since the last batch, or nothing if they cancelled out."""
+        if not self._net:
+            return None
+        batch = ProgressBatch(self.worker, self._sequence, tuple(self._net.items()))
+        self._net = {}
+        self._sequence += 1
+        return batch
+
+
+class Inbox:
+    """Checks that batches of each worker arrive in order, none twice.
+
+    >>> inbox = Inbox(workers=2)
+    >>> inbox.accept(ProgressBatch(1, 0, ()))
+    >>> inbox.accept(ProgressBatch(1, 0, ()))
+    Traceback (most recent call last):
+    jeton.core.errors.ProtocolError: progress batch 0 of worker 1 arrived, but 1 was due
+    """
+
+    __slots__ = ("_due",)
+
+    def __init__(self, workers: int) -> None:
+        self._due = [0] * workers
+
+    def accept(self, batch: ProgressBatch) -> None:
+        """Take note of a batch, or raise if it is not the next one of its worker."""
+        due = self._due[batch.worker]
+        if batch.sequence != due:
+            raise ProtocolError(
+                f"progress batch {batch.sequence} of worker {batch.worker} arrived, "
+                f"but {due} was due"
+            )
+        self._due[batch.worker] = due + 1

@@ -1,0 +1,248 @@
+"""Segments: runs of locations that pass times on unchanged, one to the next.
+
+Between the places where a graph branches, joins, or changes times, a location's frontier is the
+least of what enters its run and what is counted at the locations before it. So a long chain of
+operators is one segment: a change in it costs a comparison, not a walk over its operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from jeton.core.antichain import Antichain, MutableAntichain, TotalCounts, frontier_changes
+from jeton.core.summaries import IDENTITY, Summary
+from jeton.core.times import Time
+from jeton.progress.graph import ProgressGraph
+
+_END: Final = 1 << 62
+"""A position after every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a location lies: in which segment, at which position."""
+
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A graph cut into segments."""
+
+    places: list[Place]
+    """For each location, its place."""
+    exits: list[list[tuple[int, Summary]]]
+    """For each segment, the segments that its end leads to."""
+    total: list[bool]
+    """For each segment, whether its times are totally ordered."""
+
+
+def lay_out(graph: ProgressGraph) -> Layout:
+    """Cut a graph into segments."""
+    incoming = [0] * len(graph.steps)
+    for steps in graph.steps:
+        for step in steps:
+            incoming[step.to] += 1
+    follows: list[int | None] = [None] * len(graph.steps)
+    starts = [True] * len(graph.steps)
+    for at, steps in enumerate(graph.steps):
+        if len(steps) == 1 and steps[0].summary is IDENTITY and incoming[steps[0].to] == 1:
+            follows[at] = steps[0].to
+            starts[steps[0].to] = False
+
+    places: list[Place | None] = [None] * len(graph.steps)
+    ends: list[int] = []
+    for start in graph.locations:
+        if not starts[start]:
+            continue
+        end = start
+        places[end] = Place(len(ends), 0)
+        position = 0
+        while (following := follows[end]) is not None:
+            end = following
+            position += 1
+            places[end] = Place(len(ends), position)
+        ends.append(end)
+    # A run that bites its own tail has no start. Such a cycle does not advance times and was
+    # refused before, so every location has a place by now.
+    placed = [place for place in places if place is not None]
+    assert len(placed) == len(graph.steps), "graph.check() refuses cycles without a start"
+    return Layout(
+        places=placed,
+        exits=[
+            [(placed[step.to].segment, step.summary) for step in graph.steps[end]] for end in ends
+        ],
+        total=[graph.kinds[end].total for end in ends],
+    )
+
+
+class Segment(Protocol):
+    """Counts along one segment, and the frontiers that they imply."""
+
+    def count(self, position: int, time: Time, delta: int) -> bool:
+        """Add to the pointstamps at a position; tells whether frontiers may have changed."""
+        ...
+
+    def enter(self, time: Time, delta: int) -> bool:
+        """Add to what the segments before imply at the start; tells the same."""
+        ...
+
+    def frontier(self, position: int) -> tuple[Time, ...]:
+        """The least times that may still appear at a position."""
+        ...
+
+    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
+        """The same for many positions, in ascending order, in one sweep."""
+        ...
+
+    def exit_changes(self) -> list[tuple[Time, int]]:
+        """How the frontier at the segment's end changed since this was last asked."""
+        ...
+
+    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
+        """What is counted at a position."""
+        ...
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anything is counted anywhere."""
+        ...
+
+
+class TotalSegment:
+    """A segment of totally ordered times: each frontier is a minimum."""
+
+    __slots__ = ("_at", "_entry", "_exit")
+
+    def __init__(self) -> None:
+        self._entry = TotalCounts()
+        self._at: dict[int, TotalCounts] = {}
+        self._exit: Time | None = None
+
+    def count(self, position: int, time: Time, delta: int) -> bool:
+        """Add to a count; positions where nothing is left are forgotten."""
+        at = self._at
+        counts = at.get(position)
+        if counts is None:
+            counts = at[position] = TotalCounts()
+        changed = counts.change(time, delta)
+        if counts.minimum is None and not counts.items():
+            del at[position]
+        return changed
+
+    def enter(self, time: Time, delta: int) -> bool:
+        """Add to what is implied at the start."""
+        return self._entry.change(time, delta)
+
+    def least(self, position: int) -> Time | None:
+        """The least time at a position, ``None`` if there is none."""
+        least = self._entry.minimum
+        for at, counts in self._at.items():
+            if at <= position:
+                time = counts.minimum
+                if time is not None and (least is None or time < least):
+                    least = time
+        return least
+
+    def frontier(self, position: int) -> tuple[Time, ...]:
+        """The least time at a position, as a frontier's elements."""
+        least = self.least(position)
+        return () if least is None else (least,)
+
+    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
+        """A running minimum over the positions."""
+        if len(positions) < 3:
+            return [self.frontier(position) for position in positions]
+        result: list[tuple[Time, ...]] = []
+        least = self._entry.minimum
+        active = sorted(self._at)
+        taken = 0
+        for position in positions:
+            while taken < len(active) and active[taken] <= position:
+                time = self._at[active[taken]].minimum
+                taken += 1
+                if time is not None and (least is None or time < least):
+                    least = time
+            result.append(() if least is None else (least,))
+        return result
+
+    def exit_changes(self) -> list[tuple[Time, int]]:
+        """How the minimum of the whole segment changed."""
+        before = self._exit
+        after = self._exit = self.least(_END)
+        if before == after:
+            return []
+        changes = [] if before is None else [(before, -1)]
+        if after is not None:
+            changes.append((after, +1))
+        return changes
+
+    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
+        """What is counted at a position."""
+        counts = self._at.get(position)
+        return list(counts.items()) if counts is not None else []
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anything is counted anywhere."""
+        return bool(self._at)
+
+
+class PartialSegment:
+    """A segment of partially ordered times: each frontier is an antichain."""
+
+    __slots__ = ("_at", "_entry", "_exit")
+
+    def __init__(self) -> None:
+        self._entry = MutableAntichain()
+        self._at: dict[int, MutableAntichain] = {}
+        self._exit: tuple[Time, ...] = ()
+
+    def count(self, position: int, time: Time, delta: int) -> bool:
+        """Add to a count; positions where nothing is left are forgotten."""
+        counts = self._at.get(position)
+        if counts is None:
+            counts = self._at[position] = MutableAntichain()
+        changed = counts.change(time, delta)
+        if not counts:
+            del self._at[position]
+        return changed
+
+    def enter(self, time: Time, delta: int) -> bool:
+        """Add to what is implied at the start."""
+        return self._entry.change(time, delta)
+
+    def frontier(self, position: int) -> tuple[Time, ...]:
+        """The least times at a position."""
+        return self.frontiers([position])[0]
+
+    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
+        """A growing antichain over the positions."""
+        result: list[tuple[Time, ...]] = []
+        least = Antichain(self._entry.least())
+        active = sorted(self._at)
+        taken = 0
+        for position in positions:
+            while taken < len(active) and active[taken] <= position:
+                least.extend(self._at[active[taken]].least())
+                taken += 1
+            result.append(tuple(least))
+        return result
+
+    def exit_changes(self) -> list[tuple[Time, int]]:
+        """How the antichain of the whole segment changed."""
+        before, after = self._exit, self.frontier(_END)
+        self._exit = after
+        return frontier_changes(before, after)
+
+    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
+        """What is counted at a position."""
+        counts = self._at.get(position)
+        return list(counts.items()) if counts is not None else []
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anything is counted anywhere."""
+        return bool(self._at)

@@ -1,0 +1,1 @@
+"""Where a dataflow runs: Spark, from finding its Java to starting a session."""

@@ -1,0 +1,369 @@
+"""The in-process host: all workers in one thread, over a simulated network.
+
+Without a seed it runs straight on. With one, it interleaves steps, deliveries and feeding at
+random, the same way each time, and checks every frontier against the truth at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import FlowStalled, GraphError, JetonError
+from jeton.core.times import IntegerTimes, Time
+from jeton.dataflow.batch import Batch, concat
+from jeton.dataflow.capture import Event
+from jeton.dataflow.inputs import InputHandle, as_table
+from jeton.dataflow.plan import progress_graph
+from jeton.dataflow.ports import Input
+from jeton.dataflow.sequencer import SequencerHandle
+from jeton.progress.explain import holders
+from jeton.worker.checker import Checker
+from jeton.worker.network import SimulatedNetwork
+from jeton.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+FEED_ROWS = 65_536
+"""How many records of a table are fed at a time."""
+
+
+class Run:
+    """A flow running in this process, driven by the caller.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("echo")
+    >>> flow.output("out", flow.input("in").probe("seen"))
+    >>> with flow.open(workers=2, seed=7) as run:
+    ...     run.input("in", worker=0).send({"time": [1, 2], "n": [10, 20]})
+    ...     run.input("in", worker=0).advance_to(2)
+    ...     run.input("in", worker=1).advance_to(5)
+    ...     run.run_to_rest()
+    ...     print(run.probe("seen").frontier)
+    ...     table = run.finish()["out"]
+    Antichain([2])
+    >>> table["n"].to_pylist()
+    [10, 20]
+    """
+
+    def __init__(
+        self, flow: Flow, *, workers: int = 1, seed: int | None = None, check: bool | None = None
+    ) -> None:
+        if workers < 1:
+            raise GraphError(f"a flow needs at least one worker, not {workers}")
+        self.flow = flow
+        self.graph = progress_graph(flow.operators)
+        self.network = SimulatedNetwork()
+        self.now = 0.0
+        """The simulated clock, in seconds: it jumps when there is nothing else to do."""
+        self.steps = 0
+        self._random = None if seed is None else Random(seed)
+        self._feeds: list[Iterator[None]] = []
+        self._woken = Condition()
+        self._time_type: pa.DataType | None = None
+        self.workers = [
+            Worker(
+                flow.operators,
+                self.graph,
+                index=index,
+                workers=workers,
+                network=self.network.port(index),
+                clock=lambda: self.now,
+                wake=self._wake,
+            )
+            for index in range(workers)
+        ]
+        self.network.receivers.extend(self.workers)
+        wanted = seed is not None if check is None else check
+        self.checker = Checker(self.graph, self.workers) if wanted else None
+
+    # Handles
+
+    def input(self, name: str, worker: int = 0) -> Any:
+        """One worker's end of an input (`InputHandle` or `UnorderedInputHandle`)."""
+        return self._handle("input", name, worker)
+
+    def probe(self, name: str = "probe", worker: int = 0) -> Probe:
+        """What one worker knows of the frontier at a probe."""
+        return Probe(self._handle("probe", name, worker))
+
+    def sequencer(self, name: str = "sequencer", worker: int = 0) -> SequencerHandle:
+        """One worker's end of a sequencer."""
+        handle: SequencerHandle = self._handle("sequencer", name, worker)
+        return handle
+
+    def captured(self, name: str = "capture") -> list[list[Event]]:
+        """What each worker has captured so far."""
+        return [list(self._handle("capture", name, w)) for w in range(len(self.workers))]
+
+    def results(self) -> Result:
+        """What has come out so far: also after a failure."""
+        tables = {name: self._table(name) for name in self.flow.outputs}
+        return Result(self, tables)
+
+    # Driving
+
+    def step(self) -> bool:
+        """Do one thing: deliver, feed, or let a worker step. Tells whether there was any."""
+        did = self._step_in_order() if self._random is None else self._step_at_random(self._random)
+        if did:
+            self.steps += 1
+            if self.checker is not None:
+                self.checker.check()
+        return did
+
+    def run_to_rest(self) -> None:
+        """Step until nothing is left to do; the simulated clock jumps to timers that are due."""
+        while self.step() or self._jump():
+            pass
+        if self.checker is not None:
+            self.checker.check_at_rest()
+
+    def run_until(self, reached: Callable[[], bool]) -> None:
+        """Step until a condition holds; `FlowStalled` if the flow comes to rest before."""
+        while not reached():
+            if not (self.step() or self._jump() or self._await_threads()):
+                raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
+
+    def feed(self, inputs: Mapping[str, Any]) -> None:
+        """Feed whole tables, dealt out to the workers; each input is closed after its last row.
+
+        An input advances as far as the rows still to come allow, whatever their order.
+        """
+        for name, data in inputs.items():
+            self.flow.handle("input", name)
+            self._feeds += self._feeders(name, data)
+
+    def finish(self) -> Result:
+        """Close all inputs once what is fed has been sent, run to the end, return the results."""
+        while self._feeds:
+            self.step()
+        for name in self.flow.inputs:
+            for worker in range(len(self.workers)):
+                self.input(name, worker).close()
+        for what, name in self.flow.handles():
+            if what == "sequencer":
+                for worker in range(len(self.workers)):
+                    self.sequencer(name, worker).close()
+        while True:
+            self.run_to_rest()
+            if all(worker.tracker.is_complete for worker in self.workers):
+                return self.results()
+            if not self._await_threads():
+                raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
+
+    def close(self) -> None:
+        """End the run: tokens that are still held no longer mean anything."""
+        for worker in self.workers:
+            worker.closed = True
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _step_in_order(self) -> bool:
+        did = self.network.deliver_all()
+        for worker in self.workers:
+            if worker.has_work:
+                worker.step()
+                did = True
+        return did or self._feed_one(0)
+
+    def _step_at_random(self, random: Random) -> bool:
+        ready = [worker for worker in self.workers if worker.has_work]
+        choices = len(ready) + (2 if self.network else 0) + (1 if self._feeds else 0)
+        if not choices:
+            return False
+        choice = random.randrange(choices)
+        if choice < len(ready):
+            ready[choice].step(random)
+        elif self.network and choice < len(ready) + 2:
+            self.network.deliver_some(random)
+        else:
+            self._feed_one(random.randrange(len(self._feeds)))
+        return True
+
+    def _feed_one(self, index: int) -> bool:
+        if not self._feeds:
+            return False
+        try:
+            next(self._feeds[index])
+        except StopIteration:
+            del self._feeds[index]
+        else:
+            self._feeds.append(self._feeds.pop(index))
+        return True
+
+    def _feeders(self, name: str, data: Any) -> Iterator[Iterator[None]]:
+        workers = len(self.workers)
+        handles = [self.input(name, worker) for worker in range(workers)]
+        if not isinstance(handles[0], InputHandle):
+            raise GraphError(f"input {name!r} is unordered: send with run.input({name!r})")
+        batch = self._read(name, handles[0], data)
+        rows = FEED_ROWS
+        if self._random is not None:
+            rows = self._random.randint(1, max(2, len(batch) // 3))
+        # Enough pieces for every worker to get some, even of a small table.
+        rows = max(1, min(rows, -(-len(batch) // workers)))
+        pieces = [batch.slice(at, at + rows) for at in range(0, len(batch), rows)]
+        for worker, handle in enumerate(handles):
+            yield _feed(handle, pieces[worker::workers])
+
+    def _read(self, name: str, handle: InputHandle, data: Any) -> Batch:
+        operator = self.flow.operators[self.flow.handle("input", name)]
+        if isinstance(data, Batch):
+            return data.named(operator.time_name)
+        try:
+            table = as_table(data)
+            batch = Batch.from_arrow(table, time=operator.time_name, kind=operator.kind)
+        except JetonError as error:
+            raise error.located(operator=name) from error
+        kind = table.schema.field(operator.time_name).type
+        if self._time_type is None:
+            self._time_type = kind
+        elif self._time_type != kind:
+            raise GraphError(
+                f"input {name!r} has times of type {kind}, another input of type "
+                f"{self._time_type}: cast them to one type, so that they mean the same"
+            )
+        return batch
+
+    def _table(self, name: str) -> pa.Table:
+        index = self.flow.handle("output", name)
+        batches = [batch for worker in self.workers for batch in worker.handles[index]]
+        if not batches:
+            time_name = self.flow.operators[index].time_name
+            return pa.table({time_name: pa.array([], self._time_type or pa.int64())})
+        whole = concat(batches)
+        if whole.times.ndim == 1 and whole.times.dtype != object:
+            whole = whole.take(np.argsort(whole.times, kind="stable"))
+        table = whole.to_arrow()
+        if self._time_type is not None and isinstance(self.flow.kind, IntegerTimes):
+            times = table.column(whole.time_name).cast(pa.int64())
+            table = table.set_column(0, whole.time_name, _as_type(times, self._time_type))
+        return table
+
+    def _handle(self, what: str, name: str, worker: int) -> Any:
+        if not 0 <= worker < len(self.workers):
+            raise GraphError(f"there is no worker {worker}: this run has {len(self.workers)}")
+        return self.workers[worker].handles[self.flow.handle(what, name)]
+
+    def _jump(self) -> bool:
+        """Move the clock to the next timer, if there is one."""
+        timers = [w.next_timer for w in self.workers if w.next_timer is not None]
+        if not timers:
+            return False
+        self.now = max(self.now, min(timers))
+        return True
+
+    def _wake(self) -> None:
+        with self._woken:
+            self._woken.notify_all()
+
+    def _await_threads(self) -> bool:
+        """Wait until another thread wakes a worker, if any may still do so."""
+        with self._woken:
+            self._woken.wait_for(
+                lambda: (
+                    any(w.has_work for w in self.workers)
+                    or not any(w.threads_expected for w in self.workers)
+                )
+            )
+        return any(worker.has_work for worker in self.workers)
+
+    def _explain(self) -> str:
+        held = holders(self.graph, self.workers[0].tracker.pointstamps())
+        return "; ".join(held) or "nothing is held"
+
+
+class Probe:
+    """What one worker knows of the frontier at a place."""
+
+    def __init__(self, port: Input) -> None:
+        self._port = port
+
+    @property
+    def frontier(self) -> Antichain:
+        """The least times that may still pass here."""
+        return self._port.frontier
+
+    def less_than(self, time: Time) -> bool:
+        """Whether a time before ``time`` may still pass."""
+        return self.frontier.less_than(time)
+
+    def less_equal(self, time: Time) -> bool:
+        """Whether ``time`` may still pass."""
+        return self.frontier.less_equal(time)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more can pass."""
+        return self.frontier.is_empty
+
+
+class Result(Mapping[str, pa.Table]):
+    """The tables of a run's outputs, and what was noticed on the way."""
+
+    def __init__(self, run: Run, tables: dict[str, pa.Table]) -> None:
+        self._tables = tables
+        self.late = {
+            name: sum(
+                getattr(run.input(name, worker), "late_count", 0)
+                for worker in range(len(run.workers))
+            )
+            for name in run.flow.inputs
+        }
+        """For each input, how many records came too late."""
+        self.leaks = [leak for worker in run.workers for leak in worker.leaks]
+        """Tokens that were forgotten, with the line that retained them."""
+        self.steps = run.steps
+        self.progress_batches = run.network.progress_batches
+        self.checks = run.checker.checks if run.checker is not None else 0
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self._tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {table.num_rows} rows" for name, table in self._tables.items())
+        return f"<Result {sizes}>"
+
+
+def _feed(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
+    """Send pieces one at a time, advancing as far as those still to come allow."""
+    plain = isinstance(handle.kind, IntegerTimes)
+    floors: list[Time | None] = [None] * len(pieces)
+    floor: Time | None = None
+    for at in reversed(range(len(pieces))):
+        floors[at] = floor
+        if plain:
+            least = int(pieces[at].times.min())
+            floor = least if floor is None else min(floor, least)
+    for piece, floor in zip(pieces, floors, strict=True):
+        handle.send(piece)
+        if floor is not None and handle.time < floor:
+            handle.advance_to(floor)
+        yield
+    handle.close()
+
+
+def _as_type(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_date32(kind):
+        return times.cast(pa.int32()).cast(kind)
+    return times.cast(kind)

@@ -1,0 +1,96 @@
+"""One operator on one worker: its ports, its logic, and whether a frontier's move concerns it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jeton.core.bookkeeping import Bookkeeping
+from jeton.core.times import Time
+from jeton.dataflow.plan import OperatorPlan, Step
+from jeton.dataflow.ports import Input, Output
+
+
+@dataclass(slots=True, eq=False)
+class Operator:
+    """An operator of a worker's copy of the graph."""
+
+    plan: OperatorPlan
+    inputs: list[Input]
+    outputs: list[Output]
+    books: list[Bookkeeping]
+    step: Step | None = None
+    watching: bool = False
+    """Whether it is told of its inputs' frontiers now."""
+    invocations: int = 0
+
+    @property
+    def index(self) -> int:
+        """Its number in the flow."""
+        return self.plan.index
+
+    @property
+    def wants_frontiers(self) -> bool:
+        """Whether a moved frontier should wake it."""
+        notify = self.plan.notify
+        return notify == "always" or (
+            notify == "held" and any(book.held > 0 for book in self.books)
+        )
+
+    @property
+    def at(self) -> Time | None:
+        """The time that it was busy with, for errors."""
+        for port in self.inputs:
+            if port.at is not None:
+                return port.at
+        return None
+
+    def has_input(self) -> bool:
+        """Whether messages wait."""
+        return any(self.inputs)
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """An input whose frontier somebody wants to know about."""
+
+    operator: int
+    location: int
+    seen: tuple[Time, ...]
+
+
+@dataclass(slots=True)
+class Watches:
+    """The inputs that want to know, by segment and position."""
+
+    places: Sequence[tuple[int, int]]
+    by_segment: dict[int, dict[int, Watch]] = field(default_factory=dict)
+
+    def add(self, watch: Watch) -> None:
+        """Watch an input."""
+        segment, position = self.places[watch.location]
+        self.by_segment.setdefault(segment, {})[position] = watch
+
+    def remove(self, location: int) -> None:
+        """No longer watch an input."""
+        segment, position = self.places[location]
+        watches = self.by_segment[segment]
+        del watches[position]
+        if not watches:
+            del self.by_segment[segment]
+
+    def moved(self, tracker: Any, segments: set[int]) -> list[int]:
+        """The operators with an input whose frontier is not what they have seen."""
+        woken: list[int] = []
+        for segment in segments:
+            watches = self.by_segment.get(segment)
+            if watches is None:
+                continue
+            positions = sorted(watches)
+            for position, now in zip(positions, tracker.frontiers(segment, positions), strict=True):
+                watch = watches[position]
+                if watch.seen != now:
+                    watch.seen = now
+                    woken.append(watch.operator)
+        return woken

@@ -1,0 +1,360 @@
+"""A worker: one thread of control that runs its copy of the whole graph.
+
+It is a state machine: messages, progress batches, posted acts and timers come in; `step` invokes
+the operators that have something to do, and sends what they did to the others. It neither waits
+nor reads a clock of its own: the host around it does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from threading import Lock, get_ident
+from typing import Any
+
+from jeton.core.antichain import Antichain
+from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
+from jeton.core.errors import JetonError, LeakedToken, OperatorFailed
+from jeton.core.times import Time
+from jeton.core.tokens import mint
+from jeton.dataflow.activator import Activator
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.plan import OperatorInfo, OperatorPlan
+from jeton.dataflow.ports import Edge, Input, Output
+from jeton.progress.graph import ProgressGraph
+from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
+from jeton.progress.tracker import Tracker
+from jeton.worker.channels import Channel, RoutedChannel
+from jeton.worker.network import Network
+from jeton.worker.operator import Operator, Watch, Watches
+
+
+class Worker:
+    """One worker's copy of the graph, its view of progress, and the step that drives both."""
+
+    def __init__(
+        self,
+        plans: list[OperatorPlan],
+        graph: ProgressGraph,
+        *,
+        index: int,
+        workers: int,
+        network: Network,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self.index = index
+        self.workers = workers
+        self.graph = graph
+        self.tracker = Tracker(graph, workers)
+        self.dirty: list[Bookkeeping] = []
+        self.handles: dict[int, Any] = {}
+        self.leaks: list[str] = []
+        self.closed = False
+        self.threads_expected = 0
+        self._network = network
+        self._clock = clock
+        self._wake = wake
+        self._outbox = Outbox(index)
+        self._inbox = Inbox(workers)
+        self._posts: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, int]] = []
+        self._timer_count = 0
+        self._lock = Lock()
+        self._thread: int | None = None
+        self._frontiers: dict[int, Antichain] = {}
+        self._watches = Watches(self.tracker.places)
+        self._active: list[int] = []
+        self._next: list[int] = []
+        self._queued = bytearray(len(plans))
+        self._sweeping_at = -1
+        self._by_location: list[tuple[int, Input] | None] = [None] * len(graph.steps)
+        self._by_book: dict[int, Operator] = {}
+        self.operators = [self._make(plan) for plan in plans]
+        self._connect()
+        self._build()
+
+    # Building
+
+    def _make(self, plan: OperatorPlan) -> Operator:
+        node = self.graph.nodes[plan.index]
+        books = [
+            Bookkeeping(self, plan.name, output, location, plan.kind)
+            for output, location in enumerate(node.outputs)
+        ]
+        inputs = []
+        for location, row in zip(node.inputs, node.summaries, strict=True):
+            connections = [
+                Connection(book, cell) if cell else None
+                for book, cell in zip(books, row, strict=True)
+            ]
+            port = Input(self, location, plan.kind, connections)
+            self._by_location[location] = (plan.index, port)
+            inputs.append(port)
+        operator = Operator(plan, inputs, [Output(b, plan.time_name) for b in books], books)
+        for location in node.outputs:
+            self._by_book[location] = operator
+        return operator
+
+    def _connect(self) -> None:
+        edges: dict[tuple[int, int], list[Edge]] = {}
+        for operator in self.operators:
+            for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
+                for source in () if plan.observes else plan.sources:
+                    where = (self, self._outbox, port.location, source, plan.time_name)
+                    local = plan.pact.local or self.workers == 1
+                    edge = (
+                        Channel(*where)
+                        if local
+                        else RoutedChannel(*where, plan.pact, self._network, self.workers)
+                    )
+                    edges.setdefault((source.operator, source.output), []).append(edge)
+        for operator in self.operators:
+            for output in operator.outputs:
+                output.connect(edges.get((operator.index, output.index), ()))
+
+    def _build(self) -> None:
+        self._thread = get_ident()
+        try:
+            for operator in self.operators:
+                self._build_one(operator)
+        finally:
+            self._thread = None
+
+    def _build_one(self, operator: Operator) -> None:
+        plan = operator.plan
+        tokens = [mint(book, plan.kind.minimum) for book in operator.books]
+        info = OperatorInfo(
+            name=plan.name,
+            worker=self.index,
+            workers=self.workers,
+            activator=Activator(self, plan.index),
+            kind=plan.kind,
+            inputs=operator.inputs,
+            outputs=operator.outputs,
+            post=self.post,
+            publish=lambda handle: self.handles.__setitem__(plan.index, handle),
+        )
+        try:
+            operator.step = plan.build(tokens, info)
+        except Exception as error:
+            raise self._located(operator, error, "building") from error
+        del tokens
+        self._harvest()
+        self._update_watch(operator)
+        # Without inputs, or with a token in hand, it may have something to say unasked.
+        if operator.step is not None and (
+            not operator.inputs or any(book.held > 0 for book in operator.books)
+        ):
+            self.activate(plan.index)
+
+    # What tokens, ports, activators and the network call
+
+    @property
+    def present(self) -> bool:
+        """Whether this worker is running here and now."""
+        return self._thread == get_ident()
+
+    def from_outside(self, book: Bookkeeping, changes: Changes) -> None:
+        """Changes by activating tokens: one act, taken in order with everything posted."""
+        if not self.closed:
+            self.post(lambda: book.record_all(changes))
+
+    def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
+        """Python freed a token that nobody had dropped: drop it, and say so."""
+        if self.closed:
+            return
+
+        def report() -> None:
+            book.record(time, -1)
+            text = f"token at {time} for {book!r} was forgotten without drop(): {origin}"
+            self.leaks.append(text)
+            warnings.warn(text, LeakedToken, stacklevel=2)
+
+        self.post(report)
+
+    def post(self, act: Callable[[], None]) -> None:
+        """Run an act in the next step; safe from any thread."""
+        self._posts.append(act)
+        self._wake()
+
+    def expect_threads(self, change: int) -> None:
+        """Count outside threads that may still wake this worker."""
+        with self._lock:
+            self.threads_expected += change
+        self._wake()
+
+    def activate(self, operator: int) -> None:
+        """Invoke an operator in this sweep if its turn is still to come, else in the next."""
+        if not self._queued[operator]:
+            self._queued[operator] = 1
+            heappush(self._active if operator > self._sweeping_at else self._next, operator)
+
+    def activate_after(self, operator: int, seconds: float) -> None:
+        """Invoke an operator once the clock has moved on."""
+        self._timer_count += 1
+        heappush(self._timers, (self._clock() + seconds, self._timer_count, operator))
+
+    def consumed(self, location: int, time: Time) -> None:
+        """An operator has taken a message."""
+        self._outbox.add(location, time, -1)
+
+    def frontier(self, location: int) -> Antichain:
+        """The frontier at a location, as far as this worker knows."""
+        frontier = self._frontiers.get(location)
+        if frontier is None:
+            frontier = self._frontiers[location] = self.tracker.frontier(location)
+        return frontier
+
+    def receive_message(self, location: int, time: Time, batch: Batch) -> None:
+        """A message has arrived at an input."""
+        found = self._by_location[location]
+        assert found is not None, "messages go to inputs only"
+        operator, port = found
+        port.deliver(time, batch)
+        self.activate(operator)
+
+    def receive_progress(self, batch: ProgressBatch) -> None:
+        """Another worker tells what it did."""
+        self._inbox.accept(batch)
+        self._apply(batch)
+
+    # Running
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+        return bool(self._active or self._next or self._posts) or self._due()
+
+    @property
+    def next_timer(self) -> float | None:
+        """When the next timer is due."""
+        return self._timers[0][0] if self._timers else None
+
+    def step(self, random: Random | None = None) -> None:
+        """Take posted acts, invoke the operators that have something to do, tell the others.
+
+        With ``random``, only some of them are invoked, in any order: for simulation.
+        """
+        self._thread = get_ident()
+        try:
+            self._take_posts()
+            while self._due():
+                self.activate(heappop(self._timers)[2])
+            if random is None:
+                self._sweep()
+            else:
+                self._stumble(random)
+        finally:
+            self._thread = None
+        self._tell()
+
+    def _take_posts(self) -> None:
+        posts = self._posts
+        for _ in range(len(posts)):
+            posts.popleft()()
+            if self.dirty:
+                self._harvest()
+
+    def _due(self) -> bool:
+        return bool(self._timers) and self._timers[0][0] <= self._clock()
+
+    def _sweep(self) -> None:
+        """Invoke active operators in the order of the graph, so that data runs through."""
+        active = self._active
+        try:
+            while active:
+                index = self._sweeping_at = heappop(active)
+                self._queued[index] = 0
+                self._invoke(self.operators[index])
+        finally:
+            self._sweeping_at = -1
+            self._active, self._next = self._next, active
+
+    def _stumble(self, random: Random) -> None:
+        """Invoke a few active operators in random order."""
+        for _ in range(random.randint(1, 3)):
+            self._active += self._next
+            self._next.clear()
+            if not self._active:
+                return
+            index = self._active.pop(random.randrange(len(self._active)))
+            self._active.sort()
+            self._queued[index] = 0
+            self._invoke(self.operators[index])
+
+    def _invoke(self, operator: Operator) -> None:
+        step = operator.step
+        if step is None:
+            return
+        operator.invocations += 1
+        try:
+            step(operator.inputs, operator.outputs)
+            for output in operator.outputs:
+                output.flush()
+        except Exception as error:
+            raise self._located(operator, error, "running") from error
+        if self.dirty:
+            self._harvest(operator)
+        if operator.has_input():
+            self.activate(operator.index)
+
+    def _harvest(self, during: Operator | None = None) -> None:
+        """Drain what tokens did; it goes out together with what was consumed and produced."""
+        outbox = self._outbox
+        dirty, self.dirty = self.dirty, []
+        for book in dirty:
+            location = book.location
+            for time, delta in book.drain().items():
+                outbox.add(location, time, delta)
+            operator = self._by_book[location]
+            if operator.watching != operator.wants_frontiers:
+                self._update_watch(operator)
+                # Tokens that were put into its hands from elsewhere: let it have a look.
+                if operator.watching and operator is not during:
+                    self.activate(operator.index)
+
+    def _update_watch(self, operator: Operator) -> None:
+        wants = operator.wants_frontiers
+        if wants == operator.watching:
+            return
+        operator.watching = wants
+        for port in operator.inputs:
+            if wants:
+                seen = self.tracker.least(port.location)
+                self._watches.add(Watch(operator.index, port.location, seen))
+            else:
+                self._watches.remove(port.location)
+
+    def _tell(self) -> None:
+        """Seal what was done since the last time into one batch, for all workers."""
+        batch = self._outbox.seal()
+        if batch is not None:
+            self.sealed(batch)
+            for worker in range(self.workers):
+                if worker != self.index:
+                    self._network.send_progress(worker, batch)
+            self._inbox.accept(batch)
+            self._apply(batch)
+
+    def sealed(self, batch: ProgressBatch) -> None:
+        """A batch goes out; the checker listens here."""
+
+    def _apply(self, batch: ProgressBatch) -> None:
+        segments = self.tracker.apply(batch.changes)
+        if segments:
+            self._frontiers.clear()
+            if self._watches.by_segment:
+                for operator in self._watches.moved(self.tracker, segments):
+                    self.activate(operator)
+
+    def _located(self, operator: Operator, error: Exception, doing: str) -> JetonError:
+        """The error as it is shown: with operator, worker and time."""
+        if isinstance(error, JetonError):
+            located = error
+        else:
+            located = OperatorFailed(f"{type(error).__name__} while {doing} it: {error}")
+        return located.located(operator=operator.plan.name, worker=self.index, time=operator.at)

@@ -1,0 +1,43 @@
+"""The `jeton` command, as far as it needs no Spark."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+
+from jeton import cli
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"jeton {version('jeton')}\n"
+
+
+def test_python_dash_m_is_the_command() -> None:
+    command = [sys.executable, "-m", "jeton", "version"]
+    assert subprocess.check_output(command, text=True) == f"jeton {version('jeton')}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["version", "--nonsense"], ["bench"]])
+def test_what_it_does_not_understand_is_an_error(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 2
+
+
+def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    text = capsys.readouterr().out
+    assert [name for name in cli.BENCHMARKS if name not in text] == []
+
+
+def test_a_benchmark_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sequence[str]] = []
+    monkeypatch.setitem(cli.BENCHMARKS, "mine", "a benchmark")
+    monkeypatch.setitem(sys.modules, "jeton.bench.mine", SimpleNamespace(main=seen.append))
+    assert cli.main(["bench", "mine", "--json", "--rate", "5", "--help"]) == 0
+    assert seen == [["--json", "--rate", "5", "--help"]]

@@ -1,0 +1,27 @@
+"""One Spark session for all tests in this folder: starting one takes longer than they do."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jeton.spark.session import local_session
+
+HERE = Path(__file__).parent
+
+
+# First, because xdist reads the groups in a hook of the same name.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_session(workers=2)
+    yield session
+    session.stop()
