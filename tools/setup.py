@@ -149,7 +149,8 @@ def install(pip: List[str]) -> None:
     """Install what the lock names, Jeton itself in place, and a Java if the machine has none."""
     pip_install = pip + ["install", "--quiet", "--disable-pip-version-check"]
     say(f"installing what {LOCK} names (600 MB and some minutes, the first time)")
-    run(pip_install + ["--require-hashes", "-r", LOCK])
+    # PySpark comes as source: an old pip would run its setup.py in the environment itself.
+    run(pip_install + ["--use-pep517", "--require-hashes", "-r", LOCK])
     run(pip_install + ["--no-deps", "--no-build-isolation", "-e", "."])
     finder = os.path.join(ROOT, "src", "jeton", "spark", "java.py")
     if subprocess.call([VENV_PYTHON, "-I", finder], stdout=subprocess.DEVNULL) != 0:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 BENCHMARKS = {
-    "progress": "what it costs to track timestamps, as their number grows",
+    "progress": "what one advance of a frontier costs over a chain of idle operators",
 }
 """The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""
 
@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="check that all that Jeton needs works on this machine",
-        description="Start a local Spark session, count some rows, and say what it runs on.",
+        help="show a small dataflow, and check that Spark works on this machine",
+        description="Run a small dataflow in this process, then start a local Spark session.",
     )
     demo.add_argument(
         "--workers", type=int, default=2, metavar="N", help="how many run at a time (default: 2)"
@@ -78,9 +78,11 @@ def _version() -> int:
 
 
 def _demo(workers: int) -> int:
+    from jeton.demo import run_in_process
     from jeton.spark.java import JavaNotFoundError
     from jeton.spark.session import local_session
 
+    run_in_process()
     print("Spark: starting a local session ...", flush=True)
     start = time.perf_counter()
     try:

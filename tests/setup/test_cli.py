@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -41,3 +42,8 @@ def test_a_benchmark_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "jeton.bench.mine", SimpleNamespace(main=seen.append))
     assert cli.main(["bench", "mine", "--json", "--rate", "5", "--help"]) == 0
     assert seen == [["--json", "--rate", "5", "--help"]]
+
+
+@pytest.mark.parametrize("name", cli.BENCHMARKS)
+def test_every_benchmark_is_there(name: str) -> None:
+    assert callable(import_module(f"jeton.bench.{name}").main)
