@@ -16,8 +16,10 @@ from jeton.core.errors import (
     GraphError,
     JetonError,
     LeakedToken,
+    MissingColumn,
     OperatorFailed,
     ProtocolError,
+    SnapshotError,
     TimeError,
     TokenError,
     ZeroCycleError,
@@ -26,12 +28,17 @@ from jeton.core.summaries import IDENTITY, Advance, Summary
 from jeton.core.times import END_OF_TIME, IntegerTimes, Product, Timestamp
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
+from jeton.dataflow import aggregates as agg
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.flow import Flow
-from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline
+from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
+from jeton.dataflow.keyed import KeyedStream
+from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
+from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.snapshot import Snapshot, Stateful, bins_of
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.time_map import TimeMap
 from jeton.worker.in_process import Probe, Result, Run
@@ -56,8 +63,11 @@ __all__ = [
     "Input",
     "IntegerTimes",
     "JetonError",
+    "Kernel",
+    "KeyedStream",
     "LeakedToken",
     "Loop",
+    "MissingColumn",
     "MutableAntichain",
     "OperatorFailed",
     "OperatorInfo",
@@ -67,19 +77,28 @@ __all__ = [
     "Probe",
     "Product",
     "ProtocolError",
+    "RecordQueue",
     "Result",
     "Run",
     "Scope",
     "Session",
+    "SlowKernel",
+    "Snapshot",
+    "SnapshotError",
+    "Stateful",
     "Stream",
     "Summary",
     "TimeError",
     "TimeMap",
     "Timestamp",
     "TimestampToken",
+    "Together",
     "TokenError",
     "TokenRef",
     "TokenSet",
     "ZeroCycleError",
+    "agg",
+    "bins_of",
     "concat",
+    "kernel",
 ]

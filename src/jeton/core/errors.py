@@ -70,8 +70,16 @@ class BatchError(JetonError):
     """Columns that do not fit together, or a column that is not there."""
 
 
+class MissingColumn(BatchError):
+    """A column that is not there; the text says which ones are."""
+
+
 class ProtocolError(JetonError):
     """Progress batches arrived twice, out of order, or do not add up."""
+
+
+class SnapshotError(JetonError):
+    """State that cannot be taken, or does not fit where it should be restored."""
 
 
 class OperatorFailed(JetonError):

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.core.errors import BatchError
+from jeton.core.errors import BatchError, MissingColumn
 from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.dataflow import columns as cols
-from jeton.dataflow import time_columns
+from jeton.dataflow import show, time_columns
 from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.time_columns import Times
 
@@ -88,7 +88,7 @@ class Batch:
         """
         names = data.schema.names
         if time not in names:
-            raise BatchError(_missing(time, tuple(names), "time column"))
+            raise MissingColumn(missing(time, tuple(names), "time column"))
         stamps = as_column(data.column(time))
         if not isinstance(stamps, np.ndarray):
             stamps = _plain_times(stamps, time)
@@ -123,7 +123,7 @@ class Batch:
         if column is None:
             if name == self.time_name:
                 return self.times
-            raise BatchError(_missing(name, (*self.columns, self.time_name)))
+            raise MissingColumn(missing(name, (*self.columns, self.time_name)))
         return column
 
     def __contains__(self, name: object) -> bool:
@@ -225,6 +225,9 @@ class Batch:
     def _with(self, columns: dict[str, Column]) -> Batch:
         return Batch.trusted(columns, self.times, self.time_name, self._bound)
 
+    def __str__(self) -> str:
+        return show.as_text(self.to_arrow())
+
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} records: {', '.join((self.time_name, *self.columns))}>"
 
@@ -251,7 +254,8 @@ def concat(batches: Sequence[Batch]) -> Batch:
     )
 
 
-def _missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
+def missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
+    """What to say when a column is not there."""
     close = difflib.get_close_matches(name, present, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     return f"there is no {what} {name!r}{hint} (there are: {', '.join(map(repr, present))})"

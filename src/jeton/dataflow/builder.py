@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from jeton.core.errors import GraphError
 from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
-from jeton.dataflow.pacts import Pact, Pipeline
+from jeton.dataflow.pacts import Exchange, Pact, Pipeline
 from jeton.dataflow.plan import Build, InputPlan, Notify, OperatorPlan, Source, require_same_flow
+from jeton.dataflow.schema import SchemaLike, as_schema
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -51,29 +54,40 @@ class OperatorBuilder:
         self._streams: list[StreamBase] = []
         self._inputs: list[InputPlan] = []
         self._outputs: list[Connections | None] = []
+        self._schemas: list[pa.Schema | None] = []
 
     def input(self, stream: StreamBase, pact: Pact | None = None, *, observes: bool = False) -> int:
         """Add an input and return its number. An input that ``observes`` only sees the frontier."""
         if stream.scope is not self._scope:
             require_same_flow([stream, _Placed(self._scope)])
+        if isinstance(pact, Exchange):
+            for key in pact.key:
+                if isinstance(key, str):
+                    stream.require_columns(key, operator=self._name)
+                else:
+                    stream.learn(key, operator=self._name)
         self._streams.append(stream)
         self._inputs.append(
             InputPlan(list(stream.sources), pact or Pipeline(), stream.time_name, observes)
         )
         return len(self._inputs) - 1
 
-    def output(self, connections: Connections | None = None) -> int:
+    def output(
+        self, connections: Connections | None = None, *, schema: SchemaLike | None = None
+    ) -> int:
         """Add an output and return its number.
 
         ``connections`` says for each input that leads here what happens to times on the way:
         a step, a tuple of steps, a summary, or a list of incomparable ones. Inputs that are not
-        named do not lead here. By default all inputs do, with times unchanged.
+        named do not lead here. By default all inputs do, with times unchanged. ``schema`` says
+        which columns come out, if that is known.
         """
         if connections is not None:
             unknown = [port for port in connections if not 0 <= port < len(self._inputs)]
             if unknown:
                 raise GraphError(f"operator {self._name!r} has no inputs {unknown}")
         self._outputs.append(connections)
+        self._schemas.append(None if schema is None else as_schema(schema, self._time))
         return len(self._outputs) - 1
 
     def build(self, build: Build, *, notify: Notify = "held") -> tuple[Stream, ...]:
@@ -99,8 +113,8 @@ class OperatorBuilder:
             )
         )
         return tuple(
-            self._scope.stream([Source(plan.index, output)], self._time)
-            for output in range(plan.outputs)
+            self._scope.stream([Source(plan.index, output)], self._time, schema)
+            for output, schema in enumerate(self._schemas)
         )
 
 

@@ -41,7 +41,7 @@ def as_column(values: Any) -> Column:
         return from_arrow(values)
     try:
         return from_arrow(pa.array(values))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise BatchError(f"these values do not make a column: {error}") from error
 
 
@@ -104,3 +104,13 @@ def join(columns: Sequence[Column]) -> Column:
         common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
         arrays = [array.cast(common) for array in arrays]
     return from_arrow(pa.concat_arrays(arrays))
+
+
+def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array as compiled loops want it: contiguous and writable, so that each has one version.
+
+    Arrays that belong to Arrow are read-only; copying a batch's column costs a microsecond or two,
+    compiling a loop once more for them half a second.
+    """
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else array.copy()

@@ -11,10 +11,12 @@ from jeton.dataflow.capture import Captured, add_replay
 from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
 from jeton.dataflow.outputs import add_output
 from jeton.dataflow.plan import OperatorPlan
+from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.scope import Scope
 from jeton.dataflow.sequencer import add_sequencer
 
 if TYPE_CHECKING:
+    from jeton.dataflow.state.snapshot import Snapshot
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
     from jeton.worker.in_process import Result, Run
@@ -46,13 +48,30 @@ class Flow(Scope):
         self.operators.append(plan)
         return plan
 
-    def input(self, name: str, *, time: str = "time") -> InputStream:
+    def input(
+        self, name: str, *, time: str = "time", schema: SchemaLike | None = None
+    ) -> InputStream:
         """An input fed from outside; ``time`` names the column with each record's time.
 
         When the flow is opened, ``run.input(name)`` sends records and advances.
+
+        With a ``schema`` (an Arrow schema, or names with Arrow, NumPy or Python types), records
+        are checked against it as they come in, and operators when they are added: their
+        functions are tried on an empty batch to learn what they make.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("checked")
+        >>> sales = flow.input("sales", schema={"price": float, "n": int})
+        >>> sales.with_columns(total=lambda batch: batch["price"] * batch["n"]).schema
+        price: double
+        n: int64
+        total: double
+        >>> sales.filter(lambda batch: batch["prise"] > 2)
+        Traceback (most recent call last):
+        jeton.core.errors.GraphError: there is no column 'prise': did you mean 'price'? ...
         """
         self.reserve("input", name)
-        return add_input(self, name, time)
+        return add_input(self, name, time, schema)
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
         """An input whose tokens are in user hands: see `UnorderedInputHandle`."""
@@ -116,12 +135,22 @@ class Flow(Scope):
             raise GraphError(f"flow {self.name!r} has an {what} {name!r} already")
         self._handles[what, name] = len(self.operators)
 
-    def open(self, *, workers: int = 1, seed: int | None = None, check: bool | None = None) -> Run:
-        """A run in this process that you drive yourself: see `Run`."""
+    def open(
+        self,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+        check: bool | None = None,
+        restore: Snapshot | None = None,
+    ) -> Run:
+        """A run in this process that you drive yourself: see `Run`.
+
+        With ``restore``, it goes on from a snapshot, on any number of workers.
+        """
         # The one step up the stairs of the house: a flow offers to run itself.
         from jeton.worker.in_process import Run
 
-        return Run(self, workers=workers, seed=seed, check=check)
+        return Run(self, workers=workers, seed=seed, check=check, restore=restore)
 
     def run(
         self,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from jeton.core.errors import BatchError, TimeError, TokenError
-from jeton.core.times import Time, TimeKind
+from jeton.core.errors import BatchError, SnapshotError, TimeError, TokenError
+from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
+from jeton.dataflow.pacts import BINS
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import Output, Session
+from jeton.dataflow.schema import SchemaLike, as_schema, conform
+from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
 
 if TYPE_CHECKING:
@@ -45,19 +49,26 @@ class InputStream(Stream):
         """
         plan = self.flow.operators[self.sources[0].operator]
         plan.outputs = 2
-        return self.scope.stream([Source(plan.index, 1)], self.time_name)
+        schema = self.schema
+        if schema is not None:
+            plain = isinstance(self.kind, IntegerTimes)
+            schema = schema.append(pa.field(EVENT_TIME, pa.int64() if plain else pa.null()))
+        return self.scope.stream([Source(plan.index, 1)], self.time_name, schema)
 
 
-def add_input(scope: Scope, name: str, time: str) -> InputStream:
+def add_input(scope: Scope, name: str, time: str, schema: SchemaLike | None) -> InputStream:
     """Add an ordered input to a scope."""
+    known = None if schema is None else as_schema(schema, time)
     builder = scope.operator(name, time=time)
     builder.output()
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        info.publish(InputHandle(name, tokens, info))
+        handle = InputHandle(name, tokens, info, known)
+        info.publish(handle)
+        info.keep(handle)
 
     builder.build(build)
-    return InputStream(scope, [Source(scope.flow.operators[-1].index, 0)], time)
+    return InputStream(scope, [Source(scope.flow.operators[-1].index, 0)], time, known)
 
 
 def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
@@ -78,9 +89,16 @@ class InputHandle:
     are counted in `late_count` and go to the input's late output if somebody uses it.
     """
 
-    def __init__(self, name: str, tokens: list[TimestampToken], info: OperatorInfo) -> None:
+    def __init__(
+        self,
+        name: str,
+        tokens: list[TimestampToken],
+        info: OperatorInfo,
+        schema: pa.Schema | None = None,
+    ) -> None:
         self.name = name
         self._info = info
+        self._schema = schema
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
         self._tokens = [token.activating() for token in tokens]
         tokens.clear()
@@ -112,6 +130,8 @@ class InputHandle:
         batch = self._as_batch(data, times, columns)
         if len(batch) == 0:
             return
+        if self._schema is not None:
+            batch = conform(batch, self._schema, f"input {self.name!r}")
         bound = batch.bound_from(self._time)
         if bound is None:
             batch = self._set_late_aside(batch)
@@ -136,6 +156,26 @@ class InputHandle:
             self._closed = True
             for token in self._tokens:
                 token.drop()
+
+    def snapshot(self) -> pa.Table:
+        """Where this input is, once for each bin, so that every worker gets to know."""
+        if not isinstance(self.kind, IntegerTimes):
+            raise SnapshotError("snapshots need integer times").located(operator=self.name)
+        return pa.table(
+            {
+                BIN: np.arange(BINS, dtype=np.uint16),
+                "time": np.full(BINS, self._time, dtype=np.int64),
+                "closed": np.full(BINS, self._closed),
+            }
+        )
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Go on where the slowest of the inputs before was; close if all were closed."""
+        still_open = state.filter(pc.invert(state.column("closed")))
+        if still_open.num_rows:
+            self.advance_to(pc.min(still_open.column("time")).as_py())
+        else:
+            self.close()
 
     def _as_batch(self, data: Any, times: Any, columns: Mapping[str, Any]) -> Batch:
         kind, time_name = self._info.kind, self._outputs[0].time_name

@@ -12,45 +12,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import BatchError
-from jeton.dataflow.columns import Column
+from jeton.dataflow.columns import Column, plain
 
 Hashes = npt.NDArray[np.uint64]
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 
 
-def hash_columns(columns: Sequence[Column]) -> Hashes:
+def hash_columns(columns: Sequence[Column], seed: int = 0) -> Hashes:
     """One hash for each record. Nulls are equal to each other and to nothing else.
+
+    Hashes with different seeds are independent of each other.
 
     >>> bool((hash_columns([np.array([1, 2])]) == hash_columns([np.array([1, 2])])).all())
     True
     """
+    start = np.uint64(seed * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF)
     combined: Hashes | None = None
     for column in columns:
-        hashes = _hash_column(column)
+        hashes = _hash_column(column, start)
         combined = hashes if combined is None else _combine(combined, hashes)
     if combined is None:
         raise BatchError("a key needs at least one column")
     return combined
 
 
-def _hash_column(column: Column) -> Hashes:
+def _hash_column(column: Column, start: np.uint64) -> Hashes:
     if isinstance(column, np.ndarray):
-        return _mix(_as_words(column))
+        mixed: Hashes = _mix(plain(_as_words(column)), start)
+        return mixed
     if pa.types.is_dictionary(column.type):
-        return _hash_column(column.dictionary_decode())
+        return _hash_column(column.dictionary_decode(), start)
     if _is_text(column.type):
-        hashes = _hash_text(column)
+        hashes = _hash_text(column, start)
     elif column.null_count == len(column):
         hashes = np.empty(len(column), dtype=np.uint64)
     else:
         filled = column.fill_null(_zero(column.type)) if column.null_count else column
         if pa.types.is_decimal(column.type) or pa.types.is_nested(column.type):
-            hashes = _hash_text(pc.cast(filled, pa.string()))
+            hashes = _hash_text(pc.cast(filled, pa.string()), start)
         else:
-            hashes = _mix(_as_words(filled.to_numpy(zero_copy_only=False)))
+            hashes = _mix(plain(_as_words(filled.to_numpy(zero_copy_only=False))), start)
     if column.null_count:
-        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL ^ start
     return hashes
 
 
@@ -65,7 +69,7 @@ def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     if kind in "mM":
         return values.view(np.int64).view(np.uint64)
     if kind in "iub":
-        return np.ascontiguousarray(values.astype(np.int64, copy=False)).view(np.uint64)
+        return plain(values.astype(np.int64, copy=False)).view(np.uint64)
     raise BatchError(f"values of type {values.dtype} cannot be keys")
 
 
@@ -85,13 +89,14 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int64()).cast(kind)
 
 
-def _hash_text(column: pa.Array) -> Hashes:
+def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
     wide = column.cast(pa.large_binary())
     _, offsets, data = wide.buffers()
-    if data is None or len(wide) == 0:
-        return np.full(len(column), _mix_one(np.uint64(0)), dtype=np.uint64)
+    if offsets is None or len(wide) == 0:
+        return np.empty(0, dtype=np.uint64)
     ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
-    hashes: Hashes = _hash_bytes(ends, np.frombuffer(data, dtype=np.uint8))
+    letters = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
+    hashes: Hashes = _hash_bytes(ends, letters, start)
     return hashes
 
 
@@ -104,15 +109,10 @@ def _mix_word(word: np.uint64) -> np.uint64:
 
 
 @nb.njit(cache=True)
-def _mix_one(word: np.uint64) -> np.uint64:
-    return _mix_word(word)
-
-
-@nb.njit(cache=True)
-def _mix(words: Hashes) -> Hashes:
+def _mix(words: Hashes, start: np.uint64) -> Hashes:
     out = np.empty(len(words), np.uint64)
     for i in range(len(words)):
-        out[i] = _mix_word(words[i])
+        out[i] = _mix_word(words[i] + start)
     return out
 
 
@@ -125,10 +125,12 @@ def _combine(left: Hashes, right: Hashes) -> Hashes:
 
 
 @nb.njit(cache=True)
-def _hash_bytes(ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> Hashes:
+def _hash_bytes(
+    ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], start: np.uint64
+) -> Hashes:
     out = np.empty(len(ends) - 1, np.uint64)
     for i in range(len(out)):
-        state = np.uint64(ends[i + 1] - ends[i])
+        state = np.uint64(ends[i + 1] - ends[i]) + start
         word = np.uint64(0)
         filled = 0
         for j in range(ends[i], ends[i + 1]):

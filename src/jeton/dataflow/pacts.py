@@ -94,6 +94,22 @@ class Exchange(Pact):
         return f"Exchange({', '.join(map(repr, self.key))})"
 
 
+class Together(Pact):
+    """All records go to one worker, the first.
+
+    >>> batch = Batch({"x": [1]}, times=[0])
+    >>> [worker for worker, _ in Together().route(batch, workers=3)]
+    [0]
+    """
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """The whole batch to the first worker."""
+        yield 0, batch
+
+    def __repr__(self) -> str:
+        return "Together()"
+
+
 class Broadcast(Pact):
     """Every worker gets every record.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from jeton.core.errors import GraphError
+from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
@@ -15,6 +15,7 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.snapshot import Stateful
 from jeton.progress.graph import ProgressGraph
 
 if TYPE_CHECKING:
@@ -117,6 +118,22 @@ class OperatorInfo:
     """Run an act in the worker's own step, later: for handles used from outside."""
     publish: Callable[[Any], None] = lambda handle: None
     """Make a handle of this operator known to whoever runs the flow."""
+    restored: Callable[[str], Any] = lambda name: None
+    """The state of that name to go on from (a table), or nothing."""
+    kept: dict[str, Stateful] = field(default_factory=dict)
+
+    def keep(self, state: Stateful, *tokens: TimestampToken, name: str = "state") -> None:
+        """Make a container, or anything with its two methods, a part of snapshots.
+
+        If the flow goes on from a snapshot, this restores it. Pass the operator's initial tokens,
+        before they are dropped, if the state needs rights to speak.
+        """
+        if name in self.kept:
+            raise SnapshotError(f"state {name!r} is kept already: give each its own name=…")
+        self.kept[name] = state
+        table = self.restored(name)
+        if table is not None:
+            state.restore(table, tokens)
 
 
 def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:

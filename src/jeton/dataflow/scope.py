@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike, summary
 from jeton.core.times import TimeKind
@@ -13,6 +15,7 @@ from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.operators.feedback import Feedback, feedback
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import Output
+from jeton.dataflow.schema import SchemaLike, as_schema
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -94,8 +97,12 @@ class Scope:
 
         return builder.build(build_all)[out]
 
-    def feedback(self, step: SummaryLike = 1, *, name: str = "feedback") -> Feedback:
+    def feedback(
+        self, step: SummaryLike = 1, *, name: str = "feedback", schema: SchemaLike | None = None
+    ) -> Feedback:
         """A stream whose source is connected later: times advance by ``step`` on the way.
+
+        ``schema`` says which columns will come round, so that they are known before it is.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("ring")
@@ -105,13 +112,15 @@ class Scope:
         advance = summary(step)
         if advance is None or not advance.advances:
             raise GraphError("a feedback must advance times: step must be at least 1")
-        return feedback(self, advance, name)
+        return feedback(self, advance, name, None if schema is None else as_schema(schema))
 
-    def stream(self, sources: Sequence[Source], time: str) -> Stream:
+    def stream(
+        self, sources: Sequence[Source], time: str, schema: pa.Schema | None = None
+    ) -> Stream:
         """A stream of this scope, fed by some outputs."""
         from jeton.dataflow.stream import Stream  # the one class that knows every operator
 
-        return Stream(self, sources, time)
+        return Stream(self, sources, time, schema)
 
     def unique_name(self, name: str) -> str:
         """A full name for an operator: the scopes' names, its own, and a number if taken."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from jeton.core.errors import GraphError
+import pyarrow as pa
+
+from jeton.core.errors import GraphError, MissingColumn
+from jeton.dataflow import schema as schemas
+from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import Crossing, Source, require_same_flow
 
 if TYPE_CHECKING:
@@ -15,14 +19,25 @@ if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
     from jeton.dataflow.stream import Stream
 
+T = TypeVar("T")
+
 
 class StreamBase:
     """Records with times, produced by one or more outputs, in one scope."""
 
-    def __init__(self, scope: Scope, sources: Sequence[Source], time_name: str) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        sources: Sequence[Source],
+        time_name: str,
+        schema: pa.Schema | None = None,
+    ) -> None:
         self.scope = scope
         self.sources = tuple(sources)
         self.time_name = time_name
+        self.schema = schema
+        """The value columns and their types, as far as known (``pa.null()`` is a type that is not
+        known); ``None`` if the columns are not known."""
 
     @property
     def flow(self) -> Flow:
@@ -41,11 +56,40 @@ class StreamBase:
     def concat(self, *others: StreamBase) -> Stream:
         """This stream and others as one. Costs nothing: no operator is added.
 
-        The time column has this stream's name for it.
+        This is what other systems also call union: all records of all streams. The time column
+        has this stream's name for it. Streams that are known to have different columns are
+        refused.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("both")
+        >>> flow.output("both", flow.input("left").concat(flow.input("right")))
+        >>> inputs = {"left": {"time": [0], "n": [1]}, "right": {"time": [1], "n": [2]}}
+        >>> flow.run(inputs)["both"]["n"].to_pylist()
+        [1, 2]
         """
         require_same_flow([self, *others])
         sources = [source for stream in (self, *others) for source in stream.sources]
-        return self._like(self.scope, sources)
+        schema = self.schema
+        for other in others:
+            schema = schemas.unify(schema, other.schema, f"{self!r} and {other!r}")
+        return self.scope.stream(sources, self.time_name, schema)
+
+    def require_columns(self, *names: str, operator: str) -> None:
+        """Refuse to build ``operator`` if this stream is known to lack a column that it needs."""
+        schemas.require_columns(names, self.schema, self.time_name, operator, repr(self))
+
+    def learn(self, function: Callable[[Batch], T], *, operator: str) -> T | None:
+        """What a function of ``operator`` makes of an empty batch of this stream's columns.
+
+        ``None`` if the schema is not known or the function needs data to tell. A column that
+        is known to be missing is an error.
+        """
+        if self.schema is None:
+            return None
+        try:
+            return schemas.learn(function, schemas.sample(self.schema, self.time_name, self.kind))
+        except MissingColumn as error:
+            raise GraphError(f"{error.message} in {self!r}").located(operator=operator) from error
 
     def enter(self, scope: Scope) -> Stream:
         """This stream inside a scope or loop of its scope; entering a loop, round 0 is added."""
@@ -68,7 +112,7 @@ class StreamBase:
         return self._like(scope.parent, [source.cross(Crossing.LEAVE) for source in self.sources])
 
     def _like(self, scope: Scope, sources: Sequence[Source]) -> Stream:
-        return scope.stream(sources, self.time_name)
+        return scope.stream(sources, self.time_name, self.schema)
 
     def __repr__(self) -> str:
         operators = self.scope.flow.operators

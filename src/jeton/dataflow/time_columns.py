@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from jeton.core.antichain import Antichain
 from jeton.core.errors import TimeError
 from jeton.core.summaries import Advance, Summary
 from jeton.core.times import IntegerTimes, Product, ProductTimes, Time, TimeKind, UserTimes
@@ -151,6 +152,29 @@ def leave(times: Times) -> Times:
         return left
     outer = times[:, :-1]
     return np.ascontiguousarray(outer[:, 0] if outer.shape[1] == 1 else outer)
+
+
+def passed(times: Times, frontier: Antichain, *, inclusive: bool = False) -> npt.NDArray[np.bool_]:
+    """Which times a frontier has passed; with ``inclusive``, also those on the frontier itself.
+
+    >>> passed(np.array([3, 5, 7]), Antichain([5]))
+    array([ True, False, False])
+    """
+    waiting = np.zeros(len(times), dtype=bool)
+    ahead: npt.NDArray[np.bool_]
+    same: npt.NDArray[np.bool_]
+    for least in frontier:
+        if times.dtype == object:
+            ahead = np.fromiter((least <= time for time in times), bool, len(times))
+            same = np.fromiter((least == time for time in times), bool, len(times))
+        elif times.ndim == 2:
+            ahead = np.all(times >= np.array(least), axis=1)
+            same = np.all(times == np.array(least), axis=1)
+        else:
+            ahead = times >= least
+            same = times == least
+        waiting |= ahead & ~same if inclusive else ahead
+    return ~waiting
 
 
 def groups(times: Times) -> Iterator[tuple[Time, npt.NDArray[np.intp] | slice]]:

@@ -7,14 +7,13 @@ frontiers are then never ahead of a pointstamp that exists.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from jeton.core.errors import ProtocolError
 from jeton.progress.tracker import Pointstamp
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressBatch:
+class ProgressBatch(NamedTuple):
     """The net changes of some invocations of one worker: all of them or none."""
 
     worker: int

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.antichain import Antichain
-from jeton.core.errors import FlowStalled, GraphError, JetonError
+from jeton.core.errors import FlowStalled, GraphError, JetonError, SnapshotError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.capture import Event
@@ -23,6 +23,7 @@ from jeton.dataflow.inputs import InputHandle, as_table
 from jeton.dataflow.plan import progress_graph
 from jeton.dataflow.ports import Input
 from jeton.dataflow.sequencer import SequencerHandle
+from jeton.dataflow.state.snapshot import Snapshot, merge
 from jeton.progress.explain import holders
 from jeton.worker.checker import Checker
 from jeton.worker.network import SimulatedNetwork
@@ -54,10 +55,18 @@ class Run:
     """
 
     def __init__(
-        self, flow: Flow, *, workers: int = 1, seed: int | None = None, check: bool | None = None
+        self,
+        flow: Flow,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+        check: bool | None = None,
+        restore: Snapshot | None = None,
     ) -> None:
         if workers < 1:
             raise GraphError(f"a flow needs at least one worker, not {workers}")
+        if restore is not None:
+            restore.check(flow.name, [plan.name for plan in flow.operators])
         self.flow = flow
         self.graph = progress_graph(flow.operators)
         self.network = SimulatedNetwork()
@@ -77,6 +86,7 @@ class Run:
                 network=self.network.port(index),
                 clock=lambda: self.now,
                 wake=self._wake,
+                restore=restore,
             )
             for index in range(workers)
         ]
@@ -158,6 +168,27 @@ class Run:
                 return self.results()
             if not self._await_threads():
                 raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
+
+    def snapshot(self) -> Snapshot:
+        """The state of the flow, which must be at rest.
+
+        ``flow.open(restore=…)`` goes on from it, on any number of workers.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("count")
+        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> with flow.open(workers=2) as run:
+        ...     run.input("words").send({"time": [0, 0], "word": ["a", "b"]})
+        ...     run.run_to_rest()
+        ...     snapshot = run.snapshot()
+        >>> with flow.open(workers=3, restore=snapshot) as run:
+        ...     run.input("words").send({"time": [1], "word": ["a"]})
+        ...     run.finish()["counts"].to_pylist()
+        [{'time': 1, 'word': 'a', 'count': 2}]
+        """
+        if self.network or self._feeds:
+            raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
+        return merge(self.flow.name, [worker.snapshot() for worker in self.workers])
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""

@@ -10,6 +10,7 @@ from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.snapshot import Stateful
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +22,8 @@ class Operator:
     outputs: list[Output]
     books: list[Bookkeeping]
     step: Step | None = None
+    kept: dict[str, Stateful] = field(default_factory=dict)
+    """What it keeps from one invocation to the next, as far as snapshots know."""
     watching: bool = False
     """Whether it is told of its inputs' frontiers now."""
     invocations: int = 0
@@ -34,9 +37,11 @@ class Operator:
     def wants_frontiers(self) -> bool:
         """Whether a moved frontier should wake it."""
         notify = self.plan.notify
-        return notify == "always" or (
-            notify == "held" and any(book.held > 0 for book in self.books)
-        )
+        if notify == "held":
+            for book in self.books:
+                if book.held > 0:
+                    return True
+        return notify == "always"
 
     @property
     def at(self) -> Time | None:

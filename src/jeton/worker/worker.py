@@ -15,15 +15,18 @@ from random import Random
 from threading import Lock, get_ident
 from typing import Any
 
+import pyarrow as pa
+
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
-from jeton.core.errors import JetonError, LeakedToken, OperatorFailed
+from jeton.core.errors import JetonError, LeakedToken, OperatorFailed, SnapshotError
 from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan
 from jeton.dataflow.ports import Edge, Input, Output
+from jeton.dataflow.state.snapshot import Snapshot
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
 from jeton.progress.tracker import Tracker
@@ -45,6 +48,7 @@ class Worker:
         network: Network,
         clock: Callable[[], float],
         wake: Callable[[], None],
+        restore: Snapshot | None = None,
     ) -> None:
         self.index = index
         self.workers = workers
@@ -58,6 +62,7 @@ class Worker:
         self._network = network
         self._clock = clock
         self._wake = wake
+        self._restore = restore
         self._outbox = Outbox(index)
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
@@ -137,6 +142,8 @@ class Worker:
             outputs=operator.outputs,
             post=self.post,
             publish=lambda handle: self.handles.__setitem__(plan.index, handle),
+            restored=lambda name: self._restored(plan.name, name),
+            kept=operator.kept,
         )
         try:
             operator.step = plan.build(tokens, info)
@@ -150,6 +157,11 @@ class Worker:
             not operator.inputs or any(book.held > 0 for book in operator.books)
         ):
             self.activate(plan.index)
+
+    def _restored(self, operator: str, name: str) -> pa.Table | None:
+        if self._restore is None:
+            return None
+        return self._restore.share(operator, name, self.index, self.workers)
 
     # What tokens, ports, activators and the network call
 
@@ -223,6 +235,16 @@ class Worker:
         self._apply(batch)
 
     # Running
+
+    def snapshot(self) -> dict[str, dict[str, pa.Table]]:
+        """The state of this worker's operators; at rest only."""
+        if self.has_work or any(operator.has_input() for operator in self.operators):
+            raise SnapshotError("a snapshot needs a flow at rest").located(worker=self.index)
+        return {
+            operator.plan.name: {name: kept.snapshot() for name, kept in operator.kept.items()}
+            for operator in self.operators
+            if operator.kept
+        }
 
     @property
     def has_work(self) -> bool:

@@ -9,6 +9,7 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import Notify, OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ class Binary(StreamBase):
         pact: Pact | None = None,
         other_pact: Pact | None = None,
         name: str = "binary",
+        schema: SchemaLike | None = None,
     ) -> Stream:
         """An operator on two streams that answers messages and ignores frontiers.
 
         ``build(token, info)`` returns ``step(left, right, output)``. ``other_pact`` is
-        ``pact`` unless given.
+        ``pact`` unless given. ``schema`` declares the columns that come out.
         """
-        return self._binary(other, build, pact, other_pact, name, "never")
+        return self._binary(other, build, pact, other_pact, name, "never", schema)
 
     def binary_frontier(
         self,
@@ -45,6 +47,7 @@ class Binary(StreamBase):
         other_pact: Pact | None = None,
         name: str = "binary_frontier",
         notify: Notify = "held",
+        schema: SchemaLike | None = None,
     ) -> Stream:
         """An operator on two streams that is also invoked when a frontier has moved.
 
@@ -70,7 +73,7 @@ class Binary(StreamBase):
         >>> flow.run({"left": rows, "right": rows})["totals"]["total"].to_pylist()
         [2, 4]
         """
-        return self._binary(other, build, pact, other_pact, name, notify)
+        return self._binary(other, build, pact, other_pact, name, notify, schema)
 
     def _binary(
         self,
@@ -80,11 +83,12 @@ class Binary(StreamBase):
         other_pact: Pact | None,
         name: str,
         notify: Notify,
+        schema: SchemaLike | None,
     ) -> Stream:
         builder = self.operator(name)
         builder.input(self, pact)
         builder.input(other, other_pact or pact)
-        builder.output()
+        builder.output(schema=schema)
 
         def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
             logic = build(tokens.pop(), info)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
+from jeton.dataflow.operators.stateless import Condition, mask_function
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.stream_base import StreamBase
@@ -20,10 +18,11 @@ if TYPE_CHECKING:
 class Branch(StreamBase):
     """Adds `branch` to streams."""
 
-    def branch(
-        self, condition: Callable[[Batch], Any], *, name: str = "branch"
-    ) -> tuple[Stream, Stream]:
-        """The records for which ``condition(batch)`` is false, and those for which it is true.
+    def branch(self, condition: Condition, *, name: str = "branch") -> tuple[Stream, Stream]:
+        """The records for which a condition is false, and those for which it is true.
+
+        ``condition`` is a function from a batch to booleans, a kernel, or the name of a boolean
+        column; null counts as false.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("halves")
@@ -32,10 +31,11 @@ class Branch(StreamBase):
         >>> flow.run({"n": {"time": [4, 5, 6], "n": [1, 2, 3]}})["after"]["n"].to_pylist()
         [2, 3]
         """
+        mask_of = mask_function(self, condition, name)
         builder = self.operator(name)
         builder.input(self)
-        builder.output()
-        builder.output()
+        builder.output(schema=self.schema)
+        builder.output(schema=self.schema)
 
         def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
             while tokens:
@@ -43,7 +43,7 @@ class Branch(StreamBase):
 
             def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
                 for ref, batch in inputs[0]:
-                    mask = np.asarray(condition(batch), dtype=bool)
+                    mask = mask_of(batch)
                     outputs[0].session(ref).give(batch.filter(~mask))
                     outputs[1].session(ref).give(batch.filter(mask))
 

@@ -42,4 +42,5 @@ class Delay(StatelessBase):
                 )
             return batch.at(times)
 
-        return self._stateless(change, name)
+        self.learn(to, operator=name)
+        return self._stateless(change, name, schema=self.schema)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from jeton.core.errors import GraphError
 from jeton.core.summaries import Summary
 from jeton.core.tokens import TimestampToken
@@ -12,6 +14,7 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.pacts import Pact, Pipeline
 from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, Source, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.schema import unify
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
 class Feedback:
     """A stream whose source is not known yet: use `stream`, then `connect` what feeds it."""
 
-    def __init__(self, scope: Scope, plan: OperatorPlan, time: str) -> None:
+    def __init__(
+        self, scope: Scope, plan: OperatorPlan, time: str, schema: pa.Schema | None
+    ) -> None:
         self._scope = scope
         self._plan = plan
-        self.stream: Stream = scope.stream([Source(plan.index, 0)], time)
+        self.stream: Stream = scope.stream([Source(plan.index, 0)], time, schema)
 
     def connect(self, stream: StreamBase, pact: Pact | None = None) -> None:
         """Close the cycle."""
@@ -37,12 +42,20 @@ class Feedback:
                 f"feedback {self._plan.name!r} of scope {self._scope.path!r} cannot be fed by a "
                 f"stream of scope {stream.scope.path!r}"
             )
+        ends = f"the two ends of feedback {self._plan.name!r}"
+        unify(self.stream.schema, stream.schema, ends)
         port.sources = list(stream.sources)
         port.pact = pact or Pipeline()
         port.time_name = stream.time_name
 
 
-def feedback(scope: Scope, summary: Summary, name: str, time: str = "time") -> Feedback:
+def feedback(
+    scope: Scope,
+    summary: Summary,
+    name: str,
+    schema: pa.Schema | None = None,
+    time: str = "time",
+) -> Feedback:
     """Add the operator that a `Feedback` stands for."""
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
@@ -68,4 +81,4 @@ def feedback(scope: Scope, summary: Summary, name: str, time: str = "time") -> F
         build=build,
         notify="never",
     )
-    return Feedback(scope, scope.flow.add(plan), time)
+    return Feedback(scope, scope.flow.add(plan), time, schema)

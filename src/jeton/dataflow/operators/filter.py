@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.operators.stateless import Condition, StatelessBase, mask_function
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -15,8 +13,11 @@ if TYPE_CHECKING:
 class Filter(StatelessBase):
     """Adds `filter` to streams."""
 
-    def filter(self, condition: Callable[[Batch], Any], *, name: str = "filter") -> Stream:
-        """Keep the records for which ``condition(batch)``, a mask, is true.
+    def filter(self, condition: Condition, *, name: str = "filter") -> Stream:
+        """Keep the records for which a condition is true; null counts as false.
+
+        ``condition`` is a function from a batch to booleans, a kernel, or the name of a boolean
+        column.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("large")
@@ -24,4 +25,5 @@ class Filter(StatelessBase):
         >>> flow.run({"n": {"time": [0, 0, 1], "n": [1, 3, 5]}})["large"]["n"].to_pylist()
         [3, 5]
         """
-        return self._stateless(lambda batch: batch.filter(condition(batch)), name)
+        mask = mask_function(self, condition, name)
+        return self._stateless(lambda batch: batch.filter(mask(batch)), name, schema=self.schema)

@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 class Inspect(StatelessBase):
     """Adds `inspect` to streams."""
 
-    def inspect(self, look: Callable[[Batch], Any], *, name: str = "inspect") -> Stream:
+    def inspect(self, look: Callable[[Batch], Any] = print, *, name: str = "inspect") -> Stream:
         """Call ``look`` with each batch that passes; the stream goes on unchanged.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("look")
-        >>> _ = flow.input("n").inspect(lambda batch: print(batch.rows()))
-        >>> _ = flow.run({"n": {"time": [3], "n": [7]}})
-        [{'time': 3, 'n': 7}]
+        >>> _ = flow.input("n").inspect(print)
+        >>> _ = flow.run({"n": {"time": [3, 12], "n": [7, 8], "word": ["to", None]}})
+        time n word
+           3 7 to
+          12 8
         """
 
         def change(batch: Batch) -> Batch:
             look(batch)
             return batch
 
-        return self._stateless(change, name)
+        return self._stateless(change, name, schema=self.schema)

@@ -39,7 +39,7 @@ class Iterate(StreamBase):
         [6, 7]
         """
         loop = self.scope.loop(name)
-        again = loop.feedback()
+        again = loop.feedback(schema=self.schema)
         back, out = body(self.enter(loop).concat(again.stream))
         again.connect(back)
         return out.leave()

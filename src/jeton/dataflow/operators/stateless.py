@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import as_column
 from jeton.dataflow.operators.unary import Unary
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.schema import SchemaLike, schema_of
+from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
+
+Condition: TypeAlias = "Callable[[Batch], Any] | str"
+"""A function from a batch to one boolean for each record, or the name of a boolean column."""
 
 
 class StatelessBase(Unary):
     """Gives operators a way to apply one function to each batch."""
 
     def _stateless(
-        self, change: Callable[[Batch], Batch], name: str, pact: Pact | None = None
+        self,
+        change: Callable[[Batch], Batch],
+        name: str,
+        *,
+        pact: Pact | None = None,
+        schema: SchemaLike | None = None,
     ) -> Stream:
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             token.drop()
@@ -31,4 +47,53 @@ class StatelessBase(Unary):
 
             return step
 
-        return self.unary(build, name=name, pact=pact)
+        return self.unary(build, name=name, pact=pact, schema=schema)
+
+    def _schema_after(self, change: Callable[[Batch], Batch], name: str) -> pa.Schema | None:
+        """The schema of what ``change`` makes, if it can be told."""
+        made = self.learn(change, operator=name)
+        return None if made is None else schema_of(made)
+
+
+def mask_function(
+    stream: StreamBase, condition: Condition, operator: str
+) -> Callable[[Batch], npt.NDArray[np.bool_]]:
+    """A condition as a function to masks, checked against the stream's schema; null is false."""
+    if isinstance(condition, str):
+        require_type(stream, condition, pa.types.is_boolean, "booleans", operator)
+        column = condition
+        return lambda batch: _as_mask(batch[column], f"column {column!r}")
+    function = condition
+    stream.learn(function, operator=operator)
+    return lambda batch: _as_mask(function(batch), "the condition")
+
+
+def require_type(
+    stream: StreamBase,
+    column: str,
+    fits: Callable[[pa.DataType], bool],
+    what: str,
+    operator: str,
+) -> None:
+    """Refuse to build an operator on a column that is known to be missing or of another type."""
+    stream.require_columns(column, operator=operator)
+    if stream.schema is None or column == stream.time_name:
+        return
+    kind = stream.schema.field(column).type
+    if not pa.types.is_null(kind) and not fits(kind):
+        raise GraphError(f"column {column!r} of {stream!r} is {kind}, not {what}").located(
+            operator=operator
+        )
+
+
+def _as_mask(values: Any, what: str) -> npt.NDArray[np.bool_]:
+    column = as_column(values)
+    if isinstance(column, np.ndarray):
+        if column.dtype == np.bool_:
+            return column
+    elif pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
+        plain = column.cast(pa.bool_()).fill_null(False)
+        mask: npt.NDArray[np.bool_] = plain.to_numpy(zero_copy_only=False)
+        return mask
+    kind = column.dtype if isinstance(column, np.ndarray) else column.type
+    raise BatchError(f"{what} is of type {kind}, not boolean: compare it with something")

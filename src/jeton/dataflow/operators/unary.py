@@ -10,6 +10,7 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import Notify, OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ class Unary(StreamBase):
         pact: Pact | None = None,
         name: str = "unary",
         step: SummaryLike = 0,
+        schema: SchemaLike | None = None,
     ) -> Stream:
         """An operator that answers messages as they come and ignores the frontier.
 
         ``build(token, info)`` is called once for each worker, with the initial token, and
-        returns ``step(input, output)``. ``step=`` declares by how much times advance inside.
+        returns ``step(input, output)``. ``step=`` declares by how much times advance inside,
+        ``schema=`` which columns come out, if downstream shall be checked against them.
 
         >>> import jeton as jt
         >>> def double(token, info):
@@ -49,7 +52,7 @@ class Unary(StreamBase):
         >>> flow.run({"numbers": {"time": [0, 1], "n": [3, 4]}})["doubled"].to_pylist()
         [{'time': 0, 'n': 6}, {'time': 1, 'n': 8}]
         """
-        return self._unary(build, pact, name, step, "never")
+        return self._unary(build, pact, name, step, "never", schema)
 
     def unary_frontier(
         self,
@@ -59,6 +62,7 @@ class Unary(StreamBase):
         name: str = "unary_frontier",
         step: SummaryLike = 0,
         notify: Notify = "held",
+        schema: SchemaLike | None = None,
     ) -> Stream:
         """An operator that is also invoked when its input's frontier has moved.
 
@@ -84,14 +88,20 @@ class Unary(StreamBase):
         >>> flow.run({"words": {"time": [0, 0, 1], "word": list("aba")}})["counts"].to_pylist()
         [{'time': 0, 'count': 2}, {'time': 1, 'count': 1}]
         """
-        return self._unary(build, pact, name, step, notify)
+        return self._unary(build, pact, name, step, notify, schema)
 
     def _unary(
-        self, build: UnaryBuild, pact: Pact | None, name: str, step: SummaryLike, notify: Notify
+        self,
+        build: UnaryBuild,
+        pact: Pact | None,
+        name: str,
+        step: SummaryLike,
+        notify: Notify,
+        schema: SchemaLike | None,
     ) -> Stream:
         builder = self.operator(name)
         builder.input(self, pact)
-        builder.output({0: step})
+        builder.output({0: step}, schema=schema)
 
         def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
             logic = build(tokens.pop(), info)

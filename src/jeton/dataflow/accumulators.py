@@ -1,0 +1,389 @@
+"""Accumulators: what an aggregate remembers of each group, in arrays indexed by slot."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import BatchError
+from jeton.dataflow.columns import Column, as_column, from_arrow, plain
+from jeton.dataflow.state.key_table import Slots, grown
+
+Values = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_ALL: Mask = np.empty(0, dtype=bool)
+"""The mask of a column without nulls."""
+
+
+class Accumulator(ABC):
+    """One aggregate's memory of every group."""
+
+    @abstractmethod
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Add a value to the group of each record; there are ``size`` slots."""
+
+    @abstractmethod
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """The same, and the result after each record."""
+
+    @abstractmethod
+    def result(self, slots: Slots) -> Column:
+        """The result of some groups."""
+
+    @abstractmethod
+    def clear(self, slots: Slots) -> None:
+        """Forget some groups."""
+
+    @abstractmethod
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """What is remembered of some groups, as columns."""
+
+    @abstractmethod
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """Remember it again."""
+
+    @abstractmethod
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Add what is remembered of ``others`` to ``into``, pair by pair."""
+
+
+class Count(Accumulator):
+    """How many records, or how many values that are not null."""
+
+    def __init__(self) -> None:
+        self._count = np.zeros(0, dtype=np.int64)
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Count."""
+        self._count = roomy(self._count, size)
+        _add_count(self._count, slots, valid_mask(column))
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Count, and tell after each record."""
+        self._count = roomy(self._count, size)
+        out = np.empty(len(slots), dtype=np.int64)
+        _roll_count(self._count, slots, valid_mask(column), out)
+        return out
+
+    def result(self, slots: Slots) -> Column:
+        """The counts."""
+        counts: Values = self._count[slots]
+        return counts
+
+    def clear(self, slots: Slots) -> None:
+        """Back to nothing."""
+        self._count[slots] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The counts."""
+        return {"count": self._count[slots]}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The counts again."""
+        self._count = roomy(self._count, size)
+        self._count[slots] = saved["count"]
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Sum up."""
+        np.add.at(self._count, into, self._count[others])
+
+
+class Numeric(Accumulator):
+    """A fold over numbers, or over times as numbers: sum, least, greatest, mean.
+
+    Nulls are passed over; a group with nothing but nulls has the result null.
+    """
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self._code = _HOW[how]
+        self._value: Values = np.zeros(0, dtype=np.float64 if how == "mean" else np.int64)
+        self._seen = np.zeros(0, dtype=np.int64)
+        self._shown: np.dtype[Any] | None = None
+        """The type of results, where it differs from how values are kept."""
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Fold the values in."""
+        values, valid = self._prepare(column, size)
+        _add(self._code, self._value, self._seen, slots, values, valid)
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Fold the values in, and tell after each record."""
+        values, valid = self._prepare(column, size)
+        out = np.empty(len(slots), dtype=self._value.dtype)
+        seen = np.empty(len(slots), dtype=bool)
+        _roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
+        return self._show(out, seen)
+
+    def result(self, slots: Slots) -> Column:
+        """The folded values."""
+        value, seen = self._value[slots], self._seen[slots]
+        if self._how == "mean":
+            value = value / np.maximum(seen, 1)
+        return self._show(value, seen > 0)
+
+    def clear(self, slots: Slots) -> None:
+        """Back to nothing."""
+        self._value[slots] = 0
+        self._seen[slots] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The folded values, and how many there were."""
+        shown = self._show(self._value[slots], np.ones(len(slots), dtype=bool))
+        return {"value": shown, "seen": self._seen[slots]}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        values, _ = self._prepare(saved["value"], size)
+        self._value[slots] = values
+        self._seen[slots] = saved["seen"]
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        _fold(self._code, self._value, self._seen, into, others)
+
+    def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
+        """The values as they are kept, with room for them."""
+        assert column is not None, "numeric aggregates name a column"
+        valid = valid_mask(column)
+        if not isinstance(column, np.ndarray):
+            column = from_arrow(column.fill_null(pa.scalar(0).cast(column.type)))
+            assert isinstance(column, np.ndarray), "other types have accumulators of their own"
+        if column.dtype.kind in "mM":
+            self._shown = column.dtype
+            column = column.view(np.int64)
+        elif self._how in ("min", "max") and (self._shown is None or self._shown.kind not in "mM"):
+            self._shown = np.promote_types(self._shown or column.dtype, column.dtype)
+        kept = _kept_type(column.dtype, self._how)
+        if self._value.dtype != kept:
+            kept = np.promote_types(self._value.dtype, kept) if self._seen.any() else kept
+            self._value = self._value.astype(kept, copy=False)
+        self._value = roomy(self._value, size)
+        self._seen = roomy(self._seen, size)
+        return plain(column.astype(self._value.dtype, copy=False)), valid
+
+    def _show(self, values: Values, seen: Mask) -> Column:
+        if self._shown is not None:
+            values = (
+                values.view(self._shown)
+                if self._shown.kind in "mM"
+                else values.astype(self._shown, copy=False)
+            )
+        return values if seen.all() else pa.array(values, mask=~seen)
+
+
+class Objects(Accumulator):
+    """A fold in plain Python, one call for each record: text, decimals, functions of the user's."""
+
+    def __init__(
+        self,
+        fold: Callable[[Any, Any], Any],
+        *,
+        initial: Callable[[], Any] | None = None,
+        finish: Callable[[Any], Any] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+        skip_nulls: bool = True,
+    ) -> None:
+        self._fold = fold
+        self._initial = initial
+        self._finish = finish
+        self._merge = merge
+        self._skip_nulls = skip_nulls
+        self._state: list[Any] = []
+        self._type: pa.DataType | None = None
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Fold the values in, one by one."""
+        for slot, value in self._records(slots, column, size):
+            self._take(slot, value)
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Fold the values in, and tell after each record."""
+        out = []
+        for slot, value in self._records(slots, column, size):
+            self._take(slot, value)
+            out.append(self._told(slot))
+        return self._column(out)
+
+    def result(self, slots: Slots) -> Column:
+        """The folded values."""
+        return self._column([self._told(slot) for slot in slots.tolist()])
+
+    def clear(self, slots: Slots) -> None:
+        """Back to the start."""
+        for slot in slots.tolist():
+            self._state[slot] = _NOTHING
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The folded values before they are finished."""
+        states = [self._state[slot] for slot in slots.tolist()]
+        # Without an initial state the states are values of the column, and keep its type.
+        kind = self._type if self._initial is None else None
+        kept = pa.array([None if state is _NOTHING else state for state in states], kind)
+        return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        self._grow(size)
+        if not isinstance(saved["state"], np.ndarray):
+            self._type = saved["state"].type
+        states = pylist(saved["state"])
+        for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
+            self._state[slot] = state if seen else _NOTHING
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        if self._merge is None:
+            raise BatchError("this aggregate cannot merge groups: give it a merge function")
+        for slot, other in zip(into.tolist(), others.tolist(), strict=True):
+            state = self._state[other]
+            if state is not _NOTHING:
+                mine = self._state[slot]
+                self._state[slot] = state if mine is _NOTHING else self._merge(mine, state)
+
+    def _records(self, slots: Slots, column: Column | None, size: int) -> Any:
+        self._grow(size)
+        if column is None:
+            raise BatchError("this aggregate needs a column")
+        if not isinstance(column, np.ndarray):
+            self._type = column.type
+        return zip(slots.tolist(), pylist(column), strict=True)
+
+    def _take(self, slot: int, value: Any) -> None:
+        if value is None and self._skip_nulls:
+            return
+        state = self._state[slot]
+        if state is _NOTHING:
+            if self._initial is None:
+                self._state[slot] = value
+                return
+            state = self._initial()
+        self._state[slot] = self._fold(state, value)
+
+    def _told(self, slot: int) -> Any:
+        state = self._state[slot]
+        if state is _NOTHING:
+            if self._initial is None:
+                return None
+            state = self._initial()
+        return self._finish(state) if self._finish else state
+
+    def _column(self, values: list[Any]) -> Column:
+        if self._initial is None and self._finish is None and self._type is not None:
+            return from_arrow(pa.array(values, self._type))
+        return as_column(values)
+
+    def _grow(self, size: int) -> None:
+        self._state.extend([_NOTHING] * (size - len(self._state)))
+
+
+_NOTHING: Any = object()
+
+
+def valid_mask(column: Column | None) -> Mask:
+    """Which values are not null; empty if all are."""
+    if column is None or isinstance(column, np.ndarray) or column.null_count == 0:
+        return _ALL
+    return plain(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def roomy(array: Values, size: int) -> Values:
+    """The array, made longer if there are more slots than it has."""
+    return array if size <= len(array) else grown(array, max(size, 2 * len(array), 256))
+
+
+def pylist(column: Column) -> list[Any]:
+    """A column as Python values."""
+    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return values
+
+
+def _kept_type(dtype: np.dtype[Any], how: str) -> np.dtype[Any]:
+    if how == "mean" or dtype.kind == "f":
+        return np.dtype(np.float64)
+    return np.dtype(np.uint64) if dtype == np.uint64 else np.dtype(np.int64)
+
+
+@nb.njit(cache=True)
+def _add_count(count, slots, valid):  # type: ignore[no-untyped-def]
+    if len(valid) == 0:
+        for i in range(len(slots)):
+            count[slots[i]] += 1
+    else:
+        for i in range(len(slots)):
+            if valid[i]:
+                count[slots[i]] += 1
+
+
+@nb.njit(cache=True)
+def _roll_count(count, slots, valid, out):  # type: ignore[no-untyped-def]
+    every = len(valid) == 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        if every or valid[i]:
+            count[slot] += 1
+        out[i] = count[slot]
+
+
+_SUM, _MIN, _MAX, _MEAN = range(4)
+_HOW = {"sum": _SUM, "min": _MIN, "max": _MAX, "mean": _MEAN}
+
+
+@nb.njit(cache=True, inline="always")
+def _combine(how, left, right):  # type: ignore[no-untyped-def]
+    if how == 1:
+        return min(left, right)
+    if how == 2:
+        return max(left, right)
+    return left + right
+
+
+@nb.njit(cache=True)
+def _add(how, value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
+    every = len(valid) == 0
+    for i in range(len(slots)):
+        if every or valid[i]:
+            slot = slots[i]
+            if seen[slot]:
+                value[slot] = _combine(how, value[slot], values[i])
+            else:
+                value[slot] = values[i]
+            seen[slot] += 1
+
+
+@nb.njit(cache=True)
+def _roll(how, value, seen, slots, values, valid, out, known):  # type: ignore[no-untyped-def]
+    every = len(valid) == 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        if every or valid[i]:
+            if seen[slot]:
+                value[slot] = _combine(how, value[slot], values[i])
+            else:
+                value[slot] = values[i]
+            seen[slot] += 1
+        # Two statements, since one expression would make integers floating-point numbers.
+        if how == 3:
+            out[i] = value[slot] / max(seen[slot], 1)
+        else:
+            out[i] = value[slot]
+        known[i] = seen[slot] > 0
+
+
+@nb.njit(cache=True)
+def _fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
+    for i in range(len(into)):
+        slot, other = into[i], others[i]
+        if seen[other]:
+            if seen[slot]:
+                value[slot] = _combine(how, value[slot], value[other])
+            else:
+                value[slot] = value[other]
+            seen[slot] += seen[other]

@@ -1,0 +1,99 @@
+"""Keyed streams: records with a key, and when the groups of equal keys are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jeton.dataflow.operators.rolling import Rolling
+from jeton.dataflow.operators.unary import UnaryBuild
+from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
+from jeton.dataflow.pacts import Exchange, Pact, Together
+from jeton.dataflow.plan import Notify
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+
+
+class KeyedStream:
+    """A stream whose records are grouped by one or more columns; without any, all together.
+
+    Say *when* groups are told, then *what*: ``words.key_by("word").rolling().count()``.
+    """
+
+    def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
+        self.stream = stream
+        self.key = key
+
+    @property
+    def pact(self) -> Pact:
+        """How records reach the worker that keeps their key."""
+        return Exchange(*self.key) if self.key else Together()
+
+    def rolling(self, *, ordered: bool = False) -> Rolling:
+        """An updated result for each record, over all records of its key so far.
+
+        Records are taken as they come; with ``ordered``, in the order of their times, which
+        means waiting until each time is complete.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("word count")
+        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> words = {"time": [0, 1, 2], "word": ["to", "be", "to"]}
+        >>> flow.run({"words": words})["counts"]["count"].to_pylist()
+        [1, 1, 2]
+        """
+        return Rolling(self, ordered)
+
+    def each_time(self) -> Windows:
+        """Groups of records at the same time, told once that time is complete.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("count")
+        >>> flow.output("counts", flow.input("words").key_by("word").each_time().count())
+        >>> words = {"time": [0, 0, 1], "word": ["to", "to", "to"]}
+        >>> flow.run({"words": words})["counts"].to_pylist()
+        [{'time': 0, 'word': 'to', 'count': 2}, {'time': 1, 'word': 'to', 'count': 1}]
+        """
+        return Windows(self, EachTime())
+
+    def tumbling(self, size: int, *, offset: int = 0) -> Windows:
+        """Windows ``[start, start + size)`` one after the other, told at their ends.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("means")
+        >>> flow.output("means", flow.input("n").key_by("key").tumbling(10).mean("value"))
+        >>> rows = {"time": [3, 7, 12], "key": [1, 1, 1], "value": [1.0, 2.0, 4.0]}
+        >>> flow.run({"n": rows})["means"].to_pylist()
+        [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
+        """
+        return Windows(self, Tumbling(size, offset))
+
+    def sliding(self, size: int, *, every: int, offset: int = 0) -> Windows:
+        """Windows of ``size`` that end at every multiple of ``every``.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> flow.output("counts", flow.input("n").key_by().sliding(20, every=10).count())
+        >>> flow.run({"n": {"time": [3, 12]}})[
+        ...     "counts"
+        ... ].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 10, 'count': 1}, {'time': 20, 'count': 2}, {'time': 30, 'count': 1}]
+        """
+        return Windows(self, Sliding(size, every, offset))
+
+    def until(self, column: str) -> Windows:
+        """Windows whose end each record gives itself, as an auction its expiry.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("auctions")
+        >>> flow.output("best", flow.input("bids").key_by("item").until("ends").max("price"))
+        >>> bids = {"time": [1, 2, 3], "item": [7, 8, 7], "ends": [5, 9, 5], "price": [3, 2, 4]}
+        >>> flow.run({"bids": bids})["best"].to_pylist()
+        [{'time': 5, 'item': 7, 'max': 4}, {'time': 9, 'item': 8, 'max': 2}]
+        """
+        self.stream.require_columns(column, operator="until")
+        return Windows(self, Until(column))
+
+    def unary(self, build: UnaryBuild, name: str, *, notify: Notify = "held") -> Stream:
+        """An operator of your own on the records of each key, which all come to one worker."""
+        return self.stream.unary_frontier(build, pact=self.pact, name=name, notify=notify)

@@ -1,0 +1,117 @@
+"""flat_map, explode: any number of records from each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.core.errors import BatchError, TimeError
+from jeton.dataflow import time_columns
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import as_column, to_arrow
+from jeton.dataflow.operators.stateless import StatelessBase, require_type
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+
+
+class FlatMap(StatelessBase):
+    """Adds `flat_map` and `explode` to streams."""
+
+    def flat_map(
+        self,
+        function: Callable[
+            [Batch], tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any]
+        ],
+        *,
+        name: str = "flat_map",
+    ) -> Stream:
+        """Any number of new records from each record.
+
+        ``function(batch)`` returns the new columns, and for each new record the index of the
+        record in the batch that it came from: it has that record's time. As a third value it may
+        return times of its own, none earlier than that.
+
+        >>> import jeton as jt
+        >>> import numpy as np
+        >>> def twice_if_even(batch):
+        ...     origins = np.repeat(np.arange(len(batch)), 2 - batch["n"] % 2)
+        ...     return {"n": batch["n"][origins]}, origins
+        >>> flow = jt.Flow("twice")
+        >>> flow.output("twice", flow.input("n").flat_map(twice_if_even))
+        >>> flow.run({"n": {"time": [5, 6], "n": [1, 2]}})["twice"].to_pylist()
+        [{'time': 5, 'n': 1}, {'time': 6, 'n': 2}, {'time': 6, 'n': 2}]
+        """
+        kind = self.kind
+
+        def change(batch: Batch) -> Batch:
+            columns, origins, *own = function(batch)
+            origins = np.asarray(origins)
+            if origins.ndim != 1 or (len(origins) and origins.dtype.kind not in "iu"):
+                raise BatchError("flat_map needs the index of the record each new one came from")
+            if len(origins) and not 0 <= origins.min() <= origins.max() < len(batch):
+                raise BatchError(f"flat_map gave origins outside the batch of {len(batch)} records")
+            times = batch.times[origins.astype(np.intp, copy=False)]
+            if own:
+                times = _later(times, time_columns.as_times(kind, own[0]))
+            return Batch.trusted({}, times, batch.time_name).with_columns(columns)
+
+        return self._stateless(change, name, schema=self._schema_after(change, name))
+
+    def explode(self, column: str, *, into: str | None = None, name: str = "explode") -> Stream:
+        """A record for each element of a column of lists; the other columns are repeated.
+
+        The elements take the lists' place, under the name ``into`` if given. Lists that are
+        empty or null leave nothing.
+
+        >>> import jeton as jt
+        >>> import pyarrow.compute as pc
+        >>> flow = jt.Flow("words")
+        >>> split = flow.input("lines").with_columns(
+        ...     word=lambda batch: pc.split_pattern(batch["line"], " ")
+        ... )
+        >>> flow.output("words", split.select("word").explode("word"))
+        >>> lines = {"time": [3, 4], "line": ["to be", "or"]}
+        >>> flow.run({"lines": lines})["words"].to_pylist()
+        [{'time': 3, 'word': 'to'}, {'time': 3, 'word': 'be'}, {'time': 4, 'word': 'or'}]
+        """
+        require_type(self, column, _is_list, "lists", name)
+
+        def change(batch: Batch) -> Batch:
+            lists = to_arrow(as_column(batch[column]))
+            if not _is_list(lists.type):
+                raise BatchError(f"column {column!r} is of type {lists.type}, not of lists")
+            if pa.types.is_fixed_size_list(lists.type):
+                lists = lists.cast(pa.list_(lists.type.value_type))
+            origins = pc.list_parent_indices(lists).to_numpy()
+            others = batch.select(*(one for one in batch.names if one != column)).take(origins)
+            elements = as_column(lists.flatten())
+            if into is not None and into in others:
+                raise BatchError(f"there is a column {into!r} already: choose another into=")
+            columns = {
+                (into or one) if one == column else one: elements if one == column else others[one]
+                for one in batch.names
+            }
+            return others.select().with_columns(columns)
+
+        return self._stateless(change, name, schema=self._schema_after(change, name))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _later(origins: Any, times: Any) -> Any:
+    if len(times) != len(origins):
+        raise TimeError(f"flat_map gave {len(times)} times for {len(origins)} records")
+    for index in time_columns.earlier(origins, times)[:1]:
+        raise TimeError(
+            f"flat_map would move a record from {time_columns.one(origins, index)} "
+            f"back to {time_columns.one(times, index)}"
+        )
+    return times

@@ -1,0 +1,132 @@
+"""map_rows: plain Python for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, TimeError
+from jeton.core.times import Time
+from jeton.dataflow import time_columns
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
+from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.schema import SchemaLike, as_schema
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+
+Row: TypeAlias = dict[str, Any]
+
+
+class MapRows(StatelessBase):
+    """Adds `map_rows` to streams."""
+
+    def map_rows(
+        self,
+        function: Callable[[Row], Row | Iterable[Row] | None],
+        *,
+        schema: SchemaLike | None = None,
+        name: str = "map_rows",
+    ) -> Stream:
+        """Plain Python for each record: returns a new one, several, or ``None`` for none.
+
+        ``function`` gets the record as a dictionary with its time, and what it returns has that
+        time, or a later one if it says so. All new records have the same columns; with a
+        ``schema`` those may be left out that are null.
+
+        This costs some 2 µs for each record beside the function, where `map` costs a few
+        nanoseconds: use it where speed does not matter or the function itself takes longer.
+
+        >>> import jeton as jt
+        >>> def parse(row):
+        ...     key, _, value = row["line"].partition("=")
+        ...     return {"key": key, "value": int(value)} if value else None
+        >>> flow = jt.Flow("parse")
+        >>> flow.output("pairs", flow.input("lines").map_rows(parse))
+        >>> lines = {"time": [0, 1], "line": ["a=1", "# a comment"]}
+        >>> flow.run({"lines": lines})["pairs"].to_pylist()
+        [{'time': 0, 'key': 'a', 'value': 1}]
+        """
+        kind = self.kind
+        known = None if schema is None else as_schema(schema, self.time_name)
+
+        def change(batch: Batch) -> Batch:
+            made: list[Row] = []
+            times: list[Time] = []
+            for row in _rows(batch):
+                time = row[batch.time_name]
+                result = function(row)
+                if result is None:
+                    continue
+                for new in (result,) if isinstance(result, dict) else result:
+                    made.append(new)
+                    times.append(_time_of(new, batch.time_name, time))
+            columns = _columns(made, batch.time_name, known)
+            return Batch(
+                columns, time_columns.as_times(kind, times), time_name=batch.time_name, kind=kind
+            )
+
+        return self._stateless(change, name, schema=known)
+
+
+def _rows(batch: Batch) -> Iterable[Row]:
+    names = (batch.time_name, *batch.names)
+    times = batch.times
+    stamps: list[Any] = (
+        times.tolist()
+        if times.ndim == 1
+        else [time_columns.one(times, index) for index in range(len(times))]
+    )
+    values = [_plain(column) for column in batch.columns.values()]
+    return (dict(zip(names, row, strict=True)) for row in zip(stamps, *values, strict=True))
+
+
+def _plain(column: Column) -> list[Any]:
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        values: list[Any] = column.tolist()
+    else:
+        values = to_arrow(column).to_pylist()
+    return values
+
+
+def _time_of(row: Row, time_name: str, time: Time) -> Time:
+    new = row.get(time_name, time)
+    if new is not time and not time <= new:
+        raise TimeError(f"map_rows would move a record from {time} back to {new}")
+    return new
+
+
+def _columns(rows: list[Row], time_name: str, schema: pa.Schema | None) -> dict[str, Column]:
+    if schema is not None:
+        known = {*schema.names, time_name}
+        for row in rows:
+            if not row.keys() <= known:
+                unknown = row.keys() - known
+                raise BatchError(f"map_rows made columns {sorted(unknown)} that schema= lacks")
+        return {
+            field.name: _typed(field, [row.get(field.name) for row in rows]) for field in schema
+        }
+    if not rows:
+        return {}
+    first = rows[0].keys()
+    names = [name for name in first if name != time_name]
+    for row in rows:
+        if row.keys() != first and row.keys() - {time_name} != set(names):
+            raise BatchError(
+                f"map_rows made records with columns {names} and {list(row)}: make the same "
+                "columns for all, or say with schema= which there are"
+            )
+    return {name: as_column([row[name] for row in rows]) for name in names}
+
+
+def _typed(field: pa.Field, values: list[Any]) -> Column:
+    try:
+        return from_arrow(pa.array(values, None if pa.types.is_null(field.type) else field.type))
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise BatchError(
+            f"map_rows made values for {field.name!r} that are not {field.type}: {error}"
+        ) from error

@@ -1,0 +1,96 @@
+"""partition: split a stream in several by a number for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, GraphError
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import as_column
+from jeton.dataflow.keys import scatter_order
+from jeton.dataflow.operators.stateless import require_type
+from jeton.dataflow.plan import OperatorInfo, Step
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.stream_base import StreamBase
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+
+
+class Partition(StreamBase):
+    """Adds `partition` to streams."""
+
+    def partition(
+        self, parts: int, to: Callable[[Batch], Any] | str, *, name: str = "partition"
+    ) -> tuple[Stream, ...]:
+        """As many streams as ``parts``; ``to`` says for each record the number of its stream.
+
+        ``to`` is a function from a batch to integers from 0 up to ``parts``, a kernel, or the
+        name of a column of such integers.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("kinds")
+        >>> people, auctions, bids = flow.input("events").partition(3, "kind")
+        >>> flow.output("bids", bids)
+        >>> events = {"time": [0, 1, 2], "kind": [2, 0, 2]}
+        >>> flow.run({"events": events})["bids"].to_pylist()
+        [{'time': 0, 'kind': 2}, {'time': 2, 'kind': 2}]
+        """
+        if parts < 1:
+            raise GraphError(f"partition needs at least one part, not {parts}").located(
+                operator=name
+            )
+        if isinstance(to, str):
+            column = to
+            require_type(self, column, pa.types.is_integer, "integers", name)
+            number: Callable[[Batch], Any] = lambda batch: batch[column]  # noqa: E731
+        else:
+            number = to
+            self.learn(number, operator=name)
+        builder = self.operator(name)
+        builder.input(self)
+        for _ in range(parts):
+            builder.output(schema=self.schema)
+        destinations = np.arange(parts, dtype=np.int64)
+
+        def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+            while tokens:
+                tokens.pop().drop()
+
+            def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+                for ref, batch in inputs[0]:
+                    numbers = _numbers(number(batch), parts, len(batch))
+                    order, starts = scatter_order(numbers, destinations, parts)
+                    for part, output in enumerate(outputs):
+                        start, stop = int(starts[part]), int(starts[part + 1])
+                        if stop - start == len(batch):
+                            output.session(ref).give(batch)
+                        elif start < stop:
+                            output.session(ref).give(batch.take(order[start:stop]))
+
+            return step
+
+        return builder.build(build, notify="never")
+
+
+def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.uint64]:
+    column = as_column(values)
+    if len(column) != length:
+        raise BatchError(f"partition got {len(column)} numbers for {length} records")
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
+        kind = column.dtype if isinstance(column, np.ndarray) else column.type
+        nulls = 0 if isinstance(column, np.ndarray) else column.null_count
+        what = f"{nulls} nulls among them" if nulls else f"values of type {kind}"
+        raise BatchError(f"partition needs integers from 0 to {parts - 1}, and got {what}")
+    if length and not 0 <= column.min() <= column.max() < parts:
+        raise BatchError(
+            f"partition needs integers from 0 to {parts - 1}, and got some from {column.min()} "
+            f"to {column.max()}: take them modulo {parts}"
+        )
+    return column.astype(np.uint64)

@@ -1,0 +1,79 @@
+"""rolling: an updated value for each record, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.aggregates import Aggregate
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.groups import Groups
+from jeton.dataflow.state.queue import RecordQueue
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+
+class Rolling(Grouped):
+    """Groups that never end: each record comes out with the group's results so far."""
+
+    def __init__(self, keyed: KeyedStream, ordered: bool) -> None:
+        super().__init__(keyed)
+        self._ordered = ordered
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        key, ordered = self.keyed.key, self._ordered
+
+        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+            groups = RollingGroups(key, aggregates)
+            info.keep(groups)
+            if not ordered:
+                token.drop()
+                return lambda input, output: _as_it_comes(groups, input, output)
+            waiting = RecordQueue(info.kind, key)
+            info.keep(waiting, token, name="waiting")
+            token.drop()
+            return lambda input, output: _in_order(groups, waiting, input, output)
+
+        return self.keyed.unary(build, name, notify="held" if ordered else "never")
+
+
+class RollingGroups(Groups):
+    """Groups of records, all times together."""
+
+    def __init__(self, key: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+        super().__init__(key, aggregates)
+
+    def rolled(self, batch: Batch) -> Batch:
+        """A batch with the results after each of its records."""
+        slots, _ = self.find(batch)
+        return batch.with_columns(self.roll(slots, batch))
+
+    def snapshot(self) -> pa.Table:
+        """All groups."""
+        return self.save(self.live())
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The groups again."""
+        if state.num_rows:
+            self.load(state)
+
+
+def _as_it_comes(groups: RollingGroups, input: Input, output: Output) -> None:
+    for ref, batch in input:
+        output.session(ref).give(groups.rolled(batch))
+
+
+def _in_order(groups: RollingGroups, waiting: RecordQueue, input: Input, output: Output) -> None:
+    for ref, batch in input:
+        waiting.push(ref, batch)
+    for time, batch in waiting.pop(input.frontier):
+        output.session(waiting.right_for(time)).give(groups.rolled(batch))
+    waiting.settle()

@@ -1,0 +1,226 @@
+"""Windows: groups by key and by a stretch of time, told when the stretch is complete."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import GraphError, SnapshotError, TimeError
+from jeton.core.times import TimeKind
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow import time_columns
+from jeton.dataflow.aggregates import Aggregate
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import plain
+from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.keys import Hashes
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.agenda import Agenda
+from jeton.dataflow.state.groups import Groups
+from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.snapshot import BIN
+from jeton.dataflow.time_columns import Times
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+Rows = npt.NDArray[np.intp]
+
+
+class Assigner(ABC):
+    """Says to which windows records belong: by the time at which each window is told."""
+
+    inclusive = True
+    """Whether a window is complete once all times before its end are."""
+
+    @abstractmethod
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The ends of the windows, and for which rows they are (``None``: one for each row)."""
+
+
+class EachTime(Assigner):
+    """A group for each time: told once that time is complete."""
+
+    inclusive = False
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The records' own times."""
+        return batch.times, None
+
+
+class Tumbling(Assigner):
+    """Windows ``[start, start + size)``, one after the other."""
+
+    def __init__(self, size: int, offset: int) -> None:
+        if size < 1:
+            raise GraphError(f"a window must be at least 1 long, not {size}")
+        self._size = size
+        self._offset = offset % size
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The end of the window that each record is in."""
+        return window_ends(plain(batch.times), self._size, self._offset), None
+
+
+class Sliding(Assigner):
+    """Windows ``[end - size, end)`` for every multiple of ``every``."""
+
+    def __init__(self, size: int, every: int, offset: int) -> None:
+        if every < 1 or size < every:
+            raise GraphError(f"windows of {size} cannot slide by {every}")
+        self._size = size
+        self._every = every
+        self._offset = offset % every
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The ends of all windows that each record is in."""
+        first = (batch.times - self._offset) // self._every + 1
+        steps = np.arange(-(-self._size // self._every))
+        ends = (first[:, None] + steps) * self._every + self._offset
+        inside = ends <= batch.times[:, None] + self._size
+        return ends[inside], np.nonzero(inside)[0]
+
+
+class Until(Assigner):
+    """Windows whose end a column gives, record by record."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """What the column says."""
+        column = batch[self._column]
+        if not isinstance(column, np.ndarray):
+            raise TimeError(f"column {self._column!r} has nulls or is no time: it cannot be an end")
+        ends = column.view(np.int64) if column.dtype.kind in "mM" else column.astype(np.int64)
+        early = np.flatnonzero(ends < batch.times)
+        if len(early):
+            raise TimeError(
+                f"column {self._column!r} ends a window at {ends[early[0]]}, before its record's "
+                f"time {batch.times[early[0]]}: filter such records out first"
+            )
+        return ends, None
+
+
+class Windows(Grouped):
+    """Groups of records by key and window."""
+
+    def __init__(self, keyed: KeyedStream, assigner: Assigner) -> None:
+        super().__init__(keyed)
+        if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
+            raise GraphError("windows need integer times: inside a loop, use each_time()")
+        self._assigner = assigner
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        key, assigner = self.keyed.key, self._assigner
+
+        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+            windows = OpenWindows(key, aggregates, info.kind)
+            info.keep(windows, token)
+            token.drop()
+
+            def step(input: Input, output: Output) -> None:
+                for ref, batch in input:
+                    ends, rows = assigner.assign(batch)
+                    windows.add(ref, ends, batch if rows is None else batch.take(rows))
+                windows.tell(input.frontier, output, inclusive=assigner.inclusive)
+
+            return step
+
+        return self.keyed.unary(build, name, notify="held")
+
+
+class OpenWindows:
+    """The windows that have records and are not told yet, and the least tokens to tell them."""
+
+    def __init__(
+        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind
+    ) -> None:
+        self._kind = kind
+        self._groups = Groups(key, aggregates, timed=True)
+        self._agenda = Agenda.of(kind)
+        self._held = Held()
+        # Times that are no plain integers get numbers, so that they can be a part of a key.
+        self._numbers: dict[Any, int] = {}
+        self._numbered = 0
+
+    def add(self, right: TokenRef | TimestampToken, ends: Times, batch: Batch) -> None:
+        """Fold records into the windows that end at ``ends``, opening new ones."""
+        slots, new = self._groups.find(batch, self._words(ends))
+        self._groups.add(slots, batch)
+        self._open(right, ends[new], slots[new])
+
+    def _open(self, right: TokenRef | TimestampToken, ends: Times, slots: Any) -> None:
+        if len(slots) == 0:
+            return
+        self._agenda.add(ends, slots)
+        if self._kind.total:
+            self._held.hold(right, int(ends.min()))
+        else:
+            for time, _ in time_columns.groups(ends):
+                self._held.hold(right, time)
+
+    def tell(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
+        """Send the results of all windows that are complete, and forget them."""
+        times, slots = self._agenda.due(frontier, inclusive=inclusive)
+        if len(slots) == 0:
+            return
+        batch = Batch.trusted(self._groups.columns(slots), times, output.time_name)
+        if self._kind.total:
+            output.session(self._held.right_for(int(times[0]))).give(batch)
+        else:
+            for time, part in batch.by_time():
+                output.session(self._held.right_for(time)).give(part)
+                del self._numbers[time]
+        self._groups.remove(slots)
+        self._held.settle(self._agenda.pending())
+
+    def _words(self, ends: Times) -> Hashes:
+        if self._kind.total:
+            return plain(ends.astype(np.int64, copy=False)).view(np.uint64)
+        words = np.empty(len(ends), dtype=np.uint64)
+        for time, rows in time_columns.groups(ends):
+            if time not in self._numbers:
+                self._numbers[time] = self._numbered
+                self._numbered += 1
+            words[rows] = self._numbers[time]
+        return words
+
+    def snapshot(self) -> pa.Table:
+        """All open windows: their ends, keys and what was folded into them."""
+        if not self._kind.total:
+            if len(self._groups):
+                raise SnapshotError("groups inside a loop wait: a snapshot needs loops at rest")
+            return pa.table({BIN: pa.array([], pa.uint16())})
+        slots = self._groups.live()
+        ends = self._groups.times(slots).view(np.int64)
+        return self._groups.save(slots).append_column("end", pa.array(ends))
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Open the windows again."""
+        if state.num_rows:
+            ends = state.column("end").to_numpy()
+            slots = self._groups.load(state.drop_columns(["end"]), self._words(ends))
+            self._open(tokens[0], ends, slots)
+
+
+@nb.njit(cache=True)
+def window_ends(times, size, offset):  # type: ignore[no-untyped-def]
+    """The end of each time's window. Neighbours mostly share one, which saves the division."""
+    ends = np.empty(len(times), np.int64)
+    end = times[0] if len(times) else 0
+    for i in range(len(times)):
+        time = times[i]
+        if time >= end or time < end - size:
+            end = ((time - offset) // size + 1) * size + offset
+        ends[i] = end
+    return ends

@@ -1,0 +1,84 @@
+"""with_columns: add or replace columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
+from jeton.dataflow.operators.stateless import StatelessBase
+
+if TYPE_CHECKING:
+    from jeton.dataflow.stream import Stream
+
+Expression: TypeAlias = "Callable[[Batch], Any] | bool | int | float | str | object"
+"""A function of the batch, a kernel, or a constant."""
+
+
+class WithColumns(StatelessBase):
+    """Adds `with_columns` to streams."""
+
+    def with_columns(
+        self, columns: Mapping[str, Expression] | None = None, /, **more: Expression
+    ) -> Stream:
+        """The same records with columns added or replaced.
+
+        Each is a function of the batch, a kernel, or a constant. All see the columns as they
+        were before. Names that Python does not take as keywords go into a dictionary.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("prices")
+        >>> sales = flow.input("sales")
+        >>> priced = sales.with_columns(total=lambda batch: batch["n"] * 2.5, currency="EUR")
+        >>> flow.output("priced", priced)
+        >>> flow.run({"sales": {"time": [0], "n": [4]}})["priced"].to_pylist()
+        [{'time': 0, 'n': 4, 'total': 10.0, 'currency': 'EUR'}]
+        """
+        functions = {
+            name: value if callable(value) else _constant(name, value)
+            for name, value in {**(columns or {}), **more}.items()
+        }
+        if self.time_name in functions:
+            raise GraphError(
+                f"{self.time_name!r} is the time column: use delay() to change times"
+            ).located(operator="with_columns")
+
+        def change(batch: Batch) -> Batch:
+            return batch.with_columns({name: make(batch) for name, make in functions.items()})
+
+        return self._stateless(change, "with_columns", schema=self._schema_with(functions))
+
+    def _schema_with(self, functions: Mapping[str, Callable[[Batch], Any]]) -> pa.Schema | None:
+        if self.schema is None:
+            return None
+        types = dict(zip(self.schema.names, self.schema.types, strict=True))
+        for name, make in functions.items():
+            # One at a time, so that a column that only data can tell keeps its name at least.
+            made = self.learn(partial(_made, make), operator="with_columns")
+            types[name] = pa.null() if made is None else to_arrow(made).type
+        return pa.schema(types)
+
+
+def _made(make: Callable[[Batch], Any], batch: Batch) -> Column:
+    return as_column(make(batch))
+
+
+def _constant(name: str, value: Any) -> Callable[[Batch], Column]:
+    if isinstance(value, bool | int | float | np.generic):
+        return lambda batch: np.full(len(batch), value)
+    if isinstance(value, Mapping | list | tuple | set | np.ndarray | pa.Array | pa.ChunkedArray):
+        raise GraphError(
+            f"column {name!r} is neither a constant nor a function of the batch, but a "
+            f"{type(value).__name__}: batches have no fixed length"
+        ).located(operator="with_columns")
+    try:
+        scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise BatchError(f"{value!r} cannot be the value of column {name!r}: {error}") from error
+    return lambda batch: from_arrow(pa.repeat(scalar, len(batch)))

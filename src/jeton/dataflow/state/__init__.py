@@ -1,0 +1,1 @@
+"""State of operators: containers divided into bins by key, for snapshots and restores."""

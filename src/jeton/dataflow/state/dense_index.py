@@ -1,0 +1,230 @@
+"""Dense indices: the quick ways from keys to slots while keys are small integers.
+
+With `DirectIndex` a key is its own slot. With `PanedIndex` a key has a time before it, and is
+looked up in the array of that time (a *pane*), as long as few times are open at once. Where keys
+or times outgrow them, the table goes over to hashing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numba as nb
+import numpy as np
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keys import Hashes
+    from jeton.dataflow.state.key_table import Slots
+
+_LIMIT: Final = 1 << 21
+"""Keys from here on are not small."""
+_PANES: Final = 16
+_CELLS: Final = 1 << 22
+"""The most cells of all panes together: 16 MiB."""
+
+
+class DirectIndex:
+    """Keys of one small integer: each is its own slot.
+
+    >>> DirectIndex().find_or_add((np.array([7, 9, 7], dtype=np.uint64),))
+    (array([7, 9, 7]), array([0, 1]))
+    """
+
+    def __init__(self) -> None:
+        self._present = np.zeros(1024, dtype=np.uint8)
+        self._live = 0
+
+    def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
+        """Slots and new rows, or ``None`` if a key is too great."""
+        [keys] = words
+        new = np.empty(len(keys), dtype=np.int64)
+        found, greatest = _mark(self._present, keys, new)
+        if greatest >= len(self._present):
+            self._present[keys[new[:found]].astype(np.int64)] = 0
+            if greatest >= _LIMIT:
+                return None
+            wider = np.zeros(1 << greatest.bit_length(), dtype=np.uint8)
+            wider[: len(self._present)] = self._present
+            self._present = wider
+            return self.find_or_add(words)
+        self._live += found
+        return keys.view(np.int64), new[:found]
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys."""
+        self._present[slots] = 0
+        self._live -= len(slots)
+
+    def live(self) -> Slots:
+        """All slots in use."""
+        return np.flatnonzero(self._present).astype(np.int64)
+
+    def words(self, slots: Slots) -> tuple[Hashes, ...]:
+        """The words that slots are known by."""
+        return (slots.view(np.uint64),)
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot there may be."""
+        return len(self._present)
+
+    def __len__(self) -> int:
+        return self._live
+
+
+class PanedIndex:
+    """Keys of a time and one small integer, while no more than 16 times are open.
+
+    >>> ends = np.array([10, 10, 20], dtype=np.uint64)
+    >>> PanedIndex().find_or_add((ends, np.array([7, 7, 7], dtype=np.uint64)))
+    (array([0, 0, 1]), array([0, 2]))
+    """
+
+    def __init__(self) -> None:
+        self._cells = np.full((_PANES, 1024), -1, dtype=np.int32)
+        self._times = np.zeros(_PANES, dtype=np.uint64)
+        self._open = np.zeros(_PANES, dtype=np.int64)
+        self._ends = np.zeros(1024, dtype=np.uint64)
+        self._keys = np.zeros(1024, dtype=np.uint64)
+        self._free = np.zeros(1024, dtype=np.int64)
+        # How many slots were ever made, how many of them are free.
+        self._state = np.zeros(2, dtype=np.int64)
+
+    def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
+        """Slots and new rows, or ``None`` if a key is too great or too many times are open."""
+        ends, keys = words
+        self._reserve(len(keys))
+        slots = np.empty(len(keys), dtype=np.int64)
+        new = np.empty(len(keys), dtype=np.int64)
+        found, unfit = _find(
+            self._cells, (self._times, self._open), (self._ends, self._keys),
+            (self._free, self._state), ends, keys, slots, new,
+        )  # fmt: skip
+        if unfit >= 0:
+            self.remove(slots[new[:found]])
+            return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
+        return slots, new[:found]
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys; their slots will be given to others."""
+        _forget(self._cells, self._times, self._open, self._ends, self._keys, slots)
+        free = int(self._state[1])
+        self._free[free : free + len(slots)] = slots
+        self._state[1] += len(slots)
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        used = np.ones(self.slots_made, dtype=bool)
+        used[self._free[: int(self._state[1])]] = False
+        return np.flatnonzero(used).astype(np.int64)
+
+    def words(self, slots: Slots) -> tuple[Hashes, ...]:
+        """The words that slots are known by."""
+        return self._ends[slots], self._keys[slots]
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot ever given."""
+        return int(self._state[0])
+
+    def __len__(self) -> int:
+        return int(self._state[0] - self._state[1])
+
+    def _reserve(self, rows: int) -> None:
+        wanted = self.slots_made + rows
+        if wanted > len(self._free):
+            size = max(2 * len(self._free), wanted)
+            self._ends = np.resize(self._ends, size)
+            self._keys = np.resize(self._keys, size)
+            self._free = np.resize(self._free, size)
+
+    def _widen(self, key: int) -> bool:
+        """Make room for a greater key; tells whether that was what was missing."""
+        panes, keys = self._cells.shape
+        wanted = 1 << key.bit_length()
+        if wanted <= keys or panes * wanted > _CELLS:
+            return False
+        wider = np.full((panes, wanted), -1, dtype=np.int32)
+        wider[:, :keys] = self._cells
+        self._cells = wider
+        return True
+
+
+@nb.njit(cache=True)
+def _mark(present, keys, new):  # type: ignore[no-untyped-def]
+    """Mark keys as present; how many were not, and the greatest key if one is out of range."""
+    found = 0
+    size = np.uint64(len(present))
+    greatest = np.uint64(0)
+    for i in range(len(keys)):
+        key = keys[i]
+        if key >= size:
+            greatest = max(greatest, key)
+        elif not present[key]:
+            present[key] = 1
+            new[found] = i
+            found += 1
+    return found, greatest
+
+
+@nb.njit(cache=True)
+def _pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
+    """The pane of a time, an empty one if it has none yet, or -1."""
+    empty = -1
+    for pane in range(len(times)):
+        if open_keys[pane] == 0:
+            if empty < 0:
+                empty = pane
+        elif times[pane] == time:
+            return pane
+    if empty >= 0:
+        times[empty] = time
+    return empty
+
+
+@nb.njit(cache=True)
+def _find(cells, panes, stored, made, ends, keys, slots, new):  # type: ignore[no-untyped-def]
+    """Fill in slots; how many are new, and the first row that does not fit or -1."""
+    times, open_keys = panes
+    stored_ends, stored_keys = stored
+    free, state = made
+    size = np.uint64(cells.shape[1])
+    found = 0
+    pane = -1
+    last = np.uint64(0)
+    for i in range(len(keys)):
+        if pane < 0 or ends[i] != last:
+            last = ends[i]
+            pane = _pane_of(times, open_keys, last)
+        key = keys[i]
+        if pane < 0 or key >= size:
+            return found, i
+        slot = np.int64(cells[pane, key])
+        if slot < 0:
+            if state[1] > 0:
+                state[1] -= 1
+                slot = free[state[1]]
+            else:
+                slot = state[0]
+                state[0] += 1
+            cells[pane, key] = slot
+            open_keys[pane] += 1
+            stored_ends[slot] = last
+            stored_keys[slot] = key
+            new[found] = i
+            found += 1
+        slots[i] = slot
+    return found, -1
+
+
+@nb.njit(cache=True)
+def _forget(cells, times, open_keys, stored_ends, stored_keys, slots):  # type: ignore[no-untyped-def]
+    pane = 0
+    for slot in slots:
+        time = stored_ends[slot]
+        if open_keys[pane] == 0 or times[pane] != time:
+            for other in range(len(times)):
+                if open_keys[other] and times[other] == time:
+                    pane = other
+        cells[pane, stored_keys[slot]] = -1
+        open_keys[pane] -= 1

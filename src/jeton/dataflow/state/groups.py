@@ -1,0 +1,151 @@
+"""Groups: keyed aggregates in columns, with or without a time at which each group is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import SnapshotError
+from jeton.dataflow import columns as cols
+from jeton.dataflow.accumulators import Accumulator
+from jeton.dataflow.aggregates import Aggregate
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column
+from jeton.dataflow.keys import Hashes
+from jeton.dataflow.state.key_columns import SlotColumn, is_exact, key_words
+from jeton.dataflow.state.key_table import KeyTable, Slots
+from jeton.dataflow.state.snapshot import BIN, bins_of
+
+
+class Groups:
+    """Aggregates of groups, each known by key columns and, if wanted, one word more (its time)."""
+
+    def __init__(
+        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], *, timed: bool = False
+    ) -> None:
+        self.key = tuple(key)
+        self.aggregates = dict(aggregates)
+        self._timed = timed
+        self._exact: bool | None = None
+        self._table = KeyTable(1)
+        self._keys = [SlotColumn() for _ in self.key]
+        self._memory: dict[str, Accumulator] = {}
+
+    def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
+        """The group of each record, and the rows that opened a new one."""
+        columns = [batch[name] for name in self.key]
+        words = self._words(columns, times, len(batch))
+        slots, new = self._table.find_or_add(words)
+        if len(new):
+            opened = slots[new]
+            for store, column in zip(self._keys, columns, strict=True):
+                store.put(opened, cols.take(column, new), self._table.slots_made)
+        return slots, new
+
+    def add(self, slots: Slots, batch: Batch) -> None:
+        """Fold records into their groups."""
+        size = self._table.slots_made
+        for name, aggregate in self.aggregates.items():
+            column = None if aggregate.column is None else batch[aggregate.column]
+            self._accumulator(name, column).add(slots, column, size)
+
+    def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
+        """Fold records into their groups; the results after each record."""
+        size = self._table.slots_made
+        rolled = {}
+        for name, aggregate in self.aggregates.items():
+            column = None if aggregate.column is None else batch[aggregate.column]
+            rolled[name] = self._accumulator(name, column).roll(slots, column, size)
+        return rolled
+
+    def columns(self, slots: Slots) -> dict[str, Column]:
+        """Keys and results of some groups."""
+        keys = {n: store.get(slots) for n, store in zip(self.key, self._keys, strict=True)}
+        return keys | {name: self._memory[name].result(slots) for name in self.aggregates}
+
+    def remove(self, slots: Slots) -> None:
+        """Forget groups."""
+        for memory in self._memory.values():
+            memory.clear(slots)
+        self._table.remove(slots)
+        if self._exact is False:
+            live = self._table.live()
+            for store in self._keys:
+                store.compact(live)
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups, pair by pair."""
+        for memory in self._memory.values():
+            memory.merge(into, others)
+
+    def times(self, slots: Slots) -> Hashes:
+        """The word that stands for the time of some groups."""
+        return self._table.words(slots)[0]
+
+    def live(self) -> Slots:
+        """All groups."""
+        return self._table.live()
+
+    def __len__(self) -> int:
+        """How many groups there are."""
+        return len(self._table)
+
+    def save(self, slots: Slots) -> pa.Table:
+        """Groups as a table, with the bins of their keys."""
+        keys = [store.get(slots) for store in self._keys]
+        bins = bins_of(keys or [np.zeros(len(slots), dtype=np.int64)])
+        arrays: dict[str, Any] = {BIN: bins}
+        arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
+        for name, memory in self._memory.items():
+            arrays |= {f"{name}.{part}": c for part, c in memory.save(slots).items()}
+        return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
+
+    def load(self, table: pa.Table, times: Hashes | None = None) -> Slots:
+        """Groups from a table; returns their slots."""
+        found = {name: cols.as_column(table.column(name)) for name in table.column_names}
+        missing = [name for name in self.key if f"key.{name}" not in found]
+        if missing:
+            raise SnapshotError(f"the snapshot's groups have no key columns {missing}")
+        keys = {name: found[f"key.{name}"] for name in self.key}
+        batch = Batch.trusted(keys, np.zeros(table.num_rows, dtype=np.int64), "")
+        slots, new = self.find(batch, times)
+        if len(new) != len(slots):
+            raise SnapshotError("the snapshot has a group twice")
+        for name in self.aggregates:
+            parts = {n[len(name) + 1 :]: c for n, c in found.items() if n.startswith(f"{name}.")}
+            if parts:
+                sample = parts.get("value", parts.get("state"))
+                self._accumulator(name, sample).load(slots, parts, self._table.slots_made)
+        return slots
+
+    def _words(
+        self, columns: Sequence[Column], times: Hashes | None, rows: int
+    ) -> tuple[Hashes, ...]:
+        words = () if times is None else (times,)
+        if not columns:
+            return words or (np.zeros(rows, dtype=np.uint64),)
+        exact = is_exact(columns)
+        if self._exact is None:
+            self._exact = exact
+            self._table = KeyTable((1 if exact else 2) + len(words), dense=exact)
+        elif self._exact and not exact:
+            # A null among integers: from here on keys are known by their hashes.
+            self._exact = False
+            self._rekey()
+        return words + key_words(columns, self._exact)
+
+    def _rekey(self) -> None:
+        live = self._table.live()
+        words = key_words([store.get(live) for store in self._keys], False)
+        if self._timed:
+            words = (self._table.words(live)[0], *words)
+        self._table.rekey(live, words)
+
+    def _accumulator(self, name: str, column: Column | None) -> Accumulator:
+        memory = self._memory.get(name)
+        if memory is None:
+            memory = self._memory[name] = self.aggregates[name].make(column)
+        return memory

@@ -1,0 +1,109 @@
+"""Snapshots: a flow's state at rest, as a value, divided into bins.
+
+A snapshot holds one Arrow table for each container of each operator. Each row has a ``bin``, which
+its key hashes to; restoring deals the rows out to the workers that own their bins, however many
+there are then. Tokens are not stored: a container tells the times it needs rights for, and takes
+them from the operator's initial token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.errors import SnapshotError
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.columns import Column
+from jeton.dataflow.keys import hash_columns
+from jeton.dataflow.pacts import BINS, bin_owners
+
+VERSION: Final = 1
+BIN: Final = "bin"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a container, or a hand-written operator, offers to take part in snapshots."""
+
+    def snapshot(self) -> pa.Table:
+        """The state as a table with a ``bin`` column (an integer below 256)."""
+        ...
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Take the state over. ``tokens`` are the initial ones: clone and downgrade for rights."""
+        ...
+
+
+def bins_of(columns: Sequence[Column]) -> npt.NDArray[np.uint16]:
+    """The bin of each key.
+
+    >>> bins_of([np.array([1, 1])])[0] == bins_of([np.array([1])])[0]
+    np.True_
+    """
+    return (hash_columns(columns) % np.uint64(BINS)).astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a whole flow at rest."""
+
+    flow: str
+    operators: Mapping[str, Mapping[str, pa.Table]]
+    """For each operator and each of its containers, a table with a ``bin`` column."""
+    version: int = VERSION
+    bins: int = BINS
+
+    def share(self, operator: str, name: str, worker: int, workers: int) -> pa.Table | None:
+        """One worker's part of a container, or nothing if there is none of it."""
+        table = self.operators.get(operator, {}).get(name)
+        if table is None:
+            return None
+        owners = bin_owners(workers)[table.column(BIN).to_numpy()]
+        return table.filter(pa.array(owners == worker))
+
+    def check(self, flow: str, operators: Sequence[str]) -> None:
+        """Refuse a snapshot that does not fit a flow."""
+        if self.version != VERSION or self.bins != BINS:
+            raise SnapshotError(
+                f"this snapshot has version {self.version} and {self.bins} bins, "
+                f"but this Jeton reads version {VERSION} with {BINS}"
+            )
+        gone = [name for name in self.operators if name not in operators]
+        if gone:
+            raise SnapshotError(
+                f"flow {flow!r} has no operators {gone}, which the snapshot has state of: "
+                "keep operators' names, or drop their state from the snapshot"
+            )
+
+    def __repr__(self) -> str:
+        rows = sum(t.num_rows for kept in self.operators.values() for t in kept.values())
+        return f"<Snapshot of {self.flow!r}: {len(self.operators)} operators, {rows} rows>"
+
+
+def merge(flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]]) -> Snapshot:
+    """One snapshot from the parts of all workers."""
+    tables: dict[str, dict[str, list[pa.Table]]] = {}
+    for part in parts:
+        for operator, kept in part.items():
+            for name, table in kept.items():
+                if BIN not in table.column_names:
+                    raise SnapshotError(
+                        f"state {name!r} has no {BIN!r} column, so that it cannot be divided: "
+                        "use jeton's bins_of(key columns)"
+                    ).located(operator=operator)
+                tables.setdefault(operator, {}).setdefault(name, []).append(table)
+    return Snapshot(
+        flow,
+        {
+            operator: {
+                name: pa.concat_tables(found, promote_options="permissive")
+                for name, found in kept.items()
+            }
+            for operator, kept in tables.items()
+        },
+    )

@@ -1,0 +1,109 @@
+"""Tumbling, sliding and data-dependent windows, and groups for each time, against their twins."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jeton as jt
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+
+SCHEMA = pa.schema(
+    [
+        ("time", pa.int64()),
+        ("key", pa.int64()),
+        ("word", pa.string()),
+        ("value", pa.int64()),
+        ("ends", pa.int64()),
+    ]
+)
+
+
+def rows() -> st.SearchStrategy[list[Row]]:
+    row = st.fixed_dictionaries(
+        {
+            "time": st.integers(0, 40),
+            "key": st.one_of(st.integers(0, 4), st.sampled_from([2**40, -7]), st.none()),
+            "word": st.one_of(st.sampled_from(["", "a", "b", "längere Wörter"]), st.none()),
+            "value": st.one_of(st.integers(-5, 5), st.none()),
+            "ends": st.integers(0, 20),
+        }
+    )
+    return st.lists(row, max_size=25).map(
+        lambda found: [row | {"ends": row["time"] + row["ends"]} for row in found]
+    )
+
+
+def aggregate(group: list[Row]) -> Row:
+    values = [row["value"] for row in group if row["value"] is not None]
+    words = [row["word"] for row in group if row["word"] is not None]
+    return {
+        "n": len(group),
+        "known": len(values),
+        "total": sum(values) if values else None,
+        "least": min(values, default=None),
+        "most": max(values, default=None),
+        "average": sum(values) / len(values) if values else None,
+        "last": max(words, default=None),
+    }
+
+
+AGGREGATES = {
+    "n": jt.agg.count(),
+    "known": jt.agg.count("value"),
+    "total": jt.agg.sum("value"),
+    "least": jt.agg.min("value"),
+    "most": jt.agg.max("value"),
+    "average": jt.agg.mean("value"),
+    "last": jt.agg.max("word"),
+}
+
+WHEN: dict[str, tuple[Callable[[jt.KeyedStream], Any], Callable[[Row], list[int]]]] = {
+    "each time": (lambda k: k.each_time(), lambda row: [row["time"]]),
+    "tumbling": (lambda k: k.tumbling(10), lambda row: [(row["time"] // 10 + 1) * 10]),
+    "tumbling with an offset": (
+        lambda k: k.tumbling(10, offset=3),
+        lambda row: [end for end in range(3, 80, 10) if end - 10 <= row["time"] < end],
+    ),
+    "sliding": (
+        lambda k: k.sliding(15, every=5),
+        lambda row: [end for end in range(0, 80, 5) if end - 15 <= row["time"] < end],
+    ),
+    "sliding by a part": (
+        lambda k: k.sliding(10, every=4),
+        lambda row: [end for end in range(0, 80, 4) if end - 10 <= row["time"] < end],
+    ),
+    "until": (lambda k: k.until("ends"), lambda row: [row["ends"]]),
+}
+
+KEYS = [("key",), ("word",), ("key", "word"), ()]
+
+
+@pytest.mark.parametrize("when", list(WHEN))
+@pytest.mark.parametrize("key", KEYS, ids="-".join)
+@settings(max_examples=25)
+@given(rows=rows(), schedule=schedules())
+def test_windows_equal_their_twin(
+    when: str, key: tuple[str, ...], rows: list[Row], schedule: Schedule
+) -> None:
+    group_by, ends = WHEN[when]
+
+    def build(flow: jt.Flow) -> None:
+        flow.output("out", group_by(flow.input("in").key_by(*key)).aggregate(**AGGREGATES))
+
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        for end in ends(row):
+            groups[end, *(row[name] for name in key)].append(row)
+    expected = [
+        {"time": end, **dict(zip(key, values, strict=True)), **aggregate(group)}
+        for (end, *values), group in groups.items()
+    ]
+    found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})
+    assert_same(found["out"], expected)
