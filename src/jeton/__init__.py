@@ -37,6 +37,8 @@ from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
+from jeton.dataflow.state.keyed_times import KeyedTimes
+from jeton.dataflow.state.keyed_values import KeyedValues
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.snapshot import Snapshot, Stateful, bins_of
 from jeton.dataflow.stream import Stream
@@ -65,6 +67,8 @@ __all__ = [
     "JetonError",
     "Kernel",
     "KeyedStream",
+    "KeyedTimes",
+    "KeyedValues",
     "LeakedToken",
     "Loop",
     "MissingColumn",

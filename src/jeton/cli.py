@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 BENCHMARKS = {
+    "operators": "what operators cost, beside plain scripts that do the bare computation",
     "progress": "what one advance of a frontier costs over a chain of idle operators",
 }
 """The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""

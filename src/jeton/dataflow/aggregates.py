@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, Count, Numeric, Objects
 from jeton.dataflow.columns import Column
+from jeton.dataflow.kernel import Kernel
+from jeton.dataflow.kernel_fold import kernel_fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Aggregate:
     name: str
     column: str | None
     make: Callable[[Column | None], Accumulator]
+    merges: bool = True
+    """Whether two groups can become one, as sessions do."""
 
 
 def count(column: str | None = None) -> Aggregate:
@@ -52,30 +57,85 @@ def mean(column: str) -> Aggregate:
 def reduce(column: str, function: Callable[[Any, Any], Any]) -> Aggregate:
     """Two values to one, again and again, until one is left.
 
-    The function should not care about order: records of a group come in any. It is called once
-    for each record, in plain Python.
+    The function should not care about order: records of a group come in any. Nulls are passed
+    over. It is called once for each record, in plain Python; a `kernel` runs compiled over
+    numbers, a hundred times faster, with the arithmetic of 64-bit numbers.
+
+    >>> import jeton as jt
+    >>> @jt.kernel
+    ... def longer(a, b):
+    ...     return a if abs(a) > abs(b) else b
+    >>> flow = jt.Flow("extremes")
+    >>> flow.output("out", flow.input("in").key_by("key").tumbling(10).reduce("x", longer))
+    >>> rows = {"time": [1, 2, 3], "key": [7, 7, 7], "x": [2.0, -5.0, 3.0]}
+    >>> flow.run({"in": rows})["out"].to_pylist()
+    [{'time': 10, 'key': 7, 'reduce': -5.0}]
     """
-    return Aggregate("reduce", column, lambda _: Objects(function, merge=function))
+
+    def slow() -> Accumulator:
+        plain = _plain(function)
+        return Objects(plain, merge=plain)
+
+    if isinstance(function, Kernel):
+        kernel = function
+        return Aggregate("reduce", column, lambda values: kernel_fold(kernel, values, slow))
+    return Aggregate("reduce", column, lambda _: slow())
 
 
 def fold(
     column: str,
-    initial: Callable[[], Any],
+    initial: Any,
     function: Callable[[Any, Any], Any],
     *,
     finish: Callable[[Any], Any] | None = None,
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Aggregate:
-    """A state and a value to the next state, starting from ``initial()``.
+    """A state and a value to the next state, starting from ``initial``: a value, or what makes it.
 
     ``finish`` makes the result of the state; ``merge`` makes one state of two, which session
-    windows need. States must be values that Arrow can hold. Plain Python for each record.
+    windows need. States must be values that Arrow can hold. Plain Python for each record, nulls
+    included; a `kernel` runs compiled if states and values are numbers, and is spared the nulls.
+
+    >>> import jeton as jt
+    >>> @jt.kernel
+    ... def sum_of_squares(state, x):
+    ...     return state + x * x
+    >>> flow = jt.Flow("squares")
+    >>> flow.output("out", flow.input("in").key_by().each_time().fold("x", 0.0, sum_of_squares))
+    >>> flow.run({"in": {"time": [1, 1], "x": [3, 4]}})["out"].to_pylist()
+    [{'time': 1, 'fold': 25.0}]
     """
+    start, kernel = maker(initial), isinstance(function, Kernel)
 
-    def make(_: Column | None) -> Accumulator:
-        return Objects(function, initial=initial, finish=finish, merge=merge, skip_nulls=False)
+    def slow() -> Accumulator:
+        step, end, join = _plain(function), _plain(finish), _plain(merge)
+        return Objects(step, initial=start, finish=end, merge=join, skip_nulls=kernel)
 
-    return Aggregate("fold", column, make)
+    def make(values: Column | None) -> Accumulator:
+        if not isinstance(function, Kernel):
+            return slow()
+        options = {"initial": start(), "finish": finish, "merge": merge}
+        return kernel_fold(function, values, slow, **options)
+
+    return Aggregate("fold", column, make, merges=merge is not None)
+
+
+def maker(initial: Any) -> Callable[[], Any]:
+    """What makes an initial value: the function given, or one that copies the value given.
+
+    >>> make = maker([])
+    >>> make() is make()
+    False
+    """
+    if callable(initial):
+        making: Callable[[], Any] = initial
+        return making
+    return lambda: copy.deepcopy(initial)
+
+
+def _plain(function: Any) -> Any:
+    """A function as it was written, where it is a kernel."""
+    return function.python if isinstance(function, Kernel) else function
 
 
 def _folding(how: str, values: Column | None, function: Callable[[Any, Any], Any]) -> Accumulator:

@@ -49,7 +49,12 @@ class Flow(Scope):
         return plan
 
     def input(
-        self, name: str, *, time: str = "time", schema: SchemaLike | None = None
+        self,
+        name: str,
+        *,
+        time: str = "time",
+        schema: SchemaLike | None = None,
+        lateness: int | None = None,
     ) -> InputStream:
         """An input fed from outside; ``time`` names the column with each record's time.
 
@@ -69,9 +74,22 @@ class Flow(Scope):
         >>> sales.filter(lambda batch: batch["prise"] > 2)
         Traceback (most recent call last):
         jeton.core.errors.GraphError: there is no column 'prise': did you mean 'price'? ...
+
+        With a ``lateness``, times need not be in order but within that bound: as records are
+        sent, the input advances by itself, on each worker to the greatest time seen there less
+        ``lateness``. Records that are later still go to ``.late`` and are counted.
+
+        >>> flow = jt.Flow("unsorted")
+        >>> clicks = flow.input("clicks", lateness=5)
+        >>> flow.output("counts", clicks.key_by().tumbling(10).count())
+        >>> result = flow.run({"clicks": {"time": [8, 12, 9, 21, 3]}})
+        >>> result["counts"].to_pylist(), result.late
+        ... # doctest: +NORMALIZE_WHITESPACE
+        ([{'time': 10, 'count': 2}, {'time': 20, 'count': 1}, {'time': 30, 'count': 1}],
+         {'clicks': 1})
         """
         self.reserve("input", name)
-        return add_input(self, name, time, schema)
+        return add_input(self, name, time, schema, lateness)
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
         """An input whose tokens are in user hands: see `UnorderedInputHandle`."""

@@ -80,7 +80,7 @@ class Grouped(ABC):
     def fold(
         self,
         column: str,
-        initial: Callable[[], Any],
+        initial: Any,
         function: Callable[[Any, Any], Any],
         *,
         finish: Callable[[Any], Any] | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.core.errors import BatchError, SnapshotError, TimeError, TokenError
+from jeton.core.errors import GraphError, SnapshotError, TimeError, TokenError
 from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import time_columns
@@ -20,6 +20,8 @@ from jeton.dataflow.ports import Output, Session
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
+from jeton.dataflow.tables import as_table
+from jeton.dataflow.time_columns import Times
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -56,14 +58,21 @@ class InputStream(Stream):
         return self.scope.stream([Source(plan.index, 1)], self.time_name, schema)
 
 
-def add_input(scope: Scope, name: str, time: str, schema: SchemaLike | None) -> InputStream:
+def add_input(
+    scope: Scope, name: str, time: str, schema: SchemaLike | None, lateness: int | None = None
+) -> InputStream:
     """Add an ordered input to a scope."""
+    if lateness is not None:
+        if not isinstance(scope.kind, IntegerTimes):
+            raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
+        if lateness < 0:
+            raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
     known = None if schema is None else as_schema(schema, time)
     builder = scope.operator(name, time=time)
     builder.output()
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        handle = InputHandle(name, tokens, info, known)
+        handle = InputHandle(name, tokens, info, known, lateness)
         info.publish(handle)
         info.keep(handle)
 
@@ -87,6 +96,9 @@ class InputHandle:
 
     Records may be sent at the input's time or any later one. Those below it are *late*: they
     are counted in `late_count` and go to the input's late output if somebody uses it.
+
+    An input with a `lateness` also advances by itself, to the greatest time sent so far less
+    that: as if records were sent one by one, so that it does not matter how they are batched.
     """
 
     def __init__(
@@ -95,8 +107,10 @@ class InputHandle:
         tokens: list[TimestampToken],
         info: OperatorInfo,
         schema: pa.Schema | None = None,
+        lateness: int | None = None,
     ) -> None:
         self.name = name
+        self.lateness = lateness
         self._info = info
         self._schema = schema
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
@@ -132,11 +146,14 @@ class InputHandle:
             return
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
+        floors = None if self.lateness is None else self._floors(batch.times)
         bound = batch.bound_from(self._time)
-        if bound is None:
-            batch = self._set_late_aside(batch)
+        if bound is None or (floors is not None and (batch.times < floors[:-1]).any()):
+            batch = self._set_late_aside(batch, floors)
             bound = batch.bound_from(self._time)
         self._outputs[0].send(bound, batch)
+        if floors is not None and self._time < floors[-1]:
+            self.advance_to(floors[-1])
 
     def advance_to(self, time: Time) -> None:
         """Promise to send nothing before ``time`` any more."""
@@ -193,11 +210,21 @@ class InputHandle:
             return Batch(data, times, time_name=time_name, kind=kind)
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
 
-    def _set_late_aside(self, batch: Batch) -> Batch:
+    def _floors(self, times: Times) -> Times:
+        """Before each record, the time below which it is late; and that after the last one."""
+        assert self.lateness is not None
+        # Never below the least time there is, so that nothing overflows.
+        allowed = np.maximum(times, self.kind.minimum + self.lateness) - self.lateness
+        return np.maximum.accumulate(np.concatenate([[self._time], allowed]))
+
+    def _set_late_aside(self, batch: Batch, floors: Times | None) -> Batch:
         """Send what is late to the late output, if there is one; return what is not."""
         floor = time_columns.constant(self._info.kind, self._time, len(batch))
         late = np.zeros(len(batch), dtype=bool)
-        late[time_columns.earlier(floor, batch.times)] = True
+        if floors is None:
+            late[time_columns.earlier(floor, batch.times)] = True
+        else:
+            late = batch.times < floors[:-1]
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
@@ -266,28 +293,3 @@ class PostedOutput(Output):
         """Send a single row at once: there is no end of an invocation to wait for."""
         super().add_row(session_time, time, values)
         self.flush()
-
-
-def as_table(data: Any) -> pa.Table:
-    """An Arrow table from a table, a record batch, a dictionary, a data frame or rows."""
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if isinstance(data, Batch):
-        return data.to_arrow()
-    try:
-        if isinstance(data, Mapping):
-            return pa.table(dict(data))
-        if isinstance(data, list):
-            return pa.Table.from_pylist(data)
-        if hasattr(data, "__arrow_c_stream__"):
-            return pa.table(data)
-        if hasattr(data, "iloc"):
-            return pa.Table.from_pandas(data, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
-        raise BatchError(f"these values do not make a table: {error}") from error
-    raise BatchError(
-        f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
-        "of columns, a pandas or Polars data frame, or a list of rows"
-    )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from jeton.dataflow.operators.asof_join import AsofJoin
+from jeton.dataflow.operators.cogroup import Cogroup
+from jeton.dataflow.operators.distinct import distinct
+from jeton.dataflow.operators.interval_join import IntervalJoin
+from jeton.dataflow.operators.join import Join
 from jeton.dataflow.operators.rolling import Rolling
+from jeton.dataflow.operators.session import Sessions
+from jeton.dataflow.operators.state_machine import Transition, state_machine
 from jeton.dataflow.operators.unary import UnaryBuild
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
 from jeton.dataflow.pacts import Exchange, Pact, Together
@@ -14,7 +21,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class KeyedStream:
+class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
     """A stream whose records are grouped by one or more columns; without any, all together.
 
     Say *when* groups are told, then *what*: ``words.key_by("word").rolling().count()``.
@@ -93,6 +100,70 @@ class KeyedStream:
         """
         self.stream.require_columns(column, operator="until")
         return Windows(self, Until(column))
+
+    def session(self, gap: int) -> Sessions:
+        """Sessions: records of a key that follow each other by less than ``gap``.
+
+        A session is told once nothing can prolong it any more: at its last record's time plus
+        ``gap``, with the time of its first record in the column ``start`` (as an integer, in the
+        unit of the times). Records out of order prolong and join sessions as they should.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("visits")
+        >>> flow.output("visits", flow.input("clicks").key_by("who").session(10).count())
+        >>> clicks = {"time": [0, 7, 30], "who": ["ann", "ann", "ann"]}
+        >>> flow.run({"clicks": clicks})["visits"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 17, 'who': 'ann', 'start': 0, 'count': 2},
+         {'time': 40, 'who': 'ann', 'start': 30, 'count': 1}]
+        """
+        return Sessions(self, gap)
+
+    def distinct(self) -> Stream:
+        """Each key once, at the least time at which it occurs.
+
+        A key comes out once that time is complete, so the answer does not depend on which record
+        came first. All keys are remembered for ever; ``each_time().distinct()`` and
+        ``tumbling(…).distinct()`` forget them with their windows. Inside a loop a key may have
+        several least times (in round 5 of one time, in round 2 of the next): it comes at each.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("first visits")
+        >>> flow.output("first", flow.input("visits").key_by("who").distinct())
+        >>> visits = {"time": [3, 1, 2], "who": ["ann", "ann", "bob"]}
+        >>> flow.run({"visits": visits})["first"].to_pylist()
+        [{'time': 1, 'who': 'ann'}, {'time': 2, 'who': 'bob'}]
+        """
+        return distinct(self)
+
+    def state_machine(
+        self, function: Transition, initial: Any, *, name: str = "state_machine"
+    ) -> Stream:
+        """A state for each key, which ``function(state, row)`` moves on, record by record.
+
+        It returns the next state (``None``: forget the key) and a list of rows to send, to which
+        the key's columns are added. ``initial`` is the state of a new key, or a function that
+        makes it. Rows come as dictionaries in the
+        order of their times; those of the same time by the values of their columns, from left to
+        right. Answers bear the record's time, or a later one if they name it. Inside a loop,
+        times that cannot be compared may come in either order.
+
+        States must be values that Arrow can hold, to be stored (tuples come back as lists). This
+        is plain Python for each record: a microsecond or more, against some ten nanoseconds for
+        the aggregates of `rolling`.
+
+        >>> import jeton as jt
+        >>> def turnstile(locked, row):
+        ...     if row["event"] == "coin":
+        ...         return False, []
+        ...     return True, [{"alarm": locked}]
+        >>> flow = jt.Flow("turnstile")
+        >>> events = flow.input("events").key_by("gate")
+        >>> flow.output("pushes", events.state_machine(turnstile, True))
+        >>> rows = {"time": [1, 2, 3], "gate": [7, 7, 7], "event": ["coin", "push", "push"]}
+        >>> flow.run({"events": rows})["pushes"].to_pylist()
+        [{'time': 2, 'gate': 7, 'alarm': False}, {'time': 3, 'gate': 7, 'alarm': True}]
+        """
+        return state_machine(self, function, initial, name=name)
 
     def unary(self, build: UnaryBuild, name: str, *, notify: Notify = "held") -> Stream:
         """An operator of your own on the records of each key, which all come to one worker."""

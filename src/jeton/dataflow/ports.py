@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -25,8 +25,9 @@ Message = tuple[Time, Batch]
 class InputSide(Protocol):
     """What the worker offers to an operator's input."""
 
-    def consumed(self, location: int, time: Time) -> None:
-        """A message at ``time`` has been taken."""
+    @property
+    def consumed(self) -> Callable[[int, Time, int], None]:
+        """Count a message at a location and time as taken (``-1``)."""
         ...
 
     def frontier(self, location: int) -> Antichain:
@@ -61,11 +62,11 @@ class Input:
 
     def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
         """Take the messages that are there now, each with a reference for this step."""
-        queue = self._queue
+        queue, consumed, location = self._queue, self._side.consumed, self.location
         for _ in range(len(queue)):
             time, batch = queue.popleft()
             self.at = time
-            self._side.consumed(self.location, time)
+            consumed(location, time, -1)
             ref = TokenRef(self._connections, time)
             try:
                 yield ref, batch
@@ -202,6 +203,9 @@ class Session:
         # Without a `with` around, the right may have been given up since the session was made.
         self._right._admit(self._output.book, self.time)
         if isinstance(data, Batch):
+            if times is None and not columns:
+                self._send(data)
+                return
             if times is not None:
                 data = data.at(time_columns.as_times(self._output.kind, times))
             if columns:
@@ -246,8 +250,11 @@ class Session:
         bound = batch.bound_from(self.time)
         if bound is None:
             raise self._too_early(time_columns.first_below(batch.times, self.time))
-        output.flush()
-        output.send(bound, batch.named(output.time_name))
+        if output._rows.times:
+            output.flush()
+        if batch.time_name != output.time_name:
+            batch = batch.named(output.time_name)
+        output.send(bound, batch)
 
     def _too_early(self, time: Time) -> TokenError:
         book = self._output.book

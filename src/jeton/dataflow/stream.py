@@ -7,6 +7,7 @@ from jeton.dataflow.operators.binary import Binary
 from jeton.dataflow.operators.branch import Branch
 from jeton.dataflow.operators.broadcast import Broadcasts
 from jeton.dataflow.operators.delay import Delay
+from jeton.dataflow.operators.distinct import Distinct
 from jeton.dataflow.operators.exchange import Exchanges
 from jeton.dataflow.operators.filter import Filter
 from jeton.dataflow.operators.flat_map import FlatMap
@@ -24,6 +25,7 @@ from jeton.dataflow.operators.with_columns import WithColumns
 
 class Stream(
     KeyBy,
+    Distinct,
     Map,
     WithColumns,
     Select,

@@ -42,22 +42,41 @@ class TimeMap(Generic[V]):
             value = self[time] = make()
             return value
 
-    def pop_before(self, *frontiers: Antichain) -> Iterator[tuple[Time, V]]:
-        """Take out, in order of time, all that every one of the frontiers has passed."""
+    def pop_before(
+        self, *frontiers: Antichain, inclusive: bool = False
+    ) -> Iterator[tuple[Time, V]]:
+        """Take out, in order of time, all that every one of the frontiers has passed.
+
+        With ``inclusive``, a frontier need only have passed all times before: as for the end of
+        a window, which the window does not contain.
+        """
         values = self._values
+
+        def passed(time: Time) -> bool:
+            if inclusive:
+                return not any(frontier.less_than(time) for frontier in frontiers)
+            return not any(frontier.less_equal(time) for frontier in frontiers)
+
         if not self._heap:
             for time in sorted(values, key=sort_key):
-                if all(frontier.passed(time) for frontier in frontiers):
+                if passed(time):
                     yield time, values.pop(time)
             return
         heap = self._heap
         while heap:
             least = heap[0]
-            if not all(frontier.passed(least) for frontier in frontiers):
+            if not passed(least):
                 return
             heappop(heap)
             if least in values:
                 yield least, values.pop(least)
+
+    def least(self) -> list[Time]:
+        """Times that include the least ones; just the least where times are integers."""
+        heap = self._heap
+        while heap and heap[0] not in self._values:
+            heappop(heap)
+        return heap[:1] if heap else list(self._values)
 
     def __getitem__(self, time: Time) -> V:
         return self._values[time]

@@ -18,6 +18,9 @@ from jeton.progress.graph import ProgressGraph
 _END: Final = 1 << 62
 """A position after every other."""
 
+_FEW: Final = 8
+"""So many positions are cheaper to look at than to forget and remember again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -122,13 +125,13 @@ class TotalSegment:
         self._exit: Time | None = None
 
     def count(self, position: int, time: Time, delta: int) -> bool:
-        """Add to a count; positions where nothing is left are forgotten."""
+        """Add to a count; positions where nothing is left are forgotten once there are many."""
         at = self._at
         counts = at.get(position)
         if counts is None:
             counts = at[position] = TotalCounts()
         changed = counts.change(time, delta)
-        if counts.minimum is None and not counts.items():
+        if counts.minimum is None and len(at) > _FEW and not counts.items():
             del at[position]
         return changed
 
@@ -187,7 +190,7 @@ class TotalSegment:
     @property
     def occupied(self) -> bool:
         """Whether anything is counted anywhere."""
-        return bool(self._at)
+        return any(counts.items() for counts in self._at.values())
 
 
 class PartialSegment:

@@ -19,11 +19,12 @@ from jeton.core.errors import FlowStalled, GraphError, JetonError, SnapshotError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.capture import Event
-from jeton.dataflow.inputs import InputHandle, as_table
+from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.plan import progress_graph
 from jeton.dataflow.ports import Input
 from jeton.dataflow.sequencer import SequencerHandle
 from jeton.dataflow.state.snapshot import Snapshot, merge
+from jeton.dataflow.tables import as_table
 from jeton.progress.explain import holders
 from jeton.worker.checker import Checker
 from jeton.worker.network import SimulatedNetwork
@@ -377,8 +378,11 @@ class Result(Mapping[str, pa.Table]):
 
 
 def _feed(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
-    """Send pieces one at a time, advancing as far as those still to come allow."""
-    plain = isinstance(handle.kind, IntegerTimes)
+    """Send pieces one at a time, advancing as far as those still to come allow.
+
+    An input with a lateness advances by its own rule, as it would with data that is not there yet.
+    """
+    plain = isinstance(handle.kind, IntegerTimes) and handle.lateness is None
     floors: list[Time | None] = [None] * len(pieces)
     floor: Time | None = None
     for at in reversed(range(len(pieces))):

@@ -64,6 +64,7 @@ class Worker:
         self._wake = wake
         self._restore = restore
         self._outbox = Outbox(index)
+        self.consumed = self._outbox.add
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, int]] = []
@@ -76,6 +77,8 @@ class Worker:
         self._next: list[int] = []
         self._queued = bytearray(len(plans))
         self._sweeping_at = -1
+        self._sources_held = False
+        self._held_sources: list[int] = []
         self._by_location: list[tuple[int, Input] | None] = [None] * len(graph.steps)
         self._by_book: dict[int, Operator] = {}
         self.operators = [self._make(plan) for plan in plans]
@@ -210,10 +213,6 @@ class Worker:
         self._timer_count += 1
         heappush(self._timers, (self._clock() + seconds, self._timer_count, operator))
 
-    def consumed(self, location: int, time: Time) -> None:
-        """An operator has taken a message."""
-        self._outbox.add(location, time, -1)
-
     def frontier(self, location: int) -> Antichain:
         """The frontier at a location, as far as this worker knows."""
         frontier = self._frontiers.get(location)
@@ -274,6 +273,19 @@ class Worker:
             self._thread = None
         self._tell()
 
+    def hold_sources(self, hold: bool) -> None:
+        """Do not invoke operators without inputs for now, or do so again: for back-pressure."""
+        if hold != self._sources_held:
+            self._sources_held = hold
+            held, self._held_sources = self._held_sources, []
+            for operator in held:
+                self.activate(operator)
+
+    @property
+    def queued(self) -> int:
+        """How many messages wait in inputs."""
+        return sum(len(port) for operator in self.operators for port in operator.inputs)
+
     def _take_posts(self) -> None:
         posts = self._posts
         for _ in range(len(posts)):
@@ -291,6 +303,9 @@ class Worker:
             while active:
                 index = self._sweeping_at = heappop(active)
                 self._queued[index] = 0
+                if self._sources_held and not self.operators[index].inputs:
+                    self._held_sources.append(index)
+                    continue
                 self._invoke(self.operators[index])
         finally:
             self._sweeping_at = -1

@@ -21,6 +21,7 @@ from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import plain
 from jeton.dataflow.grouped import Grouped
 from jeton.dataflow.keys import Hashes
+from jeton.dataflow.operators.top_k import top_k
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.agenda import Agenda
@@ -119,6 +120,38 @@ class Windows(Grouped):
         if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
             raise GraphError("windows need integer times: inside a loop, use each_time()")
         self._assigner = assigner
+
+    def top_k(self, k: int, by: str, *, ascending: bool = False, name: str = "rank") -> Stream:
+        """The ``k`` records of each group with the greatest values of ``by``, whole.
+
+        With ``ascending``, the least. They come at the window's end with a `rank` from 1 (the
+        column is ``name``); of windows, their own times are kept in ``event_time``. Nulls come
+        after everything else, and NaN before them. Of equal values the earlier record comes
+        first, then the one with lesser values in the other columns, from left to right.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("best bids")
+        >>> flow.output("best", flow.input("bids").key_by("item").tumbling(10).top_k(2, by="price"))
+        >>> bids = {"time": [1, 2, 3], "item": [7, 7, 7], "price": [5, 4, 9]}
+        >>> flow.run({"bids": bids})["best"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
+         {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
+        """
+        return top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
+
+    def distinct(self) -> Stream:
+        """Each key that occurs in a window, once, at the window's end.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("visitors")
+        >>> flow.output("visitors", flow.input("visits").key_by("who").tumbling(10).distinct())
+        >>> visits = {"time": [1, 2, 12], "who": ["ann", "ann", "ann"]}
+        >>> flow.run({"visits": visits})["visitors"].to_pylist()
+        [{'time': 10, 'who': 'ann'}, {'time': 20, 'who': 'ann'}]
+        """
+        if not self.keyed.key:
+            raise GraphError("distinct needs key columns: key_by() names some")
+        return self._aggregate({}, "distinct")
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         key, assigner = self.keyed.key, self._assigner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.state.held import Held
@@ -45,8 +46,16 @@ class RecordQueue:
     [10, 20, 30]
     """
 
-    def __init__(self, kind: TimeKind, key: Sequence[str] = (), *, output: int = 0) -> None:
+    def __init__(
+        self,
+        kind: TimeKind,
+        key: Sequence[str] = (),
+        *,
+        output: int = 0,
+        shrink: Callable[[Batch], Batch] | None = None,
+    ) -> None:
         self._kind = kind
+        self._shrink = shrink or (lambda batch: batch)
         self._key = tuple(key)
         self._held = Held(output)
         self._runs: list[Batch] = []
@@ -63,7 +72,8 @@ class RecordQueue:
                 self._held.hold(right, time)
         self._runs.append(batch)
         if len(self._runs) > _MOST_RUNS:
-            self._runs = [self._join(self._runs)]
+            # What is not needed any more goes now and then, keeping the order of the rest.
+            self._runs = [self._shrink(self._join(self._runs))]
 
     def pop(self, frontier: Antichain, *, inclusive: bool = False) -> Iterator[tuple[Time, Batch]]:
         """Take out what is complete: batches in order of time, each with its least time.
@@ -111,12 +121,18 @@ class RecordQueue:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
         whole = self._join(self._runs)
         keys = [whole[name] for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
-        return whole.named("time").to_arrow().append_column(BIN, pa.array(bins_of(keys)))
+        # Prefixed, since a column of the user's may well be called "bin".
+        values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
+        times = {f"time.{whole.time_name}": pa.array(whole.times)}
+        return pa.table({BIN: pa.array(bins_of(keys)), **times, **values})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Let the records wait again."""
         if state.num_rows:
-            batch = Batch.from_arrow(state.drop_columns([BIN]), time="time", kind=self._kind)
+            _, times, *values = state.column_names
+            columns = {name[len("value.") :]: cols.as_column(state.column(name)) for name in values}
+            stamps = state.column(times).to_numpy()
+            batch = Batch.trusted(columns, stamps, times[len("time.") :])
             self.push(tokens[self._held.output], batch)
 
     def _split(self, run: Batch, frontier: Antichain, inclusive: bool) -> tuple[Batch, Batch]:

@@ -1,0 +1,212 @@
+"""asof_join: each record with the latest one of another stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import GraphError
+from jeton.core.times import TimeKind
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.joined import How, Joined, split_known
+from jeton.dataflow.operators.interval_join import moved
+from jeton.dataflow.ordering import sortable
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
+from jeton.dataflow.state.key_ids import KeyIds
+from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.run_kernels import MOST, Integers, find_last
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+
+class AsofJoin:
+    """Adds `asof_join` to keyed streams."""
+
+    def asof_join(
+        self,
+        other: KeyedStream,
+        *,
+        tolerance: int | None = None,
+        how: How = "left",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Each record with the latest one of ``other`` that has its key and is not after it.
+
+        Like pandas' ``merge_asof`` with ``by`` and Polars' ``join_asof``, backwards. The result
+        bears the left record's time and is sent once the right side is complete up to it: at
+        once, if the right side has ended. With a ``tolerance``, a right record that is more than
+        so much earlier does not count. A left record without a partner comes with nulls (the
+        right side's columns must then be known), or not at all with ``how="inner"``.
+
+        Of several right records with the same key and time, the one with the greatest values
+        counts, comparing its columns from the first to the last, with nulls and NaN least: so
+        that the answer does not depend on the order in which they came. Put a sequence number
+        first to decide yourself. Columns of lists and structures, which have no order, do not
+        take part.
+
+        The result has the left columns and the right ones that are no keys; a right column that
+        the left side has too gets the ``suffix``. Key columns may have different names on both
+        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN.
+
+        Kept are the latest right record of each key and those that may still be asked for.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("trades")
+        >>> trades = flow.input("trades")
+        >>> quotes = flow.input("quotes", schema={"stock": str, "price": float})
+        >>> flow.output("priced", trades.key_by("stock").asof_join(quotes.key_by("stock")))
+        >>> trades = {"time": [3, 9], "stock": ["A", "A"], "n": [100, 200]}
+        >>> quotes = {"time": [5, 8, 11], "stock": ["A", "A", "A"], "price": [1.0, 1.5, 2.0]}
+        >>> flow.run({"trades": trades, "quotes": quotes})["priced"].to_pylist()
+        [{'time': 3, 'stock': 'A', 'n': 100, 'price': None},
+         {'time': 9, 'stock': 'A', 'n': 200, 'price': 1.5}]
+        """
+        keyed = cast("KeyedStream", self)
+        if not keyed.stream.kind.total:
+            raise GraphError("asof_join needs integer times: inside a loop, use join()")
+        if tolerance is not None and tolerance < 0:
+            raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
+        joined = Joined(keyed, other, how, suffix, "asof_join")
+
+        def build(
+            token: TimestampToken, info: OperatorInfo
+        ) -> Callable[[Input, Input, Output], None]:
+            asof = Asof(joined, MOST if tolerance is None else min(tolerance, MOST), info.kind)
+            info.keep(asof.latest, name="latest")
+            info.keep(asof.waiting, token, name="waiting")
+            token.drop()
+            return asof.step
+
+        return keyed.stream.binary_frontier(
+            other.stream,
+            build,
+            pact=keyed.pact,
+            other_pact=other.pact,
+            name="asof_join",
+            # The right records hold no token: it takes the frontier to let go of old ones.
+            notify="always",
+            schema=joined.schema,
+        )
+
+
+class Asof:
+    """Left records that wait until the right side is complete, and the right ones to give them."""
+
+    def __init__(self, joined: Joined, tolerance: int, kind: TimeKind) -> None:
+        self._joined = joined
+        self._tolerance = tolerance
+        self._ids = KeyIds()
+        clock = Clock(kind)
+        self._left = JoinSide(joined.left_key, self._ids, clock, moved(0))
+        """Never filled: it makes runs of left records."""
+        self.latest = JoinSide(
+            joined.right_key, self._ids, clock, self._expiry, unify=without_equals
+        )
+        self.waiting = RecordQueue(kind, joined.left_key)
+
+    def step(self, left: Input, right: Input, output: Output) -> None:
+        """Take what has come, answer what is complete, let go of what is over."""
+        joined, waiting = self._joined, self.waiting
+        for ref, batch in left:
+            batch, unknown = split_known(batch, joined.left_key)
+            if joined.outer and unknown is not None:
+                output.session(ref).give(joined.alone(unknown))
+            waiting.push(ref, batch)
+        for _, batch in right:
+            batch, _ = split_known(batch, joined.right_key)
+            if len(batch):
+                self.latest.add(self.latest.run(batch))
+        for time, batch in waiting.pop(right.frontier):
+            self._answer(waiting.right_for(time), batch, output)
+        waiting.settle()
+        self._expire(left.frontier, right.frontier)
+
+    def _answer(self, token: TimestampToken, batch: Batch, output: Output) -> None:
+        run = self._left.run(batch)
+        chosen, found = self._find(run)
+        rows, partners = [], []
+        for number, (others, latest) in enumerate(zip(found, self.latest.runs, strict=True)):
+            asked = np.flatnonzero(chosen == number)
+            if len(asked):
+                rows.append(asked)
+                partners.append((latest, others[asked]))
+        if partners:
+            left = run.batch.take(np.concatenate(rows))
+            right = gathered(partners, self._joined.values(partners[0][0].batch))
+            output.session(token).give(self._joined.pair(left, right, left.times))
+        if self._joined.outer and (chosen < 0).any():
+            output.session(token).give(self._joined.alone(run.batch.filter(chosen < 0)))
+
+    def _find(self, asking: Run) -> tuple[Integers, list[Integers]]:
+        """For each asking row the run that has its partner, or -1; and for each run the rows."""
+        runs = self.latest.runs
+        if not runs:
+            return np.full(len(asking), -1), []
+        both = [find_last(r.ids, r.at, asking.ids, asking.at, self._tolerance) for r in runs]
+        found = [rows for rows, _ in both]
+        if len(runs) == 1:
+            return np.where(found[0] < 0, -1, 0), found
+        positions = np.stack([at for _, at in both])
+        chosen: Integers = positions.argmax(axis=0)
+        best = positions.max(axis=0)
+        chosen[np.stack(found).max(axis=0) < 0] = -1
+        equal = (positions == best) & (np.stack(found) >= 0)
+        tied = equal.sum(axis=0) > 1
+        if tied.any():
+            # Equal keys and times in several runs: the greatest of those rows.
+            number, row = np.nonzero(equal & tied)
+            others = [(run, found[n][row[number == n]]) for n, run in enumerate(runs)]
+            winners = greatest(row, gathered(others))
+            chosen[row[winners]] = number[winners]
+        return chosen, found
+
+    def _expire(self, left: Antichain, right: Antichain) -> None:
+        # Left records that wait are all at the right frontier or later.
+        known = [front.only for front in (left, right) if front.only is not None]
+        idle = left.is_empty and len(self.waiting) == 0
+        self.latest.expire(min(known) if known and not idle else None)
+        self._ids.sweep((run.ids for run in self.latest.runs), len(self.latest))
+
+    def _expiry(self, ids: Integers, at: Integers) -> Integers:
+        """Until when a row is the latest of its key, as far as its run can tell."""
+        until = np.full(len(ids), MOST)
+        same = np.flatnonzero(ids[1:] == ids[:-1])
+        until[same] = at[same + 1] - 1
+        kept: Integers = np.minimum(until, moved(self._tolerance)(ids, at))
+        return kept
+
+
+def without_equals(run: Run) -> Run:
+    """Of rows with equal key and time only the greatest."""
+    equal = (run.ids[1:] == run.ids[:-1]) & (run.at[1:] == run.at[:-1])
+    if not equal.any():
+        return run
+    groups = np.concatenate([[0], np.cumsum(~equal)])
+    several = np.concatenate([[False], equal]) | np.concatenate([equal, [False]])
+    rows = np.flatnonzero(several)
+    keep = ~several
+    keep[rows[greatest(groups[rows], run.batch.take(rows))]] = True
+    return run.filter(keep)
+
+
+def greatest(groups: Integers, batch: Batch) -> Integers:
+    """The row of each group that is greatest by its values, column by column.
+
+    >>> batch = Batch({"a": [1, 1, 9], "b": [5, 7, 0]}, times=[0, 0, 0])
+    >>> greatest(np.array([0, 0, 1]), batch)
+    array([1, 2])
+    """
+    keys = [sortable(column, descending=True) for column in batch.columns.values()]
+    order = np.lexsort([groups, *(key for key in keys if key is not None)][::-1])
+    ordered = groups[order]
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    firsts: Integers = order[first]
+    return firsts

@@ -1,0 +1,257 @@
+"""distinct: each key once, at the time of its first record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import GraphError, SnapshotError
+from jeton.core.times import END_OF_TIME, Time, TimeKind
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow import time_columns
+from jeton.dataflow.accumulators import roomy
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.agenda import Agenda
+from jeton.dataflow.state.groups import Groups
+from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.key_table import Slots
+from jeton.dataflow.stream_base import StreamBase
+from jeton.dataflow.time_columns import Times
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+
+class Distinct(StreamBase):
+    """Adds `distinct` to streams."""
+
+    def distinct(self, *columns: str) -> Stream:
+        """Each distinct combination of values in ``columns``, once: see `KeyedStream.distinct`.
+
+        Without columns, all of them, which must then be known from a schema.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("words")
+        >>> flow.output("words", flow.input("words").distinct("word"))
+        >>> words = {"time": [2, 0, 1], "word": ["to", "to", "be"]}
+        >>> flow.run({"words": words})["words"].to_pylist()
+        [{'time': 0, 'word': 'to'}, {'time': 1, 'word': 'be'}]
+        """
+        from jeton.dataflow.keyed import KeyedStream
+
+        if not columns:
+            if self.schema is None:
+                raise GraphError(f"the columns of {self!r} are not known: name them in distinct()")
+            columns = tuple(self.schema.names)
+        return KeyedStream(self, columns).distinct()  # type: ignore[arg-type]
+
+
+def distinct(keyed: KeyedStream) -> Stream:
+    """Add the operator: ``keyed.distinct`` says what it does."""
+    if not keyed.key:
+        raise GraphError("distinct needs key columns: key_by() names some")
+    stream, key = keyed.stream, keyed.key
+    schema = stream.schema
+    if schema is not None:
+        stream.require_columns(*key, operator="distinct")
+        schema = pa.schema([schema.field(name) for name in key if name != stream.time_name])
+
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        seen: Seen = Seen(key, info.kind) if info.kind.total else SeenInLoop(key, info.kind)
+        info.keep(seen, token)
+        token.drop()
+
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                seen.add(ref, batch)
+            seen.tell(input.frontier, output)
+
+        return step
+
+    return stream.unary_frontier(build, pact=keyed.pact, name="distinct", schema=schema)
+
+
+class Seen:
+    """Keys by the least time at which each was seen, told once that time is complete."""
+
+    def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
+        self._kind = kind
+        self._groups = Groups(key, {})
+        self._agenda = Agenda.of(kind)
+        self._held = Held()
+        self._first = np.zeros(0, dtype=np.int64)
+        """The least time of each key so far, by slot."""
+        self._told = np.zeros(0, dtype=bool)
+
+    def add(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
+        """Let keys wait for their times."""
+        if len(batch) == 0:
+            return
+        slots, new = self._groups.find(batch)
+        rows = self._worth(slots, new, batch.times)
+        if len(rows):
+            times = batch.times[rows]
+            self._agenda.add(times, slots[rows])
+            self._hold(right, times)
+
+    def tell(self, frontier: Antichain, output: Output) -> None:
+        """Send the keys whose first time is complete."""
+        times, slots = self._agenda.due(frontier, inclusive=False)
+        if len(slots) == 0:
+            return
+        rows = self._firsts(times, slots)
+        if len(rows):
+            self._send(times[rows], slots[rows], output)
+        self._held.settle(self._agenda.pending())
+
+    def _hold(self, right: TokenRef | TimestampToken, times: Times) -> None:
+        self._held.hold(right, int(times.min()))
+
+    def _worth(self, slots: Slots, new: Slots, times: Times) -> npt.NDArray[np.intp]:
+        """The records that may be the first of their keys."""
+        size = int(slots.max()) + 1
+        self._first, self._told = roomy(self._first, size), roomy(self._told, size)
+        # New keys start behind all times, so that whatever comes is before.
+        self._first[slots[new]] = END_OF_TIME
+        maybe = ~self._told[slots] & (times < self._first[slots])
+        maybe[new] = True
+        rows = np.flatnonzero(maybe)
+        np.minimum.at(self._first, slots[rows], times[rows])
+        least: npt.NDArray[np.intp] = rows[times[rows] == self._first[slots[rows]]]
+        return least
+
+    def _firsts(self, times: Times, slots: Slots) -> npt.NDArray[np.intp]:
+        """Those among complete records, in order of time, that are the first of their keys."""
+        _, rows = np.unique(slots, return_index=True)
+        rows = np.sort(rows[~self._told[slots[rows]]])
+        self._told[slots[rows]] = True
+        return rows
+
+    def _send(self, times: Times, slots: Slots, output: Output) -> None:
+        batch = self._batch(times, slots, output.time_name)
+        output.session(self._held.right_for(int(times[0]))).give(batch)
+
+    def _batch(self, times: Times, slots: Slots, time_name: str) -> Batch:
+        columns = self._groups.columns(slots)
+        columns.pop(time_name, None)
+        return Batch.trusted(columns, times, time_name)
+
+    def snapshot(self) -> pa.Table:
+        """All keys ever seen, with their first times so far and whether they are told."""
+        slots = self._groups.live()
+        table = self._groups.save(slots)
+        if len(slots) == 0:
+            return table
+        table = table.append_column("first", pa.array(self._first[slots]))
+        return table.append_column("told", pa.array(self._told[slots]))
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The keys again."""
+        if state.num_rows == 0:
+            return
+        slots = self._groups.load(state.drop_columns(["first", "told"]))
+        first, told = (state.column(name).to_numpy() for name in ("first", "told"))
+        size = int(slots.max()) + 1
+        self._first, self._told = roomy(self._first, size), roomy(self._told, size)
+        self._first[slots], self._told[slots] = first, told
+        if not told.all():
+            self._agenda.add(first[~told], slots[~told])
+            self._hold(tokens[0], first[~told])
+
+
+class SeenInLoop(Seen):
+    """The same with partially ordered times, of which a key may have several least ones."""
+
+    def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
+        super().__init__(key, kind)
+        self._latest: Times = time_columns.as_times(kind, [])
+        """The time at which each key was last told, by slot."""
+        self._times: dict[int, list[Time]] = {}
+        """All such times of the slots that have more than one."""
+
+    def _hold(self, right: TokenRef | TimestampToken, times: Times) -> None:
+        for time, _ in time_columns.groups(times):
+            self._held.hold(right, time)
+
+    def _worth(self, slots: Slots, new: Slots, times: Times) -> npt.NDArray[np.intp]:
+        self._grow(int(slots.max()) + 1)
+        return np.flatnonzero(~self._covered(slots, times))
+
+    def _firsts(self, times: Times, slots: Slots) -> npt.NDArray[np.intp]:
+        found = []
+        # In order, so that what should cover a time is told before it.
+        for time, among in time_columns.groups(times):
+            rows = np.arange(len(times))[among]
+            rows = rows[np.unique(slots[rows], return_index=True)[1]]
+            rows = rows[~self._covered(slots[rows], times[rows])]
+            self._note(slots[rows], time)
+            found.append(rows)
+        return np.concatenate(found)
+
+    def _covered(self, slots: Slots, times: Times) -> npt.NDArray[np.bool_]:
+        """Which keys were told at these times or before."""
+        told: npt.NDArray[np.bool_] = self._told[slots]
+        if times.ndim == 2:
+            covered = told & (self._latest[slots] <= times).all(axis=1)
+        else:
+            covered = np.zeros(len(slots), dtype=bool)
+            for row in np.flatnonzero(told).tolist():
+                covered[row] = self._latest[slots[row]] <= times[row]
+        if self._times:
+            for row in np.flatnonzero(told & ~covered).tolist():
+                others = self._times.get(int(slots[row]), ())
+                covered[row] = any(other <= time_columns.one(times, row) for other in others)
+        return covered
+
+    def _note(self, slots: Slots, time: Time) -> None:
+        """Remember that keys are told at a time."""
+        for slot in slots[self._told[slots]].tolist():
+            before = time_columns.one(self._latest, slot)
+            self._times.setdefault(slot, [before]).append(time)
+        self._told[slots] = True
+        self._latest[slots] = time_columns.constant(self._kind, time, len(slots))
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._told):
+            self._told = roomy(self._told, size)
+            more = len(self._told) - len(self._latest)
+            blank = time_columns.constant(self._kind, self._kind.minimum, more)
+            self._latest = np.concatenate([self._latest, blank])
+
+    def _send(self, times: Times, slots: Slots, output: Output) -> None:
+        for time, batch in self._batch(times, slots, output.time_name).by_time():
+            output.session(self._held.right_for(time)).give(batch)
+
+    def snapshot(self) -> pa.Table:
+        """All keys that were told, with all times at which they were."""
+        slots = self._groups.live()
+        if any(True for _ in self._agenda.pending()):
+            raise SnapshotError("keys inside a loop wait: a snapshot needs loops at rest")
+        table = self._groups.save(slots)
+        if len(slots) == 0:
+            return table
+        if self._latest.ndim != 2:
+            raise SnapshotError("snapshots need integer times")
+        times = [
+            self._times.get(slot) or [time_columns.one(self._latest, slot)]
+            for slot in slots.tolist()
+        ]
+        return table.append_column("times", pa.array([[list(t) for t in some] for some in times]))
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The keys again."""
+        if state.num_rows == 0:
+            return
+        slots = self._groups.load(state.drop_columns(["times"]))
+        self._grow(int(slots.max()) + 1)
+        for slot, times in zip(slots, state.column("times").to_pylist(), strict=True):
+            for time in times:
+                self._note(np.array([slot]), self._kind.check(tuple(time)))

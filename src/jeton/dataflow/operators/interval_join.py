@@ -1,0 +1,209 @@
+"""interval_join: pairs of records with equal keys whose times are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import GraphError, TimeError
+from jeton.core.times import TimeKind
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.joined import How, Joined, split_known
+from jeton.dataflow.operators.binary import BinaryBuild
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered
+from jeton.dataflow.state.key_ids import KeyIds
+from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.run_kernels import LEAST, MOST, Integers
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+_FARTHEST = 2**62
+
+
+class IntervalJoin:
+    """Adds `interval_join` to keyed streams."""
+
+    def interval_join(
+        self,
+        other: KeyedStream,
+        lower: int,
+        upper: int,
+        *,
+        how: How = "inner",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Pairs with equal keys and ``left.time + lower <= right.time <= left.time + upper``.
+
+        Both bounds may have either sign: ``lower=-10, upper=0`` pairs each left record with the
+        right ones of the last 10. A pair bears the later of its two times and is sent as soon as
+        both records are there. With ``how="left"``, a left record that has found no partner
+        comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
+        its own, if ``upper`` is negative); the right side's columns must then be known.
+
+        The result has the left columns and the right ones that are no keys; a right column that
+        the left side has too gets the ``suffix``. Key columns may have different names on both
+        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN. To keep the
+        time of one side, give it a column of its own before:
+        ``bids.with_columns(bid_time=lambda batch: batch["time"])``.
+
+        Records are kept for as long as a partner may still come.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("clicks")
+        >>> shown, clicked = flow.input("shown"), flow.input("clicked")
+        >>> near = shown.key_by("ad").interval_join(clicked.key_by("ad"), 0, 10)
+        >>> flow.output("near", near)
+        >>> shown = {"time": [0, 20], "ad": [7, 7], "page": ["home", "news"]}
+        >>> clicked = {"time": [8, 15], "ad": [7, 7], "user": ["Ann", "Bob"]}
+        >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
+        [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
+        """
+        keyed = cast("KeyedStream", self)
+        if not keyed.stream.kind.total:
+            raise GraphError("interval_join needs integer times: inside a loop, use join()")
+        if not -_FARTHEST <= lower <= upper <= _FARTHEST:
+            raise GraphError(
+                f"an interval from {lower} to {upper} is empty or longer than time itself"
+            ).located(operator="interval_join")
+        joined = Joined(keyed, other, how, suffix, "interval_join")
+        return keyed.stream.binary_frontier(
+            other.stream,
+            pairing(joined, lower, upper),
+            pact=keyed.pact,
+            other_pact=other.pact,
+            name="interval_join",
+            # Records that wait hold no token: it takes the frontier to let go of them.
+            notify="always",
+            schema=joined.schema,
+        )
+
+
+def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
+    """The logic of joins that send pairs as soon as both records are there."""
+
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
+        pairs = Pairs(joined, lower, upper, info.kind)
+        info.keep(pairs.left, name="left")
+        info.keep(pairs.right, name="right")
+        if joined.outer:
+            info.keep(pairs.waiting, token, name="waiting")
+        token.drop()
+        return pairs.step
+
+    return build
+
+
+class Pairs:
+    """Both sides of a join, and the left records that may yet stay without a partner.
+
+    The record of a pair that comes last brings the right to send it: what waits for a partner
+    needs no token. Only left records that will be told without one do.
+    """
+
+    def __init__(self, joined: Joined, lower: int, upper: int, kind: TimeKind) -> None:
+        self._joined = joined
+        self._lower, self._upper = lower, upper
+        self._kind = kind
+        self._delay = max(upper, 0)
+        """From a left record's time to when it is told that it has no partner."""
+        self._ids, self._clock = KeyIds(), Clock(kind)
+        self.left = JoinSide(joined.left_key, self._ids, self._clock, moved(upper))
+        self.right = JoinSide(joined.right_key, self._ids, self._clock, moved(-lower))
+        self.waiting = RecordQueue(kind, joined.left_key)
+
+    def step(self, left: Input, right: Input, output: Output) -> None:
+        """Take what has come, tell what is due, let go of what is over."""
+        for ref, batch in left:
+            self._from_left(ref, batch, output)
+        for ref, batch in right:
+            self._from_right(ref, batch, output)
+        if self._joined.outer:
+            self._tell_lonely(right.frontier, output)
+        self._expire(left.frontier, right.frontier)
+
+    def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
+        joined = self._joined
+        batch, unknown = split_known(batch, joined.left_key)
+        if joined.outer and unknown is not None:
+            output.session(ref).give(joined.alone(self._delayed(unknown)))
+        if len(batch) == 0:
+            return
+        run = self.left.run(batch)
+        for rows, partners in self.right.pairs(run, self._lower, self._upper):
+            values = joined.values(partners[0][0].batch)
+            self._send(ref, run.batch.take(rows), gathered(partners, values), output)
+        self.left.add(run)
+        if joined.outer:
+            self.waiting.push(ref, self._delayed(batch))
+
+    def _from_right(self, ref: TokenRef, batch: Batch, output: Output) -> None:
+        batch, _ = split_known(batch, self._joined.right_key)
+        if len(batch) == 0:
+            return
+        run = self.right.run(batch)
+        for rows, partners in self.left.pairs(run, -self._upper, -self._lower):
+            values = run.batch.select(*self._joined.values(batch))
+            self._send(ref, gathered(partners), values.take(rows), output)
+        self.right.add(run)
+
+    def _send(self, ref: TokenRef, left: Batch, right: Batch, output: Output) -> None:
+        # Times that are no integers are equal in every pair.
+        times = np.maximum(left.times, right.times) if self._kind.total else left.times
+        output.session(ref).give(self._joined.pair(left, right, times))
+
+    def _tell_lonely(self, frontier: Antichain, output: Output) -> None:
+        waiting = self.waiting
+        if self._upper < 0 and frontier.only is not None:
+            frontier = Antichain([min(frontier.only - self._upper, MOST)])
+        for time, batch in waiting.pop(frontier):
+            own = batch.times - self._delay if self._delay else batch.times
+            run = self.left.run(batch, own)
+            alone = self.right.lonely(run, self._lower, self._upper)
+            if alone.any():
+                lonely = self._joined.alone(run.batch.filter(alone))
+                output.session(waiting.right_for(time)).give(lonely)
+        waiting.settle()
+
+    def _expire(self, left: Antichain, right: Antichain) -> None:
+        if not self._kind.total:
+            over = self._clock.over(left, right)
+            self.left.forget(over)
+            self.right.forget(over)
+        else:
+            self.left.expire(right.only)
+            limits = [left.only]
+            if self._joined.outer:
+                # Left records that still wait will ask once more for their partners.
+                limits.append(None if right.only is None else right.only - self._upper)
+            known = [limit for limit in limits if limit is not None]
+            self.right.expire(min(known) if known else None)
+        sides = self.left, self.right
+        self._ids.sweep((run.ids for side in sides for run in side.runs), sum(map(len, sides)))
+
+    def _delayed(self, batch: Batch) -> Batch:
+        """Left records at the times at which they are told without a partner."""
+        if not self._delay:
+            return batch
+        times = batch.times + self._delay
+        if (times < batch.times).any():
+            raise TimeError(f"an interval up to {self._upper} later ends past the end of time")
+        return batch.at(times)
+
+
+def moved(step: int) -> Expiry:
+    """Positions ``step`` later, or at the end of time."""
+
+    def expiry(ids: Integers, at: Integers) -> Integers:
+        if step >= 0:
+            return np.minimum(at, MOST - step) + step
+        return np.maximum(at, LEAST - step) + step
+
+    return expiry

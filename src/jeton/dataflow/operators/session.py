@@ -1,0 +1,187 @@
+"""session: windows that last as long as a key's records follow each other closely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.core.antichain import Antichain
+from jeton.core.errors import GraphError
+from jeton.core.times import END_OF_TIME, TimeKind
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.aggregates import Aggregate
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import as_column
+from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.agenda import Agenda
+from jeton.dataflow.state.groups import Groups
+from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.key_table import grown
+from jeton.dataflow.state.session_chains import Nodes, SessionChains
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+START = "start"
+"""The column of results with the time of a session's first record."""
+
+
+class Sessions(Grouped):
+    """Groups of records by key and session."""
+
+    def __init__(self, keyed: KeyedStream, gap: int) -> None:
+        super().__init__(keyed)
+        if not keyed.stream.kind.total:
+            raise GraphError("sessions need integer times: inside a loop, use each_time()")
+        if gap < 1:
+            raise GraphError(f"the gap between sessions must be at least 1, not {gap}")
+        if START in keyed.key:
+            raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
+        self._gap = gap
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        key, gap = self.keyed.key, self._gap
+        if START in aggregates:
+            raise GraphError(f"sessions tell their {START!r}: give the aggregate another name")
+        for label, aggregate in aggregates.items():
+            if not aggregate.merges:
+                raise GraphError(
+                    f"{label!r} cannot be told of sessions, since two of them may turn out to be "
+                    "one: give fold() a merge function"
+                )
+
+        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+            sessions = OpenSessions(key, aggregates, info.kind, gap)
+            info.keep(sessions, token)
+            token.drop()
+
+            def step(input: Input, output: Output) -> None:
+                for ref, batch in input:
+                    sessions.add(ref, batch)
+                sessions.tell(input.frontier, output)
+
+            return step
+
+        return self.keyed.unary(build, name, notify="held")
+
+
+class OpenSessions:
+    """The sessions that may still grow, and the least token to tell them.
+
+    A session is a group known by its key and its node in the key's chain. The agenda has at least
+    one entry for each, at or before its end: an entry that comes due too early is put off.
+    """
+
+    def __init__(
+        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind, gap: int
+    ) -> None:
+        self._gap = gap
+        self._keys = Groups(key, {})
+        self._groups = Groups(key, aggregates, timed=True)
+        self._chains = SessionChains(gap)
+        self._slots = np.zeros(0, dtype=np.int64)
+        """The group of each node; -1 for those not in use."""
+        self._agenda = Agenda.of(kind)
+        self._held = Held()
+
+    def add(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
+        """Fold records into their sessions, opening, prolonging and joining them."""
+        if len(batch) == 0:
+            return
+        keys, _ = self._keys.find(batch)
+        order = np.lexsort((batch.times, keys))
+        keys, times = keys[order], batch.times[order]
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = (keys[1:] != keys[:-1]) | (times[1:] - times[:-1] >= self._gap)
+        stretch = np.cumsum(first) - 1
+        starts = np.flatnonzero(first)
+        lasts = np.append(starts[1:], len(order)) - 1
+        nodes, new, kept, gone = self._chains.insert(keys[starts], times[starts], times[lasts])
+        joined = self._slots[kept], self._slots[gone]
+        self._slots[gone] = -1
+        self._open(right, nodes[new], batch.take(order[starts[new]]))
+        slots = np.empty(len(order), dtype=np.int64)
+        slots[order] = self._slots[nodes][stretch]
+        self._groups.add(slots, batch)
+        if len(gone):
+            self._groups.merge(*joined)
+            self._groups.remove(joined[1])
+
+    def tell(self, frontier: Antichain, output: Output) -> None:
+        """Send the results of all sessions that nothing can prolong any more."""
+        _, found = self._agenda.due(frontier, inclusive=True)
+        if len(found) == 0:
+            return
+        nodes = np.unique(found)
+        nodes = nodes[self._slots[nodes] >= 0]
+        ends = self._ends(nodes)
+        limit = frontier.only
+        if limit is not None:
+            over = ends <= limit
+            self._agenda.add(ends[~over], nodes[~over])
+            ends, nodes = ends[over], nodes[over]
+        if len(nodes):
+            order = np.argsort(ends, kind="stable")
+            self._tell(ends[order], nodes[order], output)
+        self._held.settle(self._agenda.pending())
+
+    def _tell(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
+        slots = self._slots[nodes]
+        told = self._groups.columns(slots)
+        key = {name: told.pop(name) for name in self._groups.key}
+        columns = {**key, START: self._chains.starts(nodes), **told}
+        right = self._held.right_for(int(ends[0]))
+        output.session(right).give(Batch.trusted(columns, ends, output.time_name))
+        self._groups.remove(slots)
+        self._slots[nodes] = -1
+        self._keys.remove(self._chains.remove(nodes))
+
+    def _open(self, right: TokenRef | TimestampToken, nodes: Nodes, firsts: Batch) -> None:
+        """Make groups for new sessions; ``firsts`` has a record of each."""
+        if len(nodes):
+            self._number(nodes, self._groups.find(firsts, nodes.view(np.uint64))[0])
+            ends = self._ends(nodes)
+            self._held.hold(right, int(ends.min()))
+            self._agenda.add(ends, nodes)
+
+    def _number(self, nodes: Nodes, slots: npt.NDArray[np.int64]) -> None:
+        if len(self._slots) < self._chains.size:
+            known = len(self._slots)
+            self._slots = grown(self._slots, self._chains.size)
+            self._slots[known:] = -1
+        self._slots[nodes] = slots
+
+    def _ends(self, nodes: Nodes) -> Nodes:
+        return np.minimum(self._chains.lasts(nodes), END_OF_TIME - self._gap) + self._gap
+
+    def snapshot(self) -> pa.Table:
+        """All open sessions: their first and last times, keys and what was folded into them."""
+        slots = self._groups.live()
+        nodes = self._groups.times(slots).view(np.int64)
+        return (
+            self._groups.save(slots)
+            .append_column("first", pa.array(self._chains.starts(nodes)))
+            .append_column("last", pa.array(self._chains.lasts(nodes)))
+        )
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Open the sessions again."""
+        if state.num_rows == 0:
+            return
+        starts, lasts = state.column("first").to_numpy(), state.column("last").to_numpy()
+        columns = {name: as_column(state.column(f"key.{name}")) for name in self._groups.key}
+        keys, _ = self._keys.find(Batch.trusted(columns, starts, ""))
+        order = np.lexsort((starts, keys))
+        nodes, *_ = self._chains.insert(keys[order], starts[order], lasts[order])
+        groups = state.drop_columns(["first", "last"]).take(pa.array(order))
+        self._number(nodes, self._groups.load(groups, nodes.view(np.uint64)))
+        ends = self._ends(nodes)
+        self._held.hold(tokens[0], int(ends.min()))
+        self._agenda.add(ends, nodes)

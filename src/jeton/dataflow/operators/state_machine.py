@@ -1,0 +1,151 @@
+"""state_machine: a state for each key, moved on record by record in a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, SnapshotError, TimeError
+from jeton.core.times import Time, TimeKind
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow import columns as cols
+from jeton.dataflow import time_columns
+from jeton.dataflow.aggregates import maker
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.ordering import order_by
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.groups import Groups
+from jeton.dataflow.state.queue import RecordQueue
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dict[str, Any]]]"]
+
+
+def state_machine(keyed: KeyedStream, function: Transition, initial: Any, *, name: str) -> Stream:
+    """Add the operator: ``keyed.state_machine`` says what it does."""
+    key = keyed.key
+
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        waiting = RecordQueue(info.kind, key)
+        states = States(key, function, initial, info.kind)
+        info.keep(waiting, token, name="waiting")
+        info.keep(states)
+        token.drop()
+
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                waiting.push(ref, batch)
+            for time, batch in waiting.pop(input.frontier):
+                answers = states.follow(batch.named(output.time_name))
+                if answers is not None:
+                    output.session(waiting.right_for(time)).give(answers)
+            waiting.settle()
+
+        return step
+
+    return keyed.unary(build, name)
+
+
+class States:
+    """The state of each key, as Python values."""
+
+    def __init__(
+        self, key: Sequence[str], function: Transition, initial: Any, kind: TimeKind
+    ) -> None:
+        self._groups = Groups(key, {})
+        self._function = function
+        self._initial = maker(initial)
+        self._kind = kind
+        self._states: list[Any] = []
+        """By slot; ``None`` for keys that are not known (any more)."""
+
+    def follow(self, batch: Batch) -> Batch | None:
+        """Move states on by complete records; returns what that had to say."""
+        batch = batch.take(order_by(batch))
+        slots = self._slots(self._groups.find(batch)[0])
+        states, function, initial = self._states, self._function, self._initial
+        answers = _Answers(self._kind, batch, self._groups.key)
+        for row, (slot, record) in enumerate(zip(slots.tolist(), _rows(batch), strict=True)):
+            state = states[slot]
+            moved: Any = function(initial() if state is None else state, record)
+            if not isinstance(moved, tuple) or len(moved) != 2:
+                name = getattr(function, "__name__", "the function")
+                raise BatchError(f"{name} must return (state, list of rows), not {moved!r}")
+            states[slot], said = moved
+            if said:
+                answers.add(row, record[batch.time_name], said)
+        self._groups.remove(np.unique([s for s in slots.tolist() if states[s] is None]).astype(int))
+        return answers.batch()
+
+    def _slots(self, slots: np.ndarray) -> np.ndarray:
+        if len(slots):
+            self._states.extend([None] * (int(slots.max()) + 1 - len(self._states)))
+        return slots
+
+    def snapshot(self) -> pa.Table:
+        """All keys with their states."""
+        slots = self._groups.live()
+        states = [self._states[slot] for slot in slots.tolist()]
+        try:
+            return self._groups.save(slots).append_column("state", pa.array(states))
+        except (pa.ArrowException, TypeError) as error:
+            raise SnapshotError(f"states must be values that Arrow can hold: {error}") from error
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The states again."""
+        if state.num_rows:
+            slots = self._slots(self._groups.load(state.drop_columns(["state"])))
+            for slot, value in zip(slots.tolist(), state.column("state").to_pylist(), strict=True):
+                self._states[slot] = value
+
+
+class _Answers:
+    """Rows that the user's function returned, to become a batch."""
+
+    def __init__(self, kind: TimeKind, batch: Batch, key: Sequence[str]) -> None:
+        self._kind = kind
+        self._batch = batch
+        self._key = [name for name in key if name != batch.time_name]
+        self._of: list[int] = []
+        self._times: list[Time] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, row: int, time: Time, said: Sequence[dict[str, Any]]) -> None:
+        """What was said of a record."""
+        for answer in said:
+            if not isinstance(answer, dict):
+                raise BatchError(f"a state machine answers with rows, as dictionaries: {answer!r}")
+            at = answer.get(self._batch.time_name, time)
+            if at is not time:
+                at = self._kind.check(at)
+                if not time <= at:
+                    raise TimeError(f"a record at {time} cannot be answered before, at {at}")
+            self._of.append(row)
+            self._times.append(at)
+            self._rows.append(answer)
+
+    def batch(self) -> Batch | None:
+        """All rows together; where one lacks a column it has a null there."""
+        if not self._rows:
+            return None
+        rows, time_name = self._rows, self._batch.time_name
+        names = dict.fromkeys(name for row in rows for name in row)
+        names.pop(time_name, None)
+        of = np.array(self._of, dtype=np.intp)
+        columns = {name: cols.take(self._batch[name], of) for name in self._key}
+        columns |= {name: cols.as_column([row.get(name) for row in rows]) for name in names}
+        return Batch(columns, self._times, time_name=time_name, kind=self._kind)
+
+
+def _rows(batch: Batch) -> list[dict[str, Any]]:
+    times = [time_columns.one(batch.times, row) for row in range(len(batch))]
+    columns = [cols.to_arrow(column).to_pylist() for column in batch.columns.values()]
+    names = (batch.time_name, *batch.columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(times, *columns, strict=True)]

@@ -1,0 +1,117 @@
+"""top_k: the greatest records of each group, whole, with their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import BatchError, GraphError
+from jeton.core.tokens import TimestampToken
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.inputs import EVENT_TIME
+from jeton.dataflow.ordering import order_by, require_sortable
+from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.key_columns import key_words
+from jeton.dataflow.state.queue import RecordQueue
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.operators.windows import Assigner
+    from jeton.dataflow.stream import Stream
+
+
+def top_k(
+    keyed: KeyedStream, assigner: Assigner, k: int, by: str, *, ascending: bool, name: str
+) -> Stream:
+    """Add the operator: ``windows.top_k`` says what it does."""
+    if k < 1:
+        raise GraphError(f"top_k needs at least one place, not {k}")
+    stream = keyed.stream
+    stream.require_columns(*keyed.key, by, operator="top_k")
+    best = Best(keyed.key, k, by, ascending, name, own_times=assigner.inclusive)
+    schema = stream.schema
+    if schema is not None:
+        best.require_free(schema.names)
+        schema = pa.schema([*schema, *(pa.field(added, pa.int64()) for added in best.added)])
+
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        waiting = RecordQueue(info.kind, keyed.key, shrink=best.only)
+        info.keep(waiting, token)
+        token.drop()
+
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                ends, rows = assigner.assign(batch)
+                records = best.prepared(batch)
+                waiting.push(ref, (records if rows is None else records.take(rows)).at(ends))
+            for time, batch in waiting.pop(input.frontier, inclusive=assigner.inclusive):
+                output.session(waiting.right_for(time)).give(best.ranked(batch))
+            waiting.settle()
+
+        return step
+
+    return stream.unary_frontier(build, pact=keyed.pact, name="top_k", schema=schema)
+
+
+class Best:
+    """Chooses the best records of each group: those of one key and one time (a window's end)."""
+
+    def __init__(
+        self, key: tuple[str, ...], k: int, by: str, ascending: bool, rank: str, *, own_times: bool
+    ) -> None:
+        self._key = key
+        self._k = k
+        self._by = by
+        self._ascending = ascending
+        self._rank = rank
+        self._own_times = own_times
+        self.added = (EVENT_TIME, rank) if own_times else (rank,)
+        """The columns that results have beyond those of the records."""
+
+    def require_free(self, names: object) -> None:
+        """Refuse records that have a column which results add."""
+        for name in self.added:
+            if name in names:  # type: ignore[operator]
+                raise BatchError(
+                    f"top_k adds a column {name!r}, but there is one already: give ranks another "
+                    "name=… or select() the columns that you need"
+                )
+
+    def prepared(self, batch: Batch) -> Batch:
+        """Records that keep their own times beside the windows' ends."""
+        self.require_free(batch)
+        return batch.with_columns({EVENT_TIME: batch.times}) if self._own_times else batch
+
+    def ranked(self, batch: Batch) -> Batch:
+        """The best of each group, group by group, with their ranks."""
+        order, ranks = self._order(batch)
+        found = ranks <= self._k
+        return batch.take(order[found]).with_columns({self._rank: ranks[found]})
+
+    def only(self, batch: Batch) -> Batch:
+        """The best of each group, in the order in which they were."""
+        if batch.times.dtype == object:
+            return batch
+        order, ranks = self._order(batch)
+        return batch.take(np.sort(order[ranks <= self._k]))
+
+    def _order(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        columns = [batch[name] for name in self._key]
+        times = batch.times
+        groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
+        groups += key_words(columns, False) if columns else ()
+        by = require_sortable(batch[self._by], self._by, descending=not self._ascending)
+        own = [batch.columns[EVENT_TIME]] if self._own_times else []
+        order = order_by(batch, *groups, by, *own)
+        first = np.zeros(len(order), dtype=bool)
+        first[:1] = True
+        for values in groups:
+            ordered = values[order]
+            first[1:] |= ordered[1:] != ordered[:-1]
+        starts = np.flatnonzero(first)
+        places = np.arange(len(order))
+        return order, places - starts[np.cumsum(first) - 1] + 1

@@ -1,0 +1,36 @@
+"""Tables: what users hand in as data, as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from jeton.core.errors import BatchError
+from jeton.dataflow.batch import Batch
+
+
+def as_table(data: Any) -> pa.Table:
+    """An Arrow table from a table, a record batch, a dictionary, a data frame or rows."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Batch):
+        return data.to_arrow()
+    try:
+        if isinstance(data, Mapping):
+            return pa.table(dict(data))
+        if isinstance(data, list):
+            return pa.Table.from_pylist(data)
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.table(data)
+        if hasattr(data, "iloc"):
+            return pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
+        raise BatchError(f"these values do not make a table: {error}") from error
+    raise BatchError(
+        f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
+        "of columns, a pandas or Polars data frame, or a list of rows"
+    )

@@ -1,0 +1,156 @@
+"""The rendezvous: where the tasks of a barrier stage find each other.
+
+Spark's own way, `allGather`, takes a second, since the JVM sleeps between polls. A small server at
+the driver takes a millisecond: each task proves that it knows the query's secret, says where it can
+be reached, and is told where all others are. Spark may run a stage again while tasks of the first
+attempt still linger; each set of tasks is an *epoch*, and workers refuse peers of another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from jeton.worker.handshake import HandshakeError, answer, greet
+from jeton.worker.mesh import Address
+
+log = logging.getLogger(__name__)
+
+_LONGEST: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a task must know to meet the others; it travels inside the task's code."""
+
+    host: str
+    port: int
+    secret: bytes
+    plan: str
+
+
+@dataclass(slots=True)
+class _Party:
+    """The tasks of one stage that have come so far."""
+
+    epoch: int = 1
+    newest: int = -1
+    """The greatest attempt of an epoch that is over: attempts up to it are stale."""
+    members: dict[int, tuple[int, Address, socket.socket]] = field(default_factory=dict)
+
+
+class Rendezvous:
+    """The server at the driver: one for each Spark application."""
+
+    def __init__(self, host: str) -> None:
+        self._listener = socket.create_server((host, 0))
+        self.host, self.port = self._listener.getsockname()[:2]
+        self.secret = os.urandom(32)
+        self.refused = 0
+        self._parties: dict[tuple[str, int], _Party] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, name="jeton-rendezvous", daemon=True).start()
+
+    def meeting(self, plan: str) -> Meeting:
+        """What the tasks of a plan must know."""
+        return Meeting(self.host, self.port, self.secret, plan)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                sock, where = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._admit, args=(sock, where), daemon=True).start()
+
+    def _admit(self, sock: socket.socket, where: object) -> None:
+        try:
+            rank, _ = answer(sock, self.secret, 0)
+            told = _receive(sock)
+            self._join(rank, told, sock)
+        except (HandshakeError, OSError, ValueError, KeyError, TypeError) as error:
+            self.refused += 1
+            log.warning("refused a connection from %s: %s", where, error)
+            sock.close()
+
+    def _join(self, rank: int, told: dict[str, Any], sock: socket.socket) -> None:
+        key = (str(told["plan"]), int(told["stage"]))
+        attempt, workers = int(told["attempt"]), int(told["workers"])
+        with self._lock:
+            party = self._parties.setdefault(key, _Party())
+            before = party.members.get(rank)
+            if before is not None:
+                # This rank has come before, so Spark runs the stage again.
+                party.newest = max(party.newest, before[0])
+                party.epoch += 1
+                for other in [r for r, m in party.members.items() if m[0] <= party.newest]:
+                    party.members.pop(other)[2].close()
+            if attempt <= party.newest:
+                raise HandshakeError(f"attempt {attempt} of worker {rank} is stale")
+            party.members[rank] = (attempt, Address(**told["address"]), sock)
+            if len(party.members) < workers:
+                return
+            everyone = {
+                "epoch": party.epoch,
+                "addresses": {str(r): asdict(m[1]) for r, m in party.members.items()},
+            }
+            for _, _, member in party.members.values():
+                try:
+                    _send(member, everyone)
+                except OSError as error:
+                    log.warning("a worker left before the others came: %s", error)
+
+
+def meet(
+    meeting: Meeting, *, rank: int, workers: int, stage: int, attempt: int, address: Address
+) -> tuple[int, dict[int, Address]]:
+    """A task's side: returns the epoch, and where everyone is."""
+    with socket.create_connection((meeting.host, meeting.port), timeout=30.0) as sock:
+        greet(sock, meeting.secret, rank, 0)
+        _send(
+            sock,
+            {
+                "plan": meeting.plan,
+                "stage": stage,
+                "attempt": attempt,
+                "workers": workers,
+                "address": asdict(address),
+            },
+        )
+        # The other tasks of a barrier stage start together with this one, or not at all.
+        sock.settimeout(120.0)
+        told = _receive(sock)
+    addresses = {int(r): Address(**where) for r, where in told["addresses"].items()}
+    return int(told["epoch"]), addresses
+
+
+def _send(sock: socket.socket, value: dict[str, Any]) -> None:
+    text = json.dumps(value).encode()
+    sock.sendall(len(text).to_bytes(4, "little") + text)
+
+
+def _receive(sock: socket.socket) -> dict[str, Any]:
+    size = int.from_bytes(_exactly(sock, 4), "little")
+    if size > _LONGEST:
+        raise HandshakeError(f"a message of {size} bytes is too long")
+    value: dict[str, Any] = json.loads(_exactly(sock, size))
+    return value
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = sock.recv(size - len(received))
+        if not part:
+            raise HandshakeError("the other end hung up")
+        received += part
+    return received

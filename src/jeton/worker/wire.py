@@ -1,0 +1,245 @@
+"""The wire: messages and progress batches as bytes. Arrow-layout buffers, nothing pickled.
+
+A frame is a header of 16 bytes and a payload. The payload of a message is a short table of
+contents and then its columns' buffers as they lie in memory, each at a multiple of 8 bytes, so that
+the receiver uses them in place. What the columns are called and how they are laid out is sent once
+for each layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import ProtocolError, TimeError
+from jeton.core.times import Product, Time
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column
+from jeton.progress.protocol import ProgressBatch
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER: Final = struct.Struct("<BxxxiQ")
+_CONTENTS: Final = struct.Struct("<IIII")
+_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+
+class Kind(IntEnum):
+    """What a frame carries."""
+
+    LAYOUT = 1
+    MESSAGE = 2
+    PROGRESS = 3
+    HEARTBEAT = 4
+    FAILED = 5
+    GOODBYE = 6
+
+
+class Layout(NamedTuple):
+    """How a batch's columns are laid out."""
+
+    time_name: str
+    time_width: int
+    """Coordinates of a time; 0 for a plain integer."""
+    columns: tuple[tuple[str, str, pa.DataType | None], ...]
+    """Name, NumPy type (or nothing) and Arrow type of each column."""
+
+
+class Encoder:
+    """Turns what goes to one peer into frames, remembering which layouts the peer knows."""
+
+    def __init__(self) -> None:
+        self._known: dict[Layout, int] = {}
+
+    def message(self, location: int, time: Time, batch: Batch) -> list[Buffer]:
+        """The buffers of a message's frame, after that of its layout if that is new."""
+        layout = _layout(batch)
+        number = self._known.get(layout)
+        frames: list[Buffer] = []
+        if number is None:
+            number = self._known[layout] = len(self._known)
+            text = _write_layout(layout)
+            frames += [HEADER.pack(Kind.LAYOUT, number, len(text)), text]
+        buffers: list[memoryview | None] = [_bytes_of(batch.times)]
+        for column in batch.columns.values():
+            buffers += _column_buffers(column)
+        stamp = time if isinstance(time, Product) else (time,)
+        sizes = [-1 if buffer is None else len(buffer) for buffer in buffers]
+        contents = _CONTENTS.pack(number, len(batch), len(stamp), len(sizes))
+        contents += struct.pack(f"<{len(stamp) + len(sizes)}q", *stamp, *sizes)
+        payload: list[Buffer] = [contents]
+        length = len(contents)
+        for buffer in buffers:
+            if buffer is not None:
+                payload.append(buffer)
+                padding = _PADDING[len(buffer) % 8]
+                if padding:
+                    payload.append(padding)
+                length += len(buffer) + len(padding)
+        return [*frames, HEADER.pack(Kind.MESSAGE, location, length), *payload]
+
+    def progress(self, batch: ProgressBatch) -> list[Buffer]:
+        """The buffers of a progress batch's frame."""
+        words = [batch.worker, batch.sequence]
+        for (location, time), delta in batch.changes:
+            if isinstance(time, Product):
+                words += (location, delta, len(time), *time)
+            elif type(time) is int:
+                words += (location, delta, 1, time)
+            else:
+                raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
+        payload = struct.pack(f"<{len(words)}q", *words)
+        return [HEADER.pack(Kind.PROGRESS, 0, len(payload)), payload]
+
+
+class Decoder:
+    """Turns frames of one peer back into messages and progress batches."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, Layout] = {}
+
+    def layout(self, number: int, payload: Buffer) -> None:
+        """Take note of a layout."""
+        self._layouts[number] = _read_layout(bytes(payload))
+
+    def message(self, payload: Buffer) -> tuple[Time, Batch]:
+        """A message's lower bound and its batch, which uses the payload in place."""
+        view = memoryview(payload)
+        number, rows, coordinates, count = _CONTENTS.unpack_from(view)
+        words = struct.unpack_from(f"<{coordinates + count}q", view, _CONTENTS.size)
+        stamp, sizes = words[:coordinates], words[coordinates:]
+        try:
+            layout = self._layouts[number]
+        except KeyError:
+            raise ProtocolError(f"a message has the layout {number}, which was not sent") from None
+        at = _CONTENTS.size + 8 * len(words)
+        buffers: list[memoryview | None] = []
+        for size in sizes:
+            if size < 0:
+                buffers.append(None)
+                continue
+            buffers.append(view[at : at + size])
+            at += size + -size % 8
+        if at != len(view):
+            raise ProtocolError(f"a message of {len(view)} bytes has {at} bytes of contents")
+        taken = iter(buffers)
+        times = np.frombuffer(_needed(next(taken)), dtype=np.int64)
+        if layout.time_width:
+            times = times.reshape(rows, layout.time_width)
+        columns: dict[str, Column] = {}
+        for name, dtype, kind in layout.columns:
+            columns[name] = _read_column(dtype, kind, rows, taken)
+        time = Product.of(stamp) if layout.time_width else stamp[0]
+        return time, Batch.trusted(columns, times, layout.time_name, time)
+
+    def progress(self, payload: Buffer) -> ProgressBatch:
+        """A progress batch."""
+        words = struct.unpack(f"<{len(payload) // 8}q", payload)
+        changes: list[tuple[tuple[int, Time], int]] = []
+        at = 2
+        while at < len(words):
+            location, delta, width = words[at : at + 3]
+            at += 3
+            time = words[at] if width == 1 else Product.of(words[at : at + width])
+            at += width
+            changes.append(((location, time), delta))
+        return ProgressBatch(words[0], words[1], tuple(changes))
+
+
+def _layout(batch: Batch) -> Layout:
+    times = batch.times
+    if times.dtype == object:
+        raise TimeError("user-defined times cannot leave a process")
+    return Layout(
+        batch.time_name,
+        times.shape[1] if times.ndim == 2 else 0,
+        tuple(
+            (name, column.dtype.str, None)
+            if isinstance(column, np.ndarray)
+            else (name, "", column.type)
+            for name, column in batch.columns.items()
+        ),
+    )
+
+
+def _write_layout(layout: Layout) -> bytes:
+    fields = [
+        pa.field(name, kind or pa.null(), metadata={"numpy": dtype})
+        for name, dtype, kind in layout.columns
+    ]
+    about = {"time": layout.time_name, "width": str(layout.time_width)}
+    written: bytes = pa.schema(fields, metadata=about).serialize().to_pybytes()
+    return written
+
+
+def _read_layout(text: bytes) -> Layout:
+    schema = pa.ipc.read_schema(pa.py_buffer(text))
+    columns = []
+    for field in schema:
+        dtype = field.metadata[b"numpy"].decode()
+        columns.append((field.name, dtype, None if dtype else field.type))
+    about = schema.metadata
+    return Layout(about[b"time"].decode(), int(about[b"width"]), tuple(columns))
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Whether an Arrow array of this type is nothing but its own buffers."""
+    return not (
+        pa.types.is_nested(kind)
+        or pa.types.is_dictionary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _column_buffers(column: Column) -> list[memoryview | None]:
+    if isinstance(column, np.ndarray):
+        return [_bytes_of(column)]
+    if not _is_flat(column.type):
+        whole = pa.record_batch([column], names=["column"]).serialize()
+        return [memoryview(whole)]
+    if column.offset:
+        # A slice refers to its parent's buffers: send what it needs of them.
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+    return [None if buffer is None else memoryview(buffer) for buffer in column.buffers()]
+
+
+def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) -> Column:
+    if dtype:
+        array: np.ndarray[Any, Any] = np.frombuffer(_needed(next(taken)), dtype=np.dtype(dtype))
+        return array
+    assert kind is not None
+    if not _is_flat(kind):
+        schema = pa.schema([("column", kind)])
+        return pa.ipc.read_record_batch(pa.py_buffer(_needed(next(taken))), schema).column(0)
+    count = 3 if _has_offsets(kind) else 1 if pa.types.is_null(kind) else 2
+    buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in _next(taken, count)]
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _has_offsets(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _next(taken: Any, count: int) -> Sequence[memoryview | None]:
+    return [next(taken) for _ in range(count)]
+
+
+def _needed(buffer: memoryview | None) -> memoryview:
+    if buffer is None:
+        raise ProtocolError("a message lacks a buffer")
+    return buffer

@@ -1,0 +1,470 @@
+"""DESIGN §4, rule 1: what can and what cannot be done with a token."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from pyspark import cloudpickle
+from tests.helpers import consume, held, in_step, in_thread, keeping, stamped, stolen, with_token
+
+import jeton as jt
+from jeton import Antichain, Product
+
+TokenAct = Callable[[jt.TimestampToken], object]
+
+USES: dict[str, TokenAct] = {
+    "clone": lambda token: token.clone(),
+    "downgrade": lambda token: token.downgrade(99),
+    "drop": lambda token: token.drop(),
+    "activating": lambda token: token.activating(),
+}
+
+
+@pytest.mark.parametrize("cls", [jt.TimestampToken, jt.ActivatingToken])
+def test_tokens_cannot_be_constructed(cls: type[jt.TimestampToken]) -> None:
+    with pytest.raises(jt.TokenError, match="made by the system only"):
+        cls()
+    with pytest.raises(jt.TokenError, match="made by the system only"):
+        cls(0, 3)
+
+
+def test_a_subclass_makes_no_tokens_either() -> None:
+    class Forged(jt.TimestampToken):
+        pass
+
+    with pytest.raises(jt.TokenError, match="made by the system only"):
+        Forged()
+
+
+COPIES: list[Callable[[object], object]] = [
+    copy.copy,
+    copy.deepcopy,
+    lambda token: copy.deepcopy({"kept": [token]}),
+    pickle.dumps,
+    lambda token: pickle.dumps({"kept": token}, protocol=2),
+    lambda token: cloudpickle.dumps(token),  # type: ignore[no-untyped-call]
+    lambda token: cloudpickle.dumps(lambda: token),  # type: ignore[no-untyped-call]
+]
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+@pytest.mark.parametrize("activating", [False, True])
+def test_tokens_cannot_be_copied_or_pickled(
+    duplicate: Callable[[object], object], activating: bool
+) -> None:
+    with stolen() as loot:
+        token = loot.tokens[0]
+        if activating:
+            token = loot.run_in_step(token.activating)
+        with pytest.raises(jt.TokenError, match=r"cannot be (copied|pickled)") as caught:
+            duplicate(token)
+        assert "'victim'" in str(caught.value)
+        assert held(loot.run, "victim") == {0: 1}
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_references_cannot_be_copied_or_pickled(duplicate: Callable[[object], object]) -> None:
+    def act(input: jt.Input, output: jt.Output) -> None:
+        for ref, _ in input:
+            with pytest.raises(jt.TokenError, match="retain"):
+                duplicate(ref)
+
+    in_step(act)
+
+
+def test_clone_is_a_token_of_its_own() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        clone = token.clone()
+        assert clone.time == token.time
+        clone.downgrade(4)
+        assert (token.time, clone.time) == (0, 4)
+        token.drop()
+        assert not clone.dropped
+        with clone, output.session(clone) as session:
+            session.give(n=1)
+
+    assert stamped(with_token(act)["out"]) == [(4, 1)]
+
+
+def test_with_drops_at_the_end() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with token as same:
+            assert same is token
+            assert not token.dropped
+        assert token.dropped
+
+    with_token(act)
+
+
+def test_with_drops_after_an_error_too() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with pytest.raises(ZeroDivisionError), token:
+            _ = 1 // 0
+        assert token.dropped
+
+    with_token(act)
+
+
+def test_with_leaves_a_token_that_was_dropped_inside() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with token:
+            token.drop()
+        assert token.dropped
+
+    with_token(act)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_use_after_drop_raises(use: TokenAct) -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        token.drop()
+        with pytest.raises(jt.TokenError, match="after it had been dropped"):
+            use(token)
+        assert token.dropped
+
+    with_token(act)
+
+
+def test_session_with_and_entering_after_drop_raise() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        token.drop()
+        with pytest.raises(jt.TokenError, match="after it had been dropped"):
+            output.session(token)
+        with pytest.raises(jt.TokenError, match="after it had been dropped"), token:
+            pass
+        with pytest.raises(jt.TokenError, match="dropped"):
+            jt.TokenSet([token])
+
+    with_token(act)
+
+
+def test_what_was_made_activating_is_given_up() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with token.activating(), pytest.raises(jt.TokenError, match="dropped"):
+            output.session(token)
+
+    with_token(act)
+
+
+def test_token_of_another_operator_raises() -> None:
+    tokens: list[jt.TimestampToken] = []
+    raised: list[str] = []
+
+    def keep(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
+        consume(input)
+        tokens.append(token)
+
+    def use(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
+        consume(input)
+        if tokens:
+            with pytest.raises(jt.TokenError, match="its own output only") as caught:
+                output.session(tokens[0])
+            raised.append(str(caught.value))
+            tokens[0].drop()
+            tokens.clear()
+            token.drop()
+
+    flow = jt.Flow("two operators")
+    kept = flow.input("in").unary_frontier(keeping(keep), name="owner")
+    kept.unary_frontier(keeping(use), name="thief")
+    with flow.open() as run:
+        run.run_to_rest()
+    assert len(raised) == 1
+    assert "'owner'" in raised[0]
+    assert "'thief'" in raised[0]
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_token_of_another_worker_raises(use: TokenAct) -> None:
+    raised: list[str] = []
+
+    def act(worker: int) -> None:
+        if worker == 1 and not raised:
+            with pytest.raises(jt.TokenError, match="outside its worker's step") as caught:
+                use(loot.tokens[0])
+            raised.append(str(caught.value))
+
+    with stolen(workers=2) as loot:
+        loot.act = act
+        loot.run.input("in", 1).send({"time": [3], "n": [1]})
+        loot.run.run_to_rest()
+        assert len(raised) == 1
+        assert "worker 0" in raised[0]
+        assert held(loot.run, "victim") == {0: 2}
+        assert loot.tokens[0].time == 0
+
+
+def test_token_of_another_worker_opens_no_session() -> None:
+    raised: list[str] = []
+
+    def act(worker: int) -> None:
+        if worker == 1 and not raised:
+            for output in loot.outputs:
+                with pytest.raises(jt.TokenError) as caught:
+                    output.session(loot.tokens[0]).give(n=[1])
+                raised.append(str(caught.value))
+
+    with stolen(workers=2) as loot:
+        loot.act = act
+        loot.run.input("in", 1).send({"time": [3], "n": [1]})
+        loot.run.run_to_rest()
+        assert len(raised) == 2
+        assert loot.run.results()["out"].num_rows == 0
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_token_in_another_thread_raises(use: TokenAct) -> None:
+    raised: list[BaseException | None] = []
+
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        raised.append(in_thread(lambda: use(token)))
+        assert not token.dropped
+
+    with_token(act)
+    assert isinstance(raised[0], jt.TokenError)
+    assert "outside its worker's step" in str(raised[0])
+
+
+def test_session_in_another_thread_raises() -> None:
+    raised: list[BaseException | None] = []
+
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        raised.append(in_thread(lambda: output.session(token).give(n=[1])))
+
+    assert with_token(act)["out"].num_rows == 0
+    assert isinstance(raised[0], jt.TokenError)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_token_outside_a_step_raises(use: TokenAct) -> None:
+    with stolen() as loot:
+        with pytest.raises(jt.TokenError, match=r"outside its worker's step.*activating"):
+            use(loot.tokens[0])
+        assert not loot.tokens[0].dropped
+        loot.run.run_to_rest()
+        assert held(loot.run, "victim") == {0: 1}
+
+
+@pytest.mark.parametrize("value", [1, [1, 2]])
+def test_session_outside_a_step_raises_and_sends_nothing(value: object) -> None:
+    with stolen() as loot:
+        with pytest.raises(jt.TokenError, match="outside its worker's step"):
+            loot.outputs[0].session(loot.tokens[0]).give(n=value)
+        loot.run.run_to_rest()
+        assert loot.run.results()["out"].num_rows == 0
+
+
+def test_session_kept_open_raises_outside_its_step() -> None:
+    sessions: list[jt.Session] = []
+
+    def act(worker: int) -> None:
+        sessions.append(loot.outputs[0].session(loot.tokens[0]))
+
+    with stolen() as loot:
+        loot.act = act
+        loot.run.input("in").send({"time": [3], "n": [1]})
+        loot.run.run_to_rest()
+        with pytest.raises(jt.TokenError, match="outside its worker's step"):
+            sessions[0].give(n=[1])
+
+
+@pytest.mark.parametrize("use", [USES["downgrade"], USES["drop"], USES["activating"]])
+def test_open_session_locks_its_token(use: TokenAct) -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with output.session(token) as outer:
+            with output.session(token) as inner:
+                inner.give(n=1)
+            with pytest.raises(jt.TokenError, match="while a session made from it is open"):
+                use(token)
+            outer.give(n=2)
+        assert token.time == 0
+        assert not token.dropped
+        token.downgrade(3)
+
+    assert stamped(with_token(act)["out"]) == [(0, 1), (0, 2)]
+
+
+def test_open_session_leaves_clones_alone() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with output.session(token):
+            clone = token.clone()
+            clone.downgrade(3)
+            clone.drop()
+
+    with_token(act)
+
+
+def test_session_is_closed_at_the_end_of_with() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with output.session(token) as session:
+            pass
+        with pytest.raises(jt.TokenError, match="closed"):
+            session.give(n=1)
+
+    with_token(act)
+
+
+@pytest.mark.parametrize("give_up", [lambda token: token.drop(), lambda token: token.downgrade(5)])
+def test_session_without_with_notices_that_its_right_is_gone(give_up: TokenAct) -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        session = output.session(token)
+        session.give(n=1)
+        give_up(token)
+        with pytest.raises(jt.TokenError):
+            session.give(n=2)
+
+    assert stamped(with_token(act)["out"]) == [(0, 1)]
+
+
+@pytest.mark.parametrize("give_up", [lambda token: token.drop(), lambda token: token.downgrade(5)])
+def test_entering_a_session_whose_right_is_gone_raises(give_up: TokenAct) -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        session = output.session(token)
+        give_up(token)
+        was_dropped = token.dropped
+        with pytest.raises(jt.TokenError), session:
+            session.give(n=2)
+        assert token.dropped == was_dropped
+
+    with_token(act)
+
+
+def test_entering_a_session_never_brings_a_dropped_token_back() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        session = output.session(token)
+        token.drop()
+        with suppress(jt.TokenError), session:
+            assert token.dropped
+        assert token.dropped
+
+    with_token(act)
+
+
+@pytest.mark.parametrize("wrong", ["soon", 1.5, None, Product(1, 2)])
+def test_downgrade_to_what_is_no_time_raises(wrong: object) -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with pytest.raises((jt.TimeError, jt.TokenError)):
+            token.downgrade(wrong)
+        assert token.time == 0
+
+    with_token(act)
+
+
+def test_downgrade_past_the_end_of_time_raises() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        with pytest.raises((jt.TimeError, jt.TokenError)):
+            token.downgrade(jt.END_OF_TIME + 1)
+        assert token.time == 0
+
+    with_token(act)
+
+
+def test_downgrade_to_an_integer_in_a_loop_raises() -> None:
+    seen: list[Product] = []
+
+    def step(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
+        consume(input)
+        with pytest.raises((jt.TimeError, jt.TokenError)):
+            token.downgrade(5)
+        seen.append(token.time)
+
+    flow = jt.Flow("loop")
+    flow.input("in").enter(flow.loop()).unary(keeping(step))
+    with flow.open() as run:
+        run.run_to_rest()
+    assert seen == [Product(0, 0)]
+
+
+def test_downgrade_to_its_own_time_is_fine() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        token.downgrade(0)
+        token.downgrade(3)
+        token.downgrade(3)
+        assert token.time == 3
+
+    with_token(act)
+
+
+def test_errors_name_operator_worker_and_time() -> None:
+    raised: list[jt.TokenError] = []
+
+    def act(worker: int) -> None:
+        if worker == 1 and not raised:
+            loot.tokens[1].downgrade(4)
+            with pytest.raises(jt.TokenError) as caught:
+                loot.tokens[1].downgrade(2)
+            raised.append(caught.value)
+
+    with stolen(workers=2) as loot:
+        loot.act = act
+        loot.run.input("in", 1).send({"time": [3], "n": [1]})
+        loot.run.run_to_rest()
+    assert (raised[0].operator, raised[0].worker, raised[0].time) == ("victim", 1, 4)
+    assert "[operator 'victim', worker 1, time 4]" in str(raised[0])
+
+
+def test_errors_that_reach_the_caller_are_located() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        token.drop()
+        token.drop()
+
+    with pytest.raises(jt.TokenError, match=r"\[operator 'acting', worker 0, time 0\]"):
+        with_token(act)
+
+
+def test_a_located_error_is_not_its_own_cause() -> None:
+    def act(token: jt.TimestampToken, output: jt.Output) -> None:
+        token.drop()
+        token.drop()
+
+    with pytest.raises(jt.TokenError) as caught:
+        with_token(act)
+    assert caught.value.__cause__ is not caught.value
+
+
+def test_located_errors_survive_pickling() -> None:
+    error = jt.TokenError("no").located(operator="mean", worker=1, time=12)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is jt.TokenError
+    assert str(again) == str(error)
+
+
+def test_tokens_mean_nothing_after_the_run() -> None:
+    with stolen() as loot:
+        pass
+    loot.tokens[0].drop()
+
+
+def test_activating_token_wakes_the_flow_from_another_thread() -> None:
+    with stolen() as loot:
+        token = loot.run_in_step(loot.tokens[0].activating)
+        loot.run.input("in").advance_to(9)
+        loot.run.run_to_rest()
+        assert loot.run.probe("after").frontier == Antichain([0])
+        assert in_thread(lambda: token.downgrade(5)) is None
+        loot.run.run_to_rest()
+        assert loot.run.probe("after").frontier == Antichain([5])
+        assert in_thread(token.drop) is None
+        loot.run.run_to_rest()
+        assert loot.run.probe("after").frontier == Antichain([9])
+
+
+def test_activating_token_is_checked_as_any_other() -> None:
+    with stolen() as loot:
+        token = loot.run_in_step(loot.tokens[0].activating)
+        token.downgrade(5)
+        with pytest.raises(jt.TokenError, match="not ≥"):
+            token.downgrade(4)
+        clone = token.clone()
+        token.drop()
+        with pytest.raises(jt.TokenError, match="dropped"):
+            token.drop()
+        loot.run.run_to_rest()
+        assert held(loot.run, "victim") == {5: 1}
+        assert isinstance(clone, jt.ActivatingToken)
+        clone.drop()
+        loot.run.finish()

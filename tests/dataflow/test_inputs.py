@@ -1,0 +1,236 @@
+"""Inputs: ways to send, records that come too late, and types that come out as they went in."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+from tests.helpers import seeded, stamped
+
+import jeton as jt
+from jeton import Antichain
+
+
+def echo(name: str = "in", time: str = "time") -> jt.Flow:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input(name, time=time).probe("seen"))
+    return flow
+
+
+TABLES: dict[str, Any] = {
+    "dict": {"time": [1, 2], "n": [10, 20]},
+    "table": pa.table({"time": [1, 2], "n": [10, 20]}),
+    "record batch": pa.record_batch({"time": [1, 2], "n": [10, 20]}),
+    "rows": [{"time": 1, "n": 10}, {"time": 2, "n": 20}],
+    "pandas": pd.DataFrame({"time": [1, 2], "n": [10, 20]}),
+    "batch": jt.Batch({"n": [10, 20]}, times=[1, 2]),
+}
+
+
+@pytest.mark.parametrize("data", TABLES.values(), ids=TABLES)
+def test_any_table_can_be_run_and_sent(data: Any) -> None:
+    assert stamped(echo().run({"in": data})["out"]) == [(1, 10), (2, 20)]
+    with echo().open() as run:
+        run.input("in").send(data)
+        assert stamped(run.finish()["out"]) == [(1, 10), (2, 20)]
+
+
+def test_keyword_columns_are_sent_at_the_input_s_time() -> None:
+    with echo().open() as run:
+        run.input("in").advance_to(4)
+        run.input("in").send(n=[1, 2])
+        run.input("in").send(n=[3], times=6)
+        run.input("in").send({"n": [4, 5]}, times=[7, 8])
+        assert stamped(run.finish()["out"]) == [(4, 1), (4, 2), (6, 3), (7, 4), (8, 5)]
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(jt.BatchError, match="cannot read records from a int"):
+        echo().run({"in": 3})
+    with pytest.raises(jt.BatchError, match=r"operator 'in'"):
+        echo().run({"in": {"time": [1, 2], "n": [1]}})
+    with pytest.raises(jt.BatchError, match="no time column 'time'"):
+        echo().run({"in": {"tme": [1], "n": [1]}})
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(jt.GraphError, match=r"no input 'inn'.*'in'"):
+        echo().run({"inn": {"time": [1], "n": [1]}})
+    with echo().open() as run:
+        with pytest.raises(jt.GraphError, match="no probe 'sen'"):
+            run.probe("sen")
+        with pytest.raises(jt.GraphError, match="no worker 1"):
+            run.input("in", worker=1)
+    flow = echo()
+    with pytest.raises(jt.GraphError, match="already"):
+        flow.input("in")
+
+
+def test_closed_input_refuses_records() -> None:
+    with echo().open() as run:
+        run.input("in").close()
+        run.input("in").close()
+        assert run.input("in").closed
+        with pytest.raises(jt.TokenError, match="closed"):
+            run.input("in").send(n=[1])
+        with pytest.raises(jt.TokenError, match="closed"):
+            run.input("in").advance_to(3)
+
+
+def with_late(time: str = "time") -> jt.Flow:
+    flow = jt.Flow("late")
+    numbers = flow.input("in", time=time)
+    flow.output("out", numbers)
+    flow.output("late", numbers.late.probe("late"))
+    return flow
+
+
+@seeded
+def test_late_records_go_to_the_late_output(seed: int | None) -> None:
+    with with_late().open(workers=2, seed=seed) as run:
+        for worker in range(2):
+            handle = run.input("in", worker)
+            handle.advance_to(5)
+            handle.send({"time": [3, 6, 4, 5], "n": [1, 2, 3, 4]})
+            assert handle.late_count == 2
+        run.run_to_rest()
+        assert run.probe("late").frontier == Antichain([5])
+        result = run.finish()
+    assert result.late == {"in": 4}
+    assert stamped(result["out"]) == [(5, 4), (5, 4), (6, 2), (6, 2)]
+    late = result["late"].to_pylist()
+    assert sorted((row["time"], row["event_time"], row["n"]) for row in late) == [
+        (5, 3, 1),
+        (5, 3, 1),
+        (5, 4, 3),
+        (5, 4, 3),
+    ]
+
+
+def test_late_records_are_counted_though_nobody_asked() -> None:
+    with echo().open() as run:
+        run.input("in").advance_to(5)
+        run.input("in").send({"time": [3, 4], "n": [1, 2]})
+        result = run.finish()
+    assert result.late == {"in": 2}
+    assert result["out"].num_rows == 0
+
+
+def test_late_records_of_an_input_whose_time_column_is_event_time() -> None:
+    with with_late(time="event_time").open() as run:
+        run.input("in").advance_to(5)
+        run.input("in").send({"event_time": [3, 6], "n": [1, 2]})
+        result = run.finish()
+    assert result.late == {"in": 1}
+    assert result["late"]["n"].to_pylist() == [1]
+    assert stamped(result["out"], time="event_time") == [(6, 2)]
+
+
+def test_late_records_keep_a_column_of_their_own_called_event_time() -> None:
+    with with_late().open() as run:
+        run.input("in").advance_to(5)
+        run.input("in").send({"time": [3], "event_time": ["a"]})
+        (row,) = run.finish()["late"].to_pylist()
+    assert "a" in row.values()
+
+
+def test_times_below_the_minimum_are_late() -> None:
+    result = with_late().run({"in": {"time": [-1, 0], "n": [1, 2]}})
+    assert result.late == {"in": 1}
+    assert stamped(result["out"]) == [(0, 2)]
+
+
+@seeded
+@pytest.mark.parametrize("workers", [1, 3])
+def test_unordered_tables_are_never_late(workers: int, seed: int | None) -> None:
+    times = [5, 1, 9, 0, 3, 7, 2, 8, 6, 4] * 3
+    result = echo().run({"in": {"time": times, "n": times}}, workers=workers, seed=seed)
+    assert result.late == {"in": 0}
+    assert stamped(result["out"]) == sorted((t, t) for t in times)
+
+
+EMPTY: dict[str, Any] = {
+    "table": pa.table({"time": pa.array([], pa.int64()), "n": pa.array([], pa.int64())}),
+    "dict": {"time": [], "n": []},
+    "numpy": {"time": np.array([], dtype=np.int64), "n": np.array([], dtype=np.int64)},
+    "pandas": pd.DataFrame({"time": pd.Series([], dtype="int64")}),
+    "rows": [],
+    "batch": jt.Batch({"n": []}, times=[]),
+}
+
+
+@pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_empty_inputs_complete(data: Any, workers: int) -> None:
+    result = echo().run({"in": data}, workers=workers)
+    assert result["out"].num_rows == 0
+    assert "time" in result["out"].column_names
+
+
+def test_inputs_that_are_not_fed_complete() -> None:
+    assert echo().run()["out"].num_rows == 0
+
+
+MOMENT = datetime(2024, 5, 1, 12, 30)
+
+TIMES: dict[str, pa.Array] = {
+    "int64": pa.array([1, 2]),
+    "int32": pa.array([1, 2], pa.int32()),
+    "uint16": pa.array([1, 2], pa.uint16()),
+    "s": pa.array([MOMENT, MOMENT.replace(hour=13)], pa.timestamp("s")),
+    "ms": pa.array([MOMENT, MOMENT.replace(hour=13)], pa.timestamp("ms")),
+    "us": pa.array([MOMENT, MOMENT.replace(hour=13)], pa.timestamp("us")),
+    "ns": pa.array([MOMENT, MOMENT.replace(hour=13)], pa.timestamp("ns")),
+    "utc": pa.array([MOMENT.replace(tzinfo=UTC)] * 2, pa.timestamp("us", "UTC")),
+    "date32": pa.array([date(2024, 5, 1), date(2024, 5, 2)], pa.date32()),
+    "date64": pa.array([date(2024, 5, 1), date(2024, 5, 2)], pa.date64()),
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_time_columns_come_out_as_the_type_they_went_in(times: pa.Array, workers: int) -> None:
+    table = pa.table({"ts": times, "n": [1, 2]})
+    out = echo(time="ts").run({"in": table}, workers=workers)["out"]
+    assert out.schema.field("ts").type == times.type
+    assert out.equals(table)
+    empty = echo(time="ts").run({"in": table.slice(0, 0)}, workers=workers)["out"]
+    assert empty.schema.field("ts").type == times.type
+
+
+def test_inputs_with_times_of_different_types_are_refused() -> None:
+    flow = jt.Flow("two clocks")
+    flow.input("a").concat(flow.input("b"))
+    with pytest.raises(jt.GraphError, match="cast them to one type"):
+        flow.run(
+            {
+                "a": pa.table({"time": TIMES["ns"], "n": [1, 2]}),
+                "b": pa.table({"time": TIMES["us"], "n": [1, 2]}),
+            }
+        )
+
+
+def test_concat_renames_the_time_column() -> None:
+    flow = jt.Flow("names")
+    flow.output("out", flow.input("a", time="ts").concat(flow.input("b", time="when")))
+    rows = {"a": {"ts": [2], "n": [1]}, "b": {"when": [1], "n": [2]}}
+    assert stamped(flow.run(rows)["out"], time="ts") == [(1, 2), (2, 1)]
+
+
+def test_unordered_input_with_a_foreign_token_raises() -> None:
+    flow = jt.Flow("unordered")
+    flow.unordered_input("a")
+    flow.unordered_input("b")
+    with flow.open() as run, pytest.raises(jt.TokenError, match="its own output only"):
+        run.input("a").session(run.input("b").token)
+
+
+def test_unordered_input_cannot_be_fed_with_a_table() -> None:
+    flow = jt.Flow("unordered")
+    flow.unordered_input("a")
+    with pytest.raises(jt.GraphError, match="unordered"):
+        flow.run({"a": {"time": [1], "n": [1]}})

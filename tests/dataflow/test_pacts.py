@@ -1,0 +1,199 @@
+"""Pacts: which worker gets which record."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.helpers import UnaryStep, consume, dropping, seeded
+
+import jeton as jt
+
+
+def arrivals(
+    table: pa.Table, pact: jt.Pact, workers: int = 3, seed: int | None = None
+) -> list[dict[str, Any]]:
+    """Each record with the worker that got it."""
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                with output.session(ref) as session:
+                    session.give(batch, worker=[info.worker] * len(batch))
+
+        return step
+
+    flow = jt.Flow("arrivals")
+    flow.output("out", flow.input("in").unary(build, pact=pact))
+    rows: list[dict[str, Any]] = flow.run({"in": table}, workers=workers, seed=seed)[
+        "out"
+    ].to_pylist()
+    return rows
+
+
+def table(**columns: Any) -> pa.Table:
+    length = len(next(iter(columns.values())))
+    return pa.table({"time": list(range(length)), **columns})
+
+
+NOW = datetime(2024, 5, 1, tzinfo=UTC)
+
+KEYS: dict[str, pa.Array] = {
+    "int": pa.array([1, 2, None, 3] * 10),
+    "int8": pa.array([1, 2, 3, None] * 10, pa.int8()),
+    "uint64": pa.array([2**64 - 1, 0, None, 5] * 10, pa.uint64()),
+    "float": pa.array([0.0, -0.0, float("nan"), None, 1.5] * 8),
+    "bool": pa.array([True, False, None] * 10),
+    "text": pa.array(["a", "b", "", None, "a longer text than eight bytes"] * 8),
+    "large text": pa.array(["a", "b", None] * 8, pa.large_string()),
+    "bytes": pa.array([b"a", b"b", None] * 8),
+    "dictionary": pa.array(["a", "b", None] * 8).dictionary_encode(),
+    "timestamp": pa.array([NOW.replace(tzinfo=None), None] * 8, pa.timestamp("us")),
+    "zoned": pa.array([NOW, None] * 8, pa.timestamp("ns", "UTC")),
+    "date": pa.array([date(2024, 5, 1), date(2024, 5, 2)] * 8),
+    "date and null": pa.array([date(2024, 5, 1), None] * 8),
+    "time": pa.array([time(12), time(13)] * 8),
+    "decimal": pa.array([Decimal("1.50"), Decimal("2.50")] * 8),
+    "decimal and null": pa.array([Decimal("1.50"), None] * 8),
+    "nulls": pa.nulls(16),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_equal_keys_meet_on_one_worker(key: pa.Array, seed: int | None) -> None:
+    got = arrivals(table(key=key), jt.Exchange("key"), seed=seed)
+    assert sorted(row["time"] for row in got) == list(range(len(key)))
+    workers = defaultdict(set)
+    for row in got:
+        value = row["key"]
+        # 0.0 and -0.0 are equal, every NaN is the same key.
+        workers["nan" if value != value else value].add(row["worker"])
+    assert all(len(owners) == 1 for owners in workers.values())
+
+
+def test_many_keys_spread_over_all_workers() -> None:
+    for column in (list(range(300)), [f"word {i}" for i in range(300)]):
+        got = arrivals(table(key=column), jt.Exchange("key"))
+        assert {row["worker"] for row in got} == {0, 1, 2}
+
+
+def test_integers_of_any_width_with_or_without_nulls_go_the_same_way() -> None:
+    def owners(column: pa.Array) -> dict[Any, int]:
+        got = arrivals(table(key=column), jt.Exchange("key"))
+        return {row["key"]: row["worker"] for row in got if row["key"] is not None}
+
+    plain = owners(pa.array(range(50)))
+    assert owners(pa.array(range(50), pa.int8())) == plain
+    assert owners(pa.array([*range(50), None])) == plain
+
+
+def test_several_columns_make_one_key() -> None:
+    a, b = [i % 5 for i in range(60)], [f"{i % 3}" for i in range(60)]
+    got = arrivals(table(a=a, b=b), jt.Exchange("a", "b"))
+    workers = defaultdict(set)
+    for row in got:
+        workers[row["a"], row["b"]].add(row["worker"])
+    assert len(workers) == 15
+    assert all(len(owners) == 1 for owners in workers.values())
+    assert {row["worker"] for row in got} == {0, 1, 2}
+
+
+def test_a_function_makes_the_key() -> None:
+    got = arrivals(table(n=list(range(40))), jt.Exchange(lambda batch: batch["n"] % 4))
+    workers = defaultdict(set)
+    for row in got:
+        workers[row["n"] % 4].add(row["worker"])
+    assert all(len(owners) == 1 for owners in workers.values())
+
+
+def test_a_function_and_a_column_make_one_key() -> None:
+    pact = jt.Exchange("w", lambda batch: batch["n"] % 2)
+    got = arrivals(table(n=list(range(40)), w=["a", "b"] * 20), pact)
+    assert len(got) == 40
+
+
+def test_a_function_that_gives_too_few_keys_is_refused() -> None:
+    with pytest.raises(jt.BatchError, match="one key for each of"):
+        arrivals(table(n=[1, 2, 3, 4]), jt.Exchange(lambda batch: np.array([1])), workers=2)
+
+
+def test_unknown_key_column_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(jt.BatchError, match="did you mean 'key'"):
+        arrivals(table(key=[1, 2]), jt.Exchange("kye"), workers=2)
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_error_in_a_pact_says_where(through: bool) -> None:
+    flow = jt.Flow("lost")
+    stream: jt.Stream = flow.input("in")
+    if through:
+        stream = stream.map(lambda batch: batch, name="before")
+    stream.unary(dropping(consume), pact=jt.Exchange("kye"), name="after")
+    with pytest.raises(jt.BatchError, match="did you mean 'key'") as caught:
+        flow.run({"in": table(key=[1, 2])}, workers=2)
+    assert caught.value.operator in ("in", "before", "after")
+
+
+def test_exchange_needs_a_key() -> None:
+    with pytest.raises(jt.GraphError, match="needs a key"):
+        jt.Exchange()
+
+
+@seeded
+def test_broadcast_gives_every_worker_every_record(seed: int | None) -> None:
+    got = arrivals(table(n=[1, 2, 3]), jt.Broadcast(), seed=seed)
+    assert sorted((row["n"], row["worker"]) for row in got) == [
+        (n, worker) for n in (1, 2, 3) for worker in range(3)
+    ]
+
+
+def test_pipeline_leaves_records_where_they_are() -> None:
+    flow = jt.Flow("stay")
+    seen: dict[int, list[int]] = {0: [], 1: []}
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _, batch in input:
+                seen[info.worker] += batch["n"].tolist()
+
+        return step
+
+    flow.input("in").unary(build, pact=jt.Pipeline())
+    with flow.open(workers=2) as run:
+        run.input("in", 0).send({"time": [0, 0], "n": [1, 2]})
+        run.input("in", 1).send({"time": [0], "n": [3]})
+        run.finish()
+    assert seen == {0: [1, 2], 1: [3]}
+
+
+@seeded
+def test_order_between_two_workers_is_kept(seed: int | None) -> None:
+    seen: list[int] = []
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _, batch in input:
+                seen.extend(batch["n"].tolist())
+
+        return step
+
+    flow = jt.Flow("order")
+    flow.input("in").unary(build, pact=jt.Exchange(lambda batch: batch["n"] * 0))
+    with flow.open(workers=2, seed=seed) as run:
+        for n in range(20):
+            run.input("in", 1).send({"time": [0], "n": [n]})
+            run.step()
+        run.finish()
+    assert seen == list(range(20))

@@ -1,0 +1,243 @@
+"""Joins by time, as-of and interval joins, against their twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jeton as jt
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+
+LEFT = pa.schema(
+    [
+        ("time", pa.int64()),
+        ("key", pa.int64()),
+        ("word", pa.string()),
+        ("value", pa.int64()),
+    ]
+)
+RIGHT = pa.schema(
+    [
+        ("time", pa.int64()),
+        ("id", pa.int32()),
+        ("word", pa.string()),
+        ("value", pa.float64()),
+        ("note", pa.string()),
+    ]
+)
+KEYS = {
+    "integers": (("key",), ("id",)),
+    "text": (("word",), ("word",)),
+    "several": (("key", "word"), ("id", "word")),
+    "none": ((), ()),
+}
+
+keys = st.one_of(st.integers(0, 3), st.sampled_from([2**30, -7]), st.none())
+words = st.one_of(st.sampled_from(["", "a", "längere Wörter"]), st.none())
+
+
+def lefts(latest: int = 40) -> st.SearchStrategy[list[Row]]:
+    row = {
+        "time": st.integers(0, latest),
+        "key": keys,
+        "word": words,
+        "value": st.one_of(st.integers(-3, 3), st.none()),
+    }
+    return st.lists(st.fixed_dictionaries(row), max_size=25)
+
+
+def rights(latest: int = 40) -> st.SearchStrategy[list[Row]]:
+    row = {
+        "time": st.integers(0, latest),
+        "id": keys,
+        "word": words,
+        "value": st.one_of(st.sampled_from([0.5, -1.0]), st.none()),
+        "note": st.one_of(st.sampled_from(["x", "y"]), st.none()),
+    }
+    return st.lists(st.fixed_dictionaries(row), max_size=25)
+
+
+Pairing = Callable[[Row, list[Row]], list[tuple[int, Row]]]
+"""From a left row and the right rows of its key to times and partners."""
+
+
+def twin(
+    left: list[Row],
+    right: list[Row],
+    key: str,
+    pairing: Pairing,
+    alone: Callable[[int], int] | None,
+) -> list[Row]:
+    """Any join, row by row; ``alone`` is when a left row without a partner is told."""
+    left_key, right_key = KEYS[key]
+    expected = []
+    for row in left:
+        mine = [row[name] for name in left_key]
+        same = [r for r in right if None not in mine and [r[n] for n in right_key] == mine]
+        found = pairing(row, same)
+        if not found and alone is not None:
+            found = [(alone(row["time"]), dict.fromkeys(RIGHT.names))]
+        for time, partner in found:
+            values = {
+                name + ("_right" if name in LEFT.names else ""): value
+                for name, value in partner.items()
+                if name not in (*right_key, "time")
+            }
+            expected.append({**row, "time": time, **values})
+    return expected
+
+
+def check(
+    join: Callable[[jt.KeyedStream, jt.KeyedStream], jt.Stream],
+    key: str,
+    left: list[Row],
+    right: list[Row],
+    schedule: Schedule,
+    expected: list[Row],
+) -> None:
+    left_key, right_key = KEYS[key]
+
+    def build(flow: jt.Flow) -> None:
+        mine = flow.input("left", schema=LEFT).key_by(*left_key)
+        others = flow.input("right", schema=RIGHT).key_by(*right_key)
+        joined = join(mine, others)
+        assert joined.schema is not None
+        names = [n for n in RIGHT.names if n not in (*right_key, "time")]
+        renamed = [n + "_right" if n in LEFT.names else n for n in names]
+        assert joined.schema.names == [*LEFT.names[1:], *renamed]
+        flow.output("out", joined)
+
+    inputs = {"left": left, "right": right}
+    found = run_twin(build, inputs, schedule, schema={"left": LEFT, "right": RIGHT})
+    assert_same(found["out"], expected)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("key", list(KEYS))
+@settings(max_examples=30)
+@given(left=lefts(8), right=rights(8), schedule=schedules())
+def test_join_equals_its_twin(
+    how: Any, key: str, left: list[Row], right: list[Row], schedule: Schedule
+) -> None:
+    def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
+        return [(row["time"], r) for r in same if r["time"] == row["time"]]
+
+    expected = twin(left, right, key, pairing, (lambda time: time) if how == "left" else None)
+    check(lambda a, b: a.join(b, how=how), key, left, right, schedule, expected)
+
+
+INTERVALS = [(0, 0), (-5, 5), (3, 9), (-9, -3), (-4, 0), (0, 2**62)]
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("key", list(KEYS))
+@settings(max_examples=40)
+@given(left=lefts(), right=rights(), schedule=schedules(), interval=st.sampled_from(INTERVALS))
+def test_interval_join_equals_its_twin(
+    how: Any,
+    key: str,
+    left: list[Row],
+    right: list[Row],
+    schedule: Schedule,
+    interval: tuple[int, int],
+) -> None:
+    lower, upper = interval
+
+    def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
+        time = row["time"]
+        return [
+            (max(time, r["time"]), r) for r in same if time + lower <= r["time"] <= time + upper
+        ]
+
+    alone = (lambda time: time + max(upper, 0)) if how == "left" else None
+    expected = twin(left, right, key, pairing, alone)
+    join = partial(jt.KeyedStream.interval_join, lower=lower, upper=upper, how=how)
+    check(join, key, left, right, schedule, expected)
+
+
+def order(row: Row) -> list[tuple[bool, Any]]:
+    """The greatest of equals: column by column, nulls least."""
+    return [(row[name] is not None, row[name]) for name in RIGHT.names]
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("key", list(KEYS))
+@settings(max_examples=40)
+@given(
+    # Close times bring many equal ones, far ones gaps: both matter here.
+    data=st.one_of(st.tuples(lefts(6), rights(6)), st.tuples(lefts(), rights())),
+    schedule=schedules(),
+    tolerance=st.sampled_from([None, 0, 3, 2**63]),
+)
+def test_asof_join_equals_its_twin(
+    how: Any,
+    key: str,
+    data: tuple[list[Row], list[Row]],
+    schedule: Schedule,
+    tolerance: int | None,
+) -> None:
+    left, right = data
+
+    def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
+        time = row["time"]
+        least = 0 if tolerance is None else time - tolerance
+        near = [r for r in same if least <= r["time"] <= time]
+        latest = max((r["time"] for r in near), default=None)
+        last = [r for r in near if r["time"] == latest]
+        return [(time, max(last, key=order))] if last else []
+
+    expected = twin(left, right, key, pairing, (lambda time: time) if how == "left" else None)
+    join = partial(jt.KeyedStream.asof_join, tolerance=tolerance, how=how)
+    check(join, key, left, right, schedule, expected)
+
+
+@settings(max_examples=30)
+@given(left=lefts(4), right=rights(4), schedule=schedules(), how=st.sampled_from(["inner", "left"]))
+def test_join_in_a_loop_equals_its_twin(
+    left: list[Row], right: list[Row], schedule: Schedule, how: Any
+) -> None:
+    """Each round, those records of both sides meet that have counted down to it."""
+    left = [row | {"value": (row["value"] or 0) % 3} for row in left]
+    right = [row | {"value": abs(row["value"] or 0.0)} for row in right]
+
+    def build(flow: jt.Flow) -> None:
+        loop = flow.loop("rounds")
+
+        def around(stream: jt.Stream) -> jt.Stream:
+            again = loop.feedback(schema=stream.schema)
+            whole = stream.enter(loop).concat(again.stream)
+            going = whole.filter(lambda batch: batch["value"] > 0)
+            again.connect(going.with_columns(value=lambda batch: batch["value"] - 1))
+            return whole
+
+        mine = around(flow.input("left", schema=LEFT))
+        others = around(flow.input("right", schema=RIGHT))
+        joined = mine.key_by("key").join(others.key_by("id"), how=how)
+        flow.output("out", joined.leave())
+
+    expected = []
+    for number in range(4):
+        mine = [row | {"value": row["value"] - number} for row in left if row["value"] >= number]
+        others = [
+            row | {"value": row["value"] - number}
+            for row in right
+            if number == 0 or row["value"] > number - 1
+        ]
+
+        def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
+            return [(row["time"], r) for r in same if r["time"] == row["time"]]
+
+        alone = (lambda time: time) if how == "left" else None
+        expected += twin(mine, others, "integers", pairing, alone)
+    inputs = {"left": left, "right": right}
+    # A snapshot needs loops at rest, so that there is nothing to go on from in the middle of one.
+    schedule = replace(schedule, restart=None)
+    found = run_twin(build, inputs, schedule, schema={"left": LEFT, "right": RIGHT})
+    assert_same(found["out"], expected)

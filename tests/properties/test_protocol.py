@@ -1,0 +1,229 @@
+"""The broadcast protocol as a small state machine: perform, seal, receive.
+
+Workers do legal things only, and hear of each other late and in any interleaving. Whatever they
+have heard, no frontier that they show is ahead of the truth, and none ever goes back; once they
+have heard all, every frontier is exact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tests.properties import oracle
+from tests.properties.generators import add, flat_graphs, flow_graphs, later_times, patience
+
+from jeton.progress.graph import ProgressGraph
+from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
+from jeton.progress.tracker import Tracker
+
+Pointstamp = tuple[int, Any]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+class Party:
+    """One worker: what it holds, what has been sent to it, and its view of progress."""
+
+    def __init__(self, graph: ProgressGraph, index: int, workers: int) -> None:
+        with patience():
+            self.tracker = Tracker(graph, workers)
+        self.outbox = Outbox(index)
+        self.inbox = Inbox(workers)
+        self.tokens: list[Pointstamp] = [(at, graph.kinds[at].minimum) for at in graph.sources()]
+        self.messages: list[Pointstamp] = []
+        self.due: dict[int, deque[ProgressBatch]] = {}
+        """Batches that others have sealed and this one has not received."""
+        self.shown = [self.tracker.least(at) for at in graph.locations]
+        """The frontiers as they were last looked at."""
+
+    def receive(self, batch: ProgressBatch) -> None:
+        self.inbox.accept(batch)
+        with patience():
+            self.tracker.apply(batch.changes)
+
+
+class World:
+    """All workers, what is under way between them, and the true pointstamps."""
+
+    def __init__(self, graph: ProgressGraph, workers: int, draw: Draw) -> None:
+        self.graph = graph
+        self.draw = draw
+        self.parties = [Party(graph, index, workers) for index in range(workers)]
+        self.truth: dict[Pointstamp, int] = {}
+        for party in self.parties:
+            add(self.truth, ((token, 1) for token in party.tokens))
+            # With all initial tokens held, no frontier would move for long.
+            keep = draw(st.sampled_from([None, *party.tokens]))
+            for token in [token for token in party.tokens if token != keep]:
+                self.drop(party, token)
+
+    # What an operator may do. Each adds to the worker's outbox and to the truth, nothing else.
+
+    def change(self, party: Party, at: int, time: Any, delta: int) -> None:
+        party.outbox.add(at, time, delta)
+        add(self.truth, [((at, time), delta)])
+
+    def take(self, party: Party, token: Pointstamp) -> None:
+        party.tokens.append(token)
+        self.change(party, *token, +1)
+
+    def drop(self, party: Party, token: Pointstamp) -> None:
+        party.tokens.remove(token)
+        self.change(party, *token, -1)
+
+    def send(self, party: Party, right: Pointstamp) -> None:
+        """Send under a token, or under what came with a message, to any workers."""
+        source, time = right
+        for step in self.graph.steps[source]:
+            arrives = step.summary.apply(time)
+            if arrives is not None:
+                for to in self.draw(st.lists(st.sampled_from(self.parties), max_size=2)):
+                    to.messages.append((step.to, arrives))
+                    self.change(party, step.to, arrives, +1)
+
+    def rights(self, message: Pointstamp) -> list[Pointstamp]:
+        """The outputs to which a message gives a right, and from which time on."""
+        at, time = message
+        reached = [(step.to, step.summary.apply(time)) for step in self.graph.steps[at]]
+        return [(to, later) for to, later in reached if later is not None]
+
+    def later(self, right: Pointstamp) -> Pointstamp:
+        at, time = right
+        return at, self.draw(later_times(self.graph.kinds[at], time))
+
+    def use(self, party: Party, rights: list[Pointstamp]) -> None:
+        """Send, or retain, under some of the rights that came with a message."""
+        for right in self.draw(st.lists(st.sampled_from(rights), max_size=2)) if rights else []:
+            later = self.later(right)
+            if self.draw(st.booleans()):
+                self.take(party, later)
+            else:
+                self.send(party, later)
+
+    # Steps
+
+    def consume(self) -> None:
+        """One invocation takes messages and answers some of them, now or later."""
+        party = self.some_with("messages")
+        for _ in range(self.draw(st.integers(1, min(2, len(party.messages))))):
+            message = party.messages.pop(self.draw(st.integers(0, len(party.messages) - 1)))
+            self.change(party, *message, -1)
+            self.use(party, self.rights(message))
+
+    def speak(self) -> None:
+        """One invocation uses tokens that it holds: sends, clones, downgrades, drops."""
+        party = self.some_with("tokens")
+        acts = st.sampled_from(["send", "clone", "downgrade", "drop"])
+        for act in self.draw(st.lists(acts, min_size=1, max_size=3)):
+            if not party.tokens:
+                break
+            token = self.draw(st.sampled_from(party.tokens))
+            if act == "send":
+                self.send(party, self.later(token))
+            elif act == "clone":
+                self.take(party, token)
+            else:
+                self.drop(party, token)
+                if act == "downgrade":
+                    self.take(party, self.later(token))
+
+    def seal(self) -> None:
+        """Some worker tells what it has done; it knows at once, the others later."""
+        self.tell(self.draw(st.sampled_from(self.parties)))
+
+    def receive(self) -> None:
+        """Some worker hears some of what another has told it, in order."""
+        party = self.some_with("due")
+        sender = self.draw(st.sampled_from(sorted(party.due)))
+        for _ in range(self.draw(st.integers(1, len(party.due[sender])))):
+            self.hear(party, sender)
+
+    def step(self) -> None:
+        """Do one thing that can be done."""
+        possible = [self.seal]
+        possible += [self.speak] * any(party.tokens for party in self.parties)
+        possible += [self.consume] * any(party.messages for party in self.parties)
+        possible += [self.receive] * any(party.due for party in self.parties)
+        self.draw(st.sampled_from(possible[::-1]))()
+
+    def some_with(self, what: str) -> Party:
+        having = [party for party in self.parties if getattr(party, what)]
+        party: Party = self.draw(st.sampled_from(having))
+        return party
+
+    def tell(self, party: Party) -> None:
+        batch = party.outbox.seal()
+        if batch is not None:
+            party.receive(batch)
+            for other in self.parties:
+                if other is not party:
+                    other.due.setdefault(batch.worker, deque()).append(batch)
+
+    def hear(self, party: Party, sender: int) -> None:
+        party.receive(party.due[sender].popleft())
+        if not party.due[sender]:
+            del party.due[sender]
+
+    def finish(self) -> None:
+        """Whatever is held or under way is given up."""
+        for party in self.parties:
+            for message in party.messages:
+                self.change(party, *message, -1)
+            party.messages.clear()
+            for token in list(party.tokens):
+                self.drop(party, token)
+
+    def tell_and_hear_all(self) -> None:
+        for party in self.parties:
+            self.tell(party)
+        for party in self.parties:
+            for sender in sorted(party.due):
+                while sender in party.due:
+                    self.hear(party, sender)
+
+    # What must hold
+
+    def assert_nobody_is_ahead(self) -> None:
+        """No frontier is ahead of the truth, nor behind what it was before."""
+        true = oracle.frontiers(self.graph, self.truth)
+        for party in self.parties:
+            for at in self.graph.locations:
+                before, shown = party.shown[at], party.tracker.least(at)
+                assert all(any(s <= t for s in shown) for t in true[at]), self.graph.describe(at)
+                assert all(any(b <= s for b in before) for s in shown), self.graph.describe(at)
+                party.shown[at] = shown
+
+    def assert_all_know(self) -> None:
+        true = oracle.frontiers(self.graph, self.truth)
+        for party in self.parties:
+            assert [set(party.tracker.least(at)) for at in self.graph.locations] == true
+            assert party.tracker.pointstamps() == self.truth
+
+
+def play(graph: ProgressGraph, workers: int, steps: int, draw: Draw) -> None:
+    world = World(graph, workers, draw)
+    for _ in range(steps):
+        world.step()
+        world.assert_nobody_is_ahead()
+    world.tell_and_hear_all()
+    world.assert_all_know()
+    world.finish()
+    world.assert_nobody_is_ahead()
+    world.tell_and_hear_all()
+    world.assert_all_know()
+    assert not world.truth
+    assert all(party.tracker.is_complete for party in world.parties)
+
+
+@given(flat_graphs(), st.integers(1, 5), st.integers(5, 40), st.data())
+def test_flat_graphs(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
+    play(graph, workers, steps, data.draw)
+
+
+@given(flow_graphs(), st.integers(1, 5), st.integers(5, 40), st.data())
+def test_nested_loops(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
+    assume(not oracle.has_still_cycle(graph))
+    play(graph, workers, steps, data.draw)
