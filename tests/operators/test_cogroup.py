@@ -113,7 +113,7 @@ def test_a_declared_schema_holds() -> None:
 def test_what_is_no_row_is_refused() -> None:
     flow = jt.Flow("refused")
     left, right = flow.input("left"), flow.input("right")
-    made = left.key_by("key").cogroup(right.key_by("key"), lambda *_: "text")
+    made = left.key_by("key").cogroup(right.key_by("key"), lambda *_: "text")  # type: ignore[arg-type]
     flow.output("out", made)
-    with pytest.raises(jt.OperatorFailed, match="must return rows or columns, not str"):
+    with pytest.raises(jt.BatchError, match="must return rows or columns, not str"):
         flow.run({"left": {"time": [0], "key": [1]}, "right": {"time": [0], "key": [1]}})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
 from jeton.core.summaries import IDENTITY, Summary
-from jeton.core.times import Time, TimeKind
+from jeton.core.times import END_OF_TIME, Time, TimeKind
 
 Changes: TypeAlias = tuple[tuple[Time, int], ...]
 
@@ -72,6 +72,10 @@ class Bookkeeping:
         """Add several changes."""
         for time, delta in changes:
             self.record(time, delta)
+
+    def is_plain(self, time: int) -> bool:
+        """Whether an integer is a time here, without any further check."""
+        return self.kind.integers and time <= END_OF_TIME
 
     def drain(self) -> dict[Time, int]:
         """Take the net changes out."""

@@ -136,6 +136,17 @@ def sort_key(time: Time) -> Any:
     return time if type(time) is int else time.sort_key()
 
 
+def nested_key(time: Time) -> Any:
+    """A sort key that also compares times of a scope with those of loops inside it.
+
+    Coordinates that both have are compared, outermost first.
+
+    >>> sorted([Product(1, 2), 1, Product(0, 5)], key=nested_key)
+    [Product(0, 5), 1, Product(1, 2)]
+    """
+    return time.sort_key() if isinstance(time, Product) else (sort_key(time),)
+
+
 class TimeKind(ABC):
     """The kind of time that a scope uses: its minimum, and what counts as one of its times."""
 
@@ -143,6 +154,8 @@ class TimeKind(ABC):
     """Whether any two times are comparable."""
     depth: int
     """How many loops are around: the number of coordinates less one."""
+    integers = False
+    """Whether times are plain Python integers."""
 
     @property
     @abstractmethod
@@ -167,6 +180,7 @@ class IntegerTimes(TimeKind):
 
     total = True
     depth = 0
+    integers = True
 
     def __init__(self, minimum: int = 0) -> None:
         if not -END_OF_TIME <= minimum < END_OF_TIME:

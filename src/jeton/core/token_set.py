@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from jeton.core.errors import TokenError
@@ -27,6 +28,8 @@ class TokenSet:
         """Take ``token`` over: keep it if it adds a right, drop it if not; tells which."""
         if token.dropped:
             raise TokenError(f"{token!r} cannot be inserted: it has been dropped")
+        if any(held is token for held in self._tokens):
+            return False
         for held in self._tokens:
             if held._book is not token._book:
                 raise TokenError(f"{token!r} cannot join tokens for {held._book!r}")
@@ -54,10 +57,11 @@ class TokenSet:
     def downgrade(self, frontier: Iterable[Time]) -> None:
         """Hold exactly the times of ``frontier`` from now on; an empty one releases all."""
         times = list(frontier)
+        caller = sys._getframe(1)
         new: list[TimestampToken] = []
         try:
             for time in times:
-                token = self.token_for(time).clone()
+                token = self.token_for(time)._clone(caller)
                 new.append(token)
                 token.downgrade(time)
         except TokenError:

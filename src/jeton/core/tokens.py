@@ -57,13 +57,17 @@ class TimestampToken:
 
     def clone(self) -> Self:
         """Another token at the same time on the same output."""
+        return self._clone(sys._getframe(1))
+
+    def _clone(self, frame: FrameType) -> Self:
+        """A clone that is reported as made where ``frame`` is, should it leak."""
         self._require_usable("cloned")
         self._record(((self._time, +1),))
-        return _make(type(self), self._book, self._time, sys._getframe(1))
+        return _make(type(self), self._book, self._time, frame)
 
     def downgrade(self, time: Time) -> None:
         """Move this token on to a later time, giving up the right to send before it."""
-        if type(time) is not int:
+        if type(time) is not int or not self._book.is_plain(time):
             time = self._book.kind.check(time)
         self._require_unlocked("downgraded")
         old = self._time
@@ -85,22 +89,20 @@ class TimestampToken:
         This token counts as given up; the new one stands in its place.
         """
         self._require_unlocked("made activating")
+        self._require_present()
         made = _make(ActivatingToken, self._book, self._time, sys._getframe(1))
         self._sessions = _DROPPED
         return made
 
     def _record(self, changes: tuple[tuple[Time, int], ...]) -> None:
-        book = self._book
-        if not book.owner.present and not book.owner.closed:
-            raise self._misuse(
-                "was used outside its worker's step: use token.activating() for tokens that leave"
-            )
+        self._require_present()
         for time, delta in changes:
-            book.record(time, delta)
+            self._book.record(time, delta)
 
     def _admit(self, book: Bookkeeping, time: Time | None) -> Time:
         """The time of a session on ``book`` at ``time`` (default: the token's), or an error."""
         self._require_usable("used")
+        self._require_present()
         if book is not self._book:
             raise self._misuse(f"was used on {book!r}: a token is good for its own output only")
         if time is None:
@@ -114,6 +116,14 @@ class TimestampToken:
 
     def _unlock(self) -> None:
         self._sessions -= 1
+
+    def _require_present(self) -> None:
+        """Refuse use from outside the worker's step; after the run nothing matters any more."""
+        owner = self._book.owner
+        if not owner.present and not owner.closed:
+            raise self._misuse(
+                "was used outside its worker's step: use token.activating() for tokens that leave"
+            )
 
     def _require_usable(self, act: str) -> None:
         if self._sessions == _DROPPED:
@@ -176,6 +186,9 @@ class ActivatingToken(TimestampToken):
     def _record(self, changes: tuple[tuple[Time, int], ...]) -> None:
         self._book.owner.from_outside(self._book, changes)
 
+    def _require_present(self) -> None:
+        """May be used anywhere."""
+
 
 class TokenRef:
     """The right that comes with a message, good for this step of the loop only.
@@ -199,9 +212,10 @@ class TokenRef:
     def retain(self, time: Time | None = None, *, output: int = 0) -> TimestampToken:
         """A token for ``output`` at ``time`` (default: the reference's own time)."""
         connection = self._connection(output)
+        self._require_present(connection.book)
         if time is None:
             time = self._time
-        elif type(time) is not int:
+        elif type(time) is not int or not connection.book.is_plain(time):
             time = connection.book.kind.check(time)
         if not connection.allows(self._time, time):
             raise self._misuse(
@@ -224,6 +238,7 @@ class TokenRef:
                 break
         else:
             raise self._misuse(book, f"gives no right to {book!r}: its input does not lead there")
+        self._require_present(book)
         if time is None:
             time = connection.least(self._time)
             if time is None:
@@ -251,6 +266,10 @@ class TokenRef:
                 "a message here gives no right to speak there"
             )
         return connection
+
+    def _require_present(self, book: Bookkeeping) -> None:
+        if not book.owner.present:
+            raise self._misuse(book, "was used outside its worker's step: retain it there")
 
     def _require_live(self) -> None:
         if not self._live:

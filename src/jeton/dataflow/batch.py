@@ -87,6 +87,11 @@ class Batch:
         ('word',)
         """
         names = data.schema.names
+        if data.num_rows == 0:
+            # Arrow cannot tell the type of no values: an empty table has times of any kind.
+            return cls(
+                {n: data.column(n) for n in names if n != time}, [], time_name=time, kind=kind
+            )
         if time not in names:
             raise MissingColumn(missing(time, tuple(names), "time column"))
         stamps = as_column(data.column(time))
@@ -105,8 +110,7 @@ class Batch:
         >>> Batch({"word": ["a"]}, times=[3]).to_arrow().to_pylist()
         [{'time': 3, 'word': 'a'}]
         """
-        times = self.times if self.times.ndim == 1 else self.times.tolist()
-        arrays = {self.time_name: pa.array(times)}
+        arrays = {self.time_name: time_columns.to_arrow(self.times)}
         arrays |= {name: cols.to_arrow(column) for name, column in self.columns.items()}
         return pa.table(arrays)
 

@@ -9,14 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.core.errors import GraphError, SnapshotError, TimeError, TokenError
+from jeton.core.errors import (
+    GraphError,
+    JetonError,
+    OperatorFailed,
+    SnapshotError,
+    TimeError,
+    TokenError,
+)
 from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.pacts import BINS
 from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import Output, Session
+from jeton.dataflow.ports import Output, Session, is_single
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
@@ -27,7 +34,10 @@ if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
 
 EVENT_TIME = "event_time"
-"""The column of a late output that keeps the time at which a late record should have come."""
+"""The column of a late output that keeps the time at which a late record should have come.
+
+If records have a column of that name already, an underscore is added.
+"""
 
 
 class InputStream(Stream):
@@ -201,7 +211,7 @@ class InputHandle:
         if columns:
             data = {**(data or {}), **columns}
         if isinstance(data, Mapping):
-            data = dict(data)
+            data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
@@ -228,9 +238,13 @@ class InputHandle:
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
-            claimed = behind.times if behind.times.ndim == 1 else behind.times.tolist()
-            aside = behind.with_columns({EVENT_TIME: claimed}).at(floor[late], self._time)
-            self._outputs[1].send(self._time, aside)
+            name = EVENT_TIME
+            while name in behind:
+                name += "_"
+            claimed = {name: time_columns.to_arrow(behind.times)}
+            self._outputs[1].send(
+                self._time, behind.with_columns(claimed).at(floor[late], self._time)
+            )
         return batch.filter(~late)
 
     def _require_open(self) -> None:
@@ -287,7 +301,19 @@ class PostedOutput(Output):
 
     def send(self, time: Time, batch: Batch) -> None:
         """Have the worker send a batch."""
-        self._post(lambda: self._real.send(time, batch))
+
+        def act() -> None:
+            try:
+                self._real.send(time, batch)
+            except JetonError as error:
+                error.located(operator=self.book.operator, time=time)
+                raise
+            except Exception as error:
+                text = f"{type(error).__name__} while sending from it: {error}"
+                failed = OperatorFailed(text).located(operator=self.book.operator, time=time)
+                raise failed from error
+
+        self._post(act)
 
     def add_row(self, session_time: Time, time: Time, values: Mapping[str, Any]) -> None:
         """Send a single row at once: there is no end of an invocation to wait for."""

@@ -43,19 +43,30 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
         return mixed
     if pa.types.is_dictionary(column.type):
         return _hash_column(column.dictionary_decode(), start)
-    if _is_text(column.type):
-        hashes = _hash_text(column, start)
-    elif column.null_count == len(column):
-        hashes = np.empty(len(column), dtype=np.uint64)
-    else:
-        filled = column.fill_null(_zero(column.type)) if column.null_count else column
-        if pa.types.is_decimal(column.type) or pa.types.is_nested(column.type):
-            hashes = _hash_text(pc.cast(filled, pa.string()), start)
-        else:
-            hashes = _mix(plain(_as_words(filled.to_numpy(zero_copy_only=False))), start)
-    if column.null_count:
-        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL ^ start
+    if not column.null_count:
+        return _hash_values(column, start)
+    hashes = np.full(len(column), _NULL ^ start, dtype=np.uint64)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if valid.any():
+        hashes[valid] = _hash_values(column.drop_null(), start)
     return hashes
+
+
+def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
+    """Hashes of an Arrow array without nulls."""
+    kind = column.type
+    if _is_text(kind):
+        return _hash_text(column, start)
+    if pa.types.is_decimal(kind):
+        return _hash_text(pc.cast(column, pa.string()), start)
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.int64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise BatchError(f"values of type {kind} cannot be keys")
+    mixed: Hashes = _mix(plain(_as_words(column.to_numpy(zero_copy_only=False))), start)
+    return mixed
 
 
 def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
@@ -83,10 +94,6 @@ def _is_text(kind: pa.DataType) -> bool:
         or pa.types.is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
-
-
-def _zero(kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(0, pa.int64()).cast(kind)
 
 
 def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:

@@ -15,8 +15,9 @@ from jeton.core.errors import BatchError, TokenError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch
+from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.columns import Column, as_column
+from jeton.dataflow.time_columns import Times
 
 Message = tuple[Time, Batch]
 """A batch, and a lower bound of its records' times: what is counted while it is under way."""
@@ -35,6 +36,19 @@ class InputSide(Protocol):
         ...
 
 
+class Moment:
+    """The time that an operator is busy with: for errors, and to see whether it took anything."""
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time: Time | None = None
+
+    def begin(self) -> None:
+        """Nothing has been taken yet."""
+        self.time = None
+
+
 class Input:
     """Messages that have arrived, and the frontier of what may still come.
 
@@ -42,18 +56,23 @@ class Input:
     the loop. What is left in the input when the operator yields is offered again.
     """
 
-    __slots__ = ("_connections", "_queue", "_side", "at", "kind", "location")
+    __slots__ = ("_connections", "_live", "_moment", "_queue", "_side", "kind", "location")
 
     def __init__(
-        self, side: InputSide, location: int, kind: TimeKind, connections: list[Connection | None]
+        self,
+        side: InputSide,
+        location: int,
+        kind: TimeKind,
+        connections: list[Connection | None],
+        moment: Moment,
     ) -> None:
         self._side = side
         self._queue: deque[Message] = deque()
         self._connections = connections
+        self._moment = moment
+        self._live: TokenRef | None = None
         self.location = location
         self.kind = kind
-        self.at: Time | None = None
-        """The time of the message taken last, for errors."""
 
     @property
     def frontier(self) -> Antichain:
@@ -64,26 +83,44 @@ class Input:
         """Take the messages that are there now, each with a reference for this step."""
         queue, consumed, location = self._queue, self._side.consumed, self.location
         for _ in range(len(queue)):
+            if not queue:
+                return
             time, batch = queue.popleft()
-            self.at = time
+            self._moment.time = time
             consumed(location, time, -1)
-            ref = TokenRef(self._connections, time)
+            ref = self._live = TokenRef(self._connections, time)
             try:
                 yield ref, batch
             finally:
                 ref.expire()
 
     def by_time(self) -> Iterator[tuple[TokenRef, Batch]]:
-        """The same, but each step has records of one exact time, as in the paper."""
+        """The same, but each step has records of one exact time, as in the paper.
+
+        Leaving the loop early puts the times that are left back.
+        """
         for whole, batch in self:
-            for time, part in batch.by_time():
-                whole.time  # noqa: B018 - raises if the loop was left and resumed
-                self.at = time
-                ref = TokenRef(self._connections, time)
-                try:
-                    yield ref, part
-                finally:
-                    ref.expire()
+            stamp = whole.time
+            parts = deque(batch.by_time())
+            try:
+                while parts:
+                    time, part = parts.popleft()
+                    self._moment.time = time
+                    ref = self._live = TokenRef(self._connections, time)
+                    try:
+                        yield ref, part
+                    finally:
+                        ref.expire()
+            finally:
+                if parts:
+                    self._side.consumed(self.location, stamp, +1)
+                    self._queue.appendleft((stamp, concat([part for _, part in parts])))
+
+    def end(self) -> None:
+        """The invocation is over: a reference that its loop left hanging is good no more."""
+        if self._live is not None:
+            self._live.expire()
+            self._live = None
 
     def deliver(self, time: Time, batch: Batch) -> None:
         """A message arrives: the worker calls this."""
@@ -207,13 +244,11 @@ class Session:
                 self._send(data)
                 return
             if times is not None:
-                data = data.at(time_columns.as_times(self._output.kind, times))
-            if columns:
-                data = data.with_columns(columns)
-            self._send(data)
+                data = data.at(self._stamps(times, len(data)))
+            self._send(data.with_columns(_spread(columns, len(data))))
             return
         values = {**(data or {}), **columns}
-        single = [name for name, value in values.items() if _is_single(value)]
+        single = [name for name, value in values.items() if is_single(value)]
         if len(single) == len(values):
             self._give_row(values, times)
         else:
@@ -235,15 +270,19 @@ class Session:
         length = next(iter(lengths.values()))
         if any(other != length for other in lengths.values()):
             raise BatchError(f"columns of unequal lengths: {lengths}")
-        for name in single:
-            columns[name] = as_column([values[name]] * length)
-        if times is None:
-            stamps = time_columns.constant(output.kind, self.time, length)
-        elif isinstance(times, int | tuple):
-            stamps = time_columns.constant(output.kind, output.kind.check(times), length)
-        else:
-            stamps = times
+        columns |= _spread({name: values[name] for name in single}, length)
+        stamps = self._stamps(self.time if times is None else times, length)
         self._send(Batch(columns, stamps, time_name=output.time_name, kind=output.kind))
+
+    def _stamps(self, times: Any, length: int) -> Times:
+        """Times for records: one for all, or one for each."""
+        kind = self._output.kind
+        if is_single(times) or isinstance(times, tuple):
+            return time_columns.constant(kind, kind.check(times), length)
+        stamps = time_columns.as_times(kind, times)
+        if len(stamps) != length:
+            raise BatchError(f"there are {len(stamps)} times for {length} records")
+        return stamps
 
     def _send(self, batch: Batch) -> None:
         output = self._output
@@ -264,6 +303,7 @@ class Session:
         ).located(operator=book.operator, worker=book.owner.index, time=self.time)
 
     def __enter__(self) -> Session:
+        self._right._admit(self._output.book, self.time)
         self._right._lock()
         return self
 
@@ -277,7 +317,15 @@ class Session:
         self._right._unlock()
 
 
-def _is_single(value: Any) -> bool:
+def _spread(values: Mapping[str, Any], length: int) -> dict[str, Column]:
+    """Columns as they are, and plain values once for each record."""
+    return {
+        name: as_column([value] * length if is_single(value) else value)
+        for name, value in values.items()
+    }
+
+
+def is_single(value: Any) -> bool:
     """Whether a value stands for one record rather than being a column."""
     return isinstance(value, str | bytes | int | float | bool | np.generic) or not hasattr(
         value, "__len__"

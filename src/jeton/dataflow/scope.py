@@ -125,8 +125,14 @@ class Scope:
     def unique_name(self, name: str) -> str:
         """A full name for an operator: the scopes' names, its own, and a number if taken."""
         name = self._unique(name)
-        inside = self.path.split(".", 1)
-        return f"{inside[1]}.{name}" if len(inside) > 1 else name
+        return name if self.parent is None else f"{self._inner_path}.{name}"
+
+    @property
+    def _inner_path(self) -> str:
+        """The path without the flow's own name."""
+        if self.parent is None or self.parent.parent is None:
+            return self.name
+        return f"{self.parent._inner_path}.{self.name}"
 
     def _unique(self, name: str) -> str:
         taken = self._names.get(name, 0)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.errors import TimeError
@@ -123,6 +124,17 @@ def apply(times: Times, summary: Summary) -> Times:
             raise TimeError(f"{summary!r} takes the time {time} past the end of time")
         result[index] = later
     return result
+
+
+def to_arrow(times: Times) -> pa.Array:
+    """Times as an Arrow array: integers, lists of coordinates, or the text of the user's own.
+
+    >>> to_arrow(np.array([[1, 2]])).to_pylist()
+    [[1, 2]]
+    """
+    if times.dtype == object:
+        return pa.array([str(time) for time in times], pa.string())
+    return pa.array(times if times.ndim == 1 else times.tolist())
 
 
 def enter(times: Times) -> Times:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jeton.core.times import sort_key
+from jeton.core.times import nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 
@@ -19,7 +19,7 @@ def holders(graph: ProgressGraph, pointstamps: Mapping[Pointstamp, int]) -> list
     """
     lines = []
     for (location, time), count in sorted(
-        pointstamps.items(), key=lambda item: (_key(item[0][1]), item[0][0])
+        pointstamps.items(), key=lambda item: (nested_key(item[0][1]), item[0][0])
     ):
         if count <= 0:
             continue
@@ -31,8 +31,3 @@ def holders(graph: ProgressGraph, pointstamps: Mapping[Pointstamp, int]) -> list
             are = "are" if count > 1 else "is"
             lines.append(f"{count} message{plural} at {time} {are} under way to {node.name!r}")
     return lines
-
-
-def _key(time: object) -> object:
-    key = sort_key(time)
-    return key if isinstance(key, tuple) else (key,)

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from jeton.core.antichain import Antichain
-from jeton.core.times import Product, sort_key
+from jeton.core.times import nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 
@@ -27,7 +27,9 @@ def frontiers(graph: ProgressGraph, pointstamps: Mapping[Pointstamp, int]) -> li
     """
     found = [Antichain() for _ in graph.locations]
     tie = count()
-    work = [(_key(time), next(tie), at, time) for (at, time), n in pointstamps.items() if n > 0]
+    work = [
+        (nested_key(time), next(tie), at, time) for (at, time), n in pointstamps.items() if n > 0
+    ]
     heapify(work)
     while work:
         _, _, at, time = heappop(work)
@@ -35,9 +37,5 @@ def frontiers(graph: ProgressGraph, pointstamps: Mapping[Pointstamp, int]) -> li
             for step in graph.steps[at]:
                 later = step.summary.apply(time)
                 if later is not None:
-                    heappush(work, (_key(later), next(tie), step.to, later))
+                    heappush(work, (nested_key(later), next(tie), step.to, later))
     return found
-
-
-def _key(time: object) -> object:
-    return time.sort_key() if isinstance(time, Product) else (sort_key(time),)

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from jeton.core.antichain import Antichain
-from jeton.core.times import IntegerTimes, Product, Time, sort_key
+from jeton.core.times import IntegerTimes, Time, nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.segments import PartialSegment, Segment, TotalSegment, lay_out
 
@@ -53,7 +53,7 @@ class Tracker:
             TotalSegment() if total else PartialSegment() for total in layout.total
         ]
         plain = all(isinstance(kind, IntegerTimes) for kind in graph.kinds)
-        self._key: Callable[[Time], Any] = _same if plain else _nested_key
+        self._key: Callable[[Time], Any] = _same if plain else nested_key
         minimum = ((at, graph.kinds[at].minimum) for at in graph.sources())
         self.apply((pointstamp, workers) for pointstamp in minimum)
 
@@ -129,8 +129,3 @@ class Tracker:
 
 def _same(time: Time) -> Any:
     return time
-
-
-def _nested_key(time: Time) -> Any:
-    """Keys that compare across scopes: the coordinates that both have, outermost first."""
-    return time.sort_key() if isinstance(time, Product) else (sort_key(time),)

@@ -74,6 +74,7 @@ class Run:
         self.now = 0.0
         """The simulated clock, in seconds: it jumps when there is nothing else to do."""
         self.steps = 0
+        self._failure: Exception | None = None
         self._random = None if seed is None else Random(seed)
         self._feeds: list[Iterator[None]] = []
         self._woken = Condition()
@@ -122,12 +123,24 @@ class Run:
     # Driving
 
     def step(self) -> bool:
-        """Do one thing: deliver, feed, or let a worker step. Tells whether there was any."""
-        did = self._step_in_order() if self._random is None else self._step_at_random(self._random)
-        if did:
-            self.steps += 1
-            if self.checker is not None:
+        """Do one thing: deliver, feed, or let a worker step. Tells whether there was any.
+
+        After a failure nothing can be done any more, and the same error is raised again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            did = (
+                self._step_in_order()
+                if self._random is None
+                else self._step_at_random(self._random)
+            )
+            if did and self.checker is not None:
                 self.checker.check()
+        except Exception as error:
+            self._failure = error
+            raise
+        self.steps += did
         return did
 
     def run_to_rest(self) -> None:
@@ -257,11 +270,21 @@ class Run:
         if isinstance(data, Batch):
             return data.named(operator.time_name)
         try:
+            if not operator.kind.integers and isinstance(data, Mapping):
+                # Times of the user's own are no values of Arrow's.
+                values = dict(data)
+                times = values.pop(operator.time_name, [])
+                return Batch(values, times, time_name=operator.time_name, kind=operator.kind)
             table = as_table(data)
             batch = Batch.from_arrow(table, time=operator.time_name, kind=operator.kind)
         except JetonError as error:
-            raise error.located(operator=name) from error
+            error.located(operator=name)
+            raise
+        if operator.time_name not in table.column_names:
+            return batch
         kind = table.schema.field(operator.time_name).type
+        if pa.types.is_null(kind):
+            return batch
         if self._time_type is None:
             self._time_type = kind
         elif self._time_type != kind:

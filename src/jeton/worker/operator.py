@@ -9,7 +9,7 @@ from typing import Any
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
-from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.ports import Input, Moment, Output
 from jeton.dataflow.state.snapshot import Stateful
 
 
@@ -21,6 +21,7 @@ class Operator:
     inputs: list[Input]
     outputs: list[Output]
     books: list[Bookkeeping]
+    moment: Moment
     step: Step | None = None
     kept: dict[str, Stateful] = field(default_factory=dict)
     """What it keeps from one invocation to the next, as far as snapshots know."""
@@ -42,14 +43,6 @@ class Operator:
                 if book.held > 0:
                     return True
         return notify == "always"
-
-    @property
-    def at(self) -> Time | None:
-        """The time that it was busy with, for errors."""
-        for port in self.inputs:
-            if port.at is not None:
-                return port.at
-        return None
 
     def has_input(self) -> bool:
         """Whether messages wait."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan
-from jeton.dataflow.ports import Edge, Input, Output
+from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
@@ -94,15 +94,17 @@ class Worker:
             for output, location in enumerate(node.outputs)
         ]
         inputs = []
+        moment = Moment()
         for location, row in zip(node.inputs, node.summaries, strict=True):
             connections = [
                 Connection(book, cell) if cell else None
                 for book, cell in zip(books, row, strict=True)
             ]
-            port = Input(self, location, plan.kind, connections)
+            port = Input(self, location, plan.kind, connections, moment)
             self._by_location[location] = (plan.index, port)
             inputs.append(port)
-        operator = Operator(plan, inputs, [Output(b, plan.time_name) for b in books], books)
+        outputs = [Output(book, plan.time_name) for book in books]
+        operator = Operator(plan, inputs, outputs, books, moment)
         for location in node.outputs:
             self._by_book[location] = operator
         return operator
@@ -150,10 +152,12 @@ class Worker:
         )
         try:
             operator.step = plan.build(tokens, info)
+            for output in operator.outputs:
+                output.flush()
         except Exception as error:
-            raise self._located(operator, error, "building") from error
+            self._fail(operator, error, "building")
         del tokens
-        self._harvest()
+        self._harvest(operator)
         self._update_watch(operator)
         # Without inputs, or with a token in hand, it may have something to say unasked.
         if operator.step is not None and (
@@ -289,7 +293,11 @@ class Worker:
     def _take_posts(self) -> None:
         posts = self._posts
         for _ in range(len(posts)):
-            posts.popleft()()
+            try:
+                posts.popleft()()
+            except JetonError as error:
+                error.located(worker=self.index)
+                raise
             if self.dirty:
                 self._harvest()
 
@@ -328,15 +336,20 @@ class Worker:
         if step is None:
             return
         operator.invocations += 1
+        moment = operator.moment
+        moment.begin()
         try:
             step(operator.inputs, operator.outputs)
             for output in operator.outputs:
                 output.flush()
         except Exception as error:
-            raise self._located(operator, error, "running") from error
+            self._fail(operator, error, "running")
+        for port in operator.inputs:
+            port.end()
         if self.dirty:
             self._harvest(operator)
-        if operator.has_input():
+        # What it left is offered again, unless it took nothing: then something must change first.
+        if moment.time is not None and operator.has_input():
             self.activate(operator.index)
 
     def _harvest(self, during: Operator | None = None) -> None:
@@ -388,10 +401,14 @@ class Worker:
                 for operator in self._watches.moved(self.tracker, segments):
                     self.activate(operator)
 
-    def _located(self, operator: Operator, error: Exception, doing: str) -> JetonError:
-        """The error as it is shown: with operator, worker and time."""
+    def _fail(self, operator: Operator, error: Exception, doing: str) -> NoReturn:
+        """Raise an error that says operator, worker and time; errors of user code are wrapped."""
+        where: dict[str, Any] = {
+            "operator": operator.plan.name,
+            "worker": self.index,
+            "time": operator.moment.time,
+        }
         if isinstance(error, JetonError):
-            located = error
-        else:
-            located = OperatorFailed(f"{type(error).__name__} while {doing} it: {error}")
-        return located.located(operator=operator.plan.name, worker=self.index, time=operator.at)
+            raise error.located(**where)
+        text = f"{type(error).__name__} while {doing} it: {error}"
+        raise OperatorFailed(text).located(**where) from error

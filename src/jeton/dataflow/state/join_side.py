@@ -220,12 +220,15 @@ class JoinSide:
         """Merge runs until each is more than twice as long as the next."""
         runs = self.runs
         runs.sort(key=len, reverse=True)
-        while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
-            last, other = runs.pop(), runs.pop()
-            merged = self._made(_merged(other, last))
-            if len(merged):
-                runs.append(merged)
-                runs.sort(key=len, reverse=True)
+        last = len(runs) - 1
+        while last > 0:
+            if len(runs[last - 1]) > 2 * len(runs[last]):
+                last -= 1
+                continue
+            merged = self._made(_merged(runs[last - 1], runs[last]))
+            runs[last - 1 : last + 1] = [merged] if len(merged) else []
+            runs.sort(key=len, reverse=True)
+            last = len(runs) - 1
 
 
 def gathered(partners: list[tuple[Run, Integers]], names: Sequence[str] | None = None) -> Batch:
