@@ -132,6 +132,9 @@ def test_lonely_records_are_told_as_soon_as_the_right_side_is_complete() -> None
         flow.output(name, joined)
     with flow.open() as run:
         run.input("left").send({"time": [10], "key": [1]})
+        run.input("right").advance_to(5)
+        run.run_to_rest()
+        assert all(table.num_rows == 0 for table in run.results().values())
         run.input("right").advance_to(6)
         run.run_to_rest()
         assert {name: t.num_rows for name, t in run.results().items()} == {
@@ -139,6 +142,9 @@ def test_lonely_records_are_told_as_soon_as_the_right_side_is_complete() -> None
             "asof": 0,
             "past": 1,
         }
+        run.input("right").advance_to(10)
+        run.run_to_rest()
+        assert run.results()["asof"].num_rows == 0
         run.input("right").advance_to(11)
         run.run_to_rest()
         nobody = [{"time": 10, "key": 1, "x": None}]

@@ -79,16 +79,13 @@ def test_per_time_it_equals_its_twin(name: str, data: st.DataObject, schedule: S
     rows = through_arrow(data.draw(typed_rows(name)), schema)
 
     def build(flow: jt.Flow) -> None:
-        flow.output(
-            "out", flow.input("in").key_by("key").tumbling(5).aggregate(**aggregates(name))
-        )
+        flow.output("out", flow.input("in").key_by("key").tumbling(5).aggregate(**aggregates(name)))
 
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         groups[(row["time"] // 5 + 1) * 5, row["key"]].append(row)
     expected = [
-        {"time": end, "key": key, **aggregated(group, name)}
-        for (end, key), group in groups.items()
+        {"time": end, "key": key, **aggregated(group, name)} for (end, key), group in groups.items()
     ]
     found = run_twin(build, {"in": rows}, schedule, schema={"in": schema})
     assert_same(found["out"], expected)
@@ -128,9 +125,7 @@ def test_as_they_come_on_one_worker_it_equals_its_twin(
     schema = schema_for(name)
     rows = through_arrow(data.draw(typed_rows(name)), schema)
     flow = jt.Flow("rolling")
-    flow.output(
-        "out", flow.input("in").key_by("key").rolling().aggregate(**aggregates(name))
-    )
+    flow.output("out", flow.input("in").key_by("key").rolling().aggregate(**aggregates(name)))
     random = Random(seed)
     with flow.open(seed=seed) as run:
         at = 0

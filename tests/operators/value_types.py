@@ -82,9 +82,7 @@ def typed_rows(
 
 def schema_for(name: str) -> pa.Schema:
     """The schema of such rows."""
-    return pa.schema(
-        [("time", pa.int64()), ("key", pa.int64()), ("value", VALUE_TYPES[name].kind)]
-    )
+    return pa.schema([("time", pa.int64()), ("key", pa.int64()), ("value", VALUE_TYPES[name].kind)])
 
 
 def through_arrow(rows: list[Row], schema: pa.Schema) -> list[Row]:

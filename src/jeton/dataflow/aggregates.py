@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import BatchError
-from jeton.dataflow.accumulators import Accumulator, Count, Numeric, Objects
+from jeton.dataflow.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.dataflow.columns import Column
 from jeton.dataflow.kernel import Kernel
 from jeton.dataflow.kernel_fold import kernel_fold
+from jeton.dataflow.object_fold import Nothing, Objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,11 @@ def reduce(column: str, function: Callable[[Any, Any], Any]) -> Aggregate:
 
     if isinstance(function, Kernel):
         kernel = function
-        return Aggregate("reduce", column, lambda values: kernel_fold(kernel, values, slow))
+        return Aggregate(
+            "reduce",
+            column,
+            lambda v: Nothing() if is_unknown(v) else kernel_fold(kernel, v, slow),
+        )
     return Aggregate("reduce", column, lambda _: slow())
 
 
@@ -139,25 +145,39 @@ def _plain(function: Any) -> Any:
 
 
 def _folding(how: str, values: Column | None, function: Callable[[Any, Any], Any]) -> Accumulator:
+    if is_unknown(values):
+        return Nothing()
     if _is_numeric(values, times=how != "sum"):
         return Numeric(how)
-    if how == "sum" and not (isinstance(values, pa.Array) and pa.types.is_decimal(values.type)):
-        kind = values.dtype if isinstance(values, np.ndarray) else values.type  # type: ignore[union-attr]
-        raise BatchError(f"values of type {kind} cannot be summed")
+    if how == "sum":
+        if not _is_decimal(values):
+            kind = values.dtype if isinstance(values, np.ndarray) else values.type  # type: ignore[union-attr]
+            raise BatchError(f"values of type {kind} cannot be summed")
+        return Objects(_EXACT.add, merge=_EXACT.add, typed=_widest)
     return Objects(function, merge=function)
 
 
 def _mean(values: Column | None) -> Accumulator:
-    if _is_numeric(values, times=False):
+    if is_unknown(values):
+        return Nothing()
+    if _is_numeric(values, times=False) or _is_decimal(values):
         return Numeric("mean")
-    if isinstance(values, pa.Array) and pa.types.is_decimal(values.type):
-        return Objects(
-            lambda state, value: [state[0] + float(value), state[1] + 1],
-            initial=lambda: [0.0, 0],
-            finish=lambda state: state[0] / state[1] if state[1] else None,
-            merge=lambda a, b: [a[0] + b[0], a[1] + b[1]],
-        )
     raise BatchError("values of this type have no mean")
+
+
+_EXACT = decimal.Context(prec=80)
+"""Python's own decimals would be rounded to 28 digits."""
+
+
+def _widest(kind: pa.DataType) -> pa.DataType:
+    """The type of a sum of decimals."""
+    if pa.types.is_decimal256(kind):
+        return pa.decimal256(76, kind.scale)
+    return pa.decimal128(38, kind.scale)
+
+
+def _is_decimal(values: Column | None) -> bool:
+    return isinstance(values, pa.Array) and bool(pa.types.is_decimal(values.type))
 
 
 def _is_numeric(values: Column | None, *, times: bool) -> bool:
@@ -169,7 +189,6 @@ def _is_numeric(values: Column | None, *, times: bool) -> bool:
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_boolean(kind)
-        or pa.types.is_null(kind)
         or (
             times
             and (pa.types.is_duration(kind) or (pa.types.is_timestamp(kind) and kind.tz is None))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
@@ -41,6 +43,7 @@ class Flow(Scope):
         self._flow = self
         self.operators: list[OperatorPlan] = []
         self._handles: dict[tuple[str, str], int] = {}
+        self._output_schemas: dict[str, pa.Schema | None] = {}
 
     def add(self, plan: OperatorPlan) -> OperatorPlan:
         """Add an operator's plan; builders do this."""
@@ -121,7 +124,13 @@ class Flow(Scope):
         if stream.scope is not self:
             raise GraphError(f"output {name!r} needs a stream of the flow itself: leave() first")
         self.reserve("output", name)
+        self._output_schemas[name] = stream.schema
         add_output(stream, name)
+
+    def output_schema(self, name: str) -> pa.Schema | None:
+        """The value columns of an output, if they are known: see ``schema=`` of `input`."""
+        self.handle("output", name)
+        return self._output_schemas[name]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -187,3 +196,12 @@ class Flow(Scope):
         with self.open(workers=workers, seed=seed, check=check) as run:
             run.feed(inputs or {})
             return run.finish()
+
+    def on_spark(self, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Run on Spark: a DataFrame for each input, a DataFrame for each output.
+
+        See `jeton.spark.batch.on_spark` for the options.
+        """
+        from jeton.spark.batch import on_spark
+
+        return on_spark(self, inputs, **options)

@@ -6,9 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jeton.core.errors import GraphError
 from jeton.dataflow import aggregates as agg
 from jeton.dataflow.aggregates import Aggregate
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.schema import schema_of
+from jeton.dataflow.state.groups import Groups
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -50,6 +55,18 @@ class Grouped(ABC):
         label = "-".join(dict.fromkeys(a.name for a in aggregates.values()))
         self.keyed.stream.require_columns(*self.keyed.key, *needed, operator=label)
         return self._aggregate(aggregates, label)
+
+    def _told(self, aggregates: Mapping[str, Aggregate], label: str) -> pa.Schema | None:
+        """The keys and results of a group, learnt from no records at all."""
+        key = self.keyed.key
+
+        def try_out(batch: Batch) -> pa.Schema:
+            groups = Groups(key, aggregates)
+            slots, _ = groups.find(batch)
+            groups.add(slots, batch)
+            return schema_of(Batch.trusted(groups.columns(slots), batch.times))
+
+        return self.keyed.stream.learn(try_out, operator=label)
 
     def count(self, column: str | None = None, *, name: str = "count") -> Stream:
         """How many records each group has (with a column: not null in it)."""

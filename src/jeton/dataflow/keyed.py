@@ -16,6 +16,7 @@ from jeton.dataflow.operators.unary import UnaryBuild
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
 from jeton.dataflow.pacts import Exchange, Pact, Together
 from jeton.dataflow.plan import Notify
+from jeton.dataflow.schema import SchemaLike
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -165,6 +166,15 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         """
         return state_machine(self, function, initial, name=name)
 
-    def unary(self, build: UnaryBuild, name: str, *, notify: Notify = "held") -> Stream:
+    def unary(
+        self,
+        build: UnaryBuild,
+        name: str,
+        *,
+        notify: Notify = "held",
+        schema: SchemaLike | None = None,
+    ) -> Stream:
         """An operator of your own on the records of each key, which all come to one worker."""
-        return self.stream.unary_frontier(build, pact=self.pact, name=name, notify=notify)
+        return self.stream.unary_frontier(
+            build, pact=self.pact, name=name, notify=notify, schema=schema
+        )

@@ -41,6 +41,8 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
     if isinstance(column, np.ndarray):
         mixed: Hashes = _mix(plain(_as_words(column)), start)
         return mixed
+    if len(column) == 0:  # of a type that is perhaps not known
+        return np.empty(0, dtype=np.uint64)
     if pa.types.is_dictionary(column.type):
         return _hash_column(column.dictionary_decode(), start)
     if not column.null_count:

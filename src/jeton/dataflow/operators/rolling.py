@@ -11,7 +11,7 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.grouped import Grouped
-from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.queue import RecordQueue
@@ -42,7 +42,12 @@ class Rolling(Grouped):
             token.drop()
             return lambda input, output: _in_order(groups, waiting, input, output)
 
-        return self.keyed.unary(build, name, notify="held" if ordered else "never")
+        told, schema = self._told(aggregates, name), self.keyed.stream.schema
+        if told is not None and schema is not None:
+            kept = [field for field in schema if field.name not in aggregates]
+            schema = pa.schema([*kept, *(told.field(result) for result in aggregates)])
+        notify: Notify = "held" if ordered else "never"
+        return self.keyed.unary(build, name, notify=notify, schema=schema if told else None)
 
 
 class RollingGroups(Groups):

@@ -69,7 +69,11 @@ class Sessions(Grouped):
 
             return step
 
-        return self.keyed.unary(build, name, notify="held")
+        schema = self._told(aggregates, name)
+        if schema is not None:
+            at = len(self.keyed.key)
+            schema = schema.insert(at, pa.field("start", pa.int64()))
+        return self.keyed.unary(build, name, schema=schema)
 
 
 class OpenSessions:

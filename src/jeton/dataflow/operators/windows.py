@@ -169,7 +169,7 @@ class Windows(Grouped):
 
             return step
 
-        return self.keyed.unary(build, name, notify="held")
+        return self.keyed.unary(build, name, schema=self._told(aggregates, name))
 
 
 class OpenWindows:

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow import columns as cols
-from jeton.dataflow.accumulators import Accumulator
+from jeton.dataflow.accumulators import Accumulator, filled, is_unknown
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import Hashes
+from jeton.dataflow.object_fold import Nothing
 from jeton.dataflow.state.key_columns import SlotColumn, is_exact, key_words
 from jeton.dataflow.state.key_table import KeyTable, Slots
 from jeton.dataflow.state.snapshot import BIN, bins_of
@@ -32,6 +33,8 @@ class Groups:
         self._exact: bool | None = None
         self._table = KeyTable(1)
         self._keys = [SlotColumn() for _ in self.key]
+        self._typed = False
+        """Whether the key columns' types are known, which takes a batch, though it be empty."""
         self._memory: dict[str, Accumulator] = {}
 
     def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
@@ -39,7 +42,8 @@ class Groups:
         columns = [batch[name] for name in self.key]
         words = self._words(columns, times, len(batch))
         slots, new = self._table.find_or_add(words)
-        if len(new):
+        if len(new) or not self._typed:
+            self._typed = True
             opened = slots[new]
             for store, column in zip(self._keys, columns, strict=True):
                 store.put(opened, cols.take(column, new), self._table.slots_made)
@@ -116,9 +120,15 @@ class Groups:
             raise SnapshotError("the snapshot has a group twice")
         for name in self.aggregates:
             parts = {n[len(name) + 1 :]: c for n, c in found.items() if n.startswith(f"{name}.")}
+            seen = parts.get("seen")
+            if seen is not None and not isinstance(seen, np.ndarray):
+                # Groups of a worker that had seen nothing but nulls, beside those of others.
+                parts["seen"] = filled(seen)
+            sample = parts.get("value", parts.get("state"))
             if parts:
-                sample = parts.get("value", parts.get("state"))
                 self._accumulator(name, sample).load(slots, parts, self._table.slots_made)
+            else:
+                self._memory[name] = Nothing()
         return slots
 
     def _words(
@@ -146,6 +156,6 @@ class Groups:
 
     def _accumulator(self, name: str, column: Column | None) -> Accumulator:
         memory = self._memory.get(name)
-        if memory is None:
+        if memory is None or (isinstance(memory, Nothing) and not is_unknown(column)):
             memory = self._memory[name] = self.aggregates[name].make(column)
         return memory

@@ -1,0 +1,154 @@
+"""Accumulators of Python values: for what no loop is compiled for, and for nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import BatchError
+from jeton.dataflow.accumulators import Accumulator, is_unknown, pylist
+from jeton.dataflow.columns import Column, as_column, from_arrow
+from jeton.dataflow.state.key_table import Slots
+
+_NOTHING: Any = object()
+
+
+class Objects(Accumulator):
+    """A fold in plain Python, one call for each record: text, decimals, functions of the user's.
+
+    ``typed`` tells the type of results from that of the column, if it is another.
+    """
+
+    def __init__(
+        self,
+        fold: Callable[[Any, Any], Any],
+        *,
+        initial: Callable[[], Any] | None = None,
+        finish: Callable[[Any], Any] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
+        skip_nulls: bool = True,
+        typed: Callable[[pa.DataType], pa.DataType] = lambda kind: kind,
+    ) -> None:
+        self._fold = fold
+        self._initial = initial
+        self._finish = finish
+        self._merge = merge
+        self._skip_nulls = skip_nulls
+        self._typed = typed
+        self._state: list[Any] = []
+        self._type: pa.DataType | None = None
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Fold the values in, one by one."""
+        for slot, value in self._records(slots, column, size):
+            self._take(slot, value)
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Fold the values in, and tell after each record."""
+        out = []
+        for slot, value in self._records(slots, column, size):
+            self._take(slot, value)
+            out.append(self._told(slot))
+        return self._column(out)
+
+    def result(self, slots: Slots) -> Column:
+        """The folded values."""
+        return self._column([self._told(slot) for slot in slots.tolist()])
+
+    def clear(self, slots: Slots) -> None:
+        """Back to the start."""
+        for slot in slots.tolist():
+            self._state[slot] = _NOTHING
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The folded values before they are finished."""
+        states = [self._state[slot] for slot in slots.tolist()]
+        # Without an initial state the states are values of the column, and keep its type.
+        kind = self._type if self._initial is None else None
+        kept = pa.array([None if state is _NOTHING else state for state in states], kind)
+        return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        self._grow(size)
+        if not isinstance(saved["state"], np.ndarray):
+            self._type = saved["state"].type
+        states = pylist(saved["state"])
+        for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
+            self._state[slot] = state if seen else _NOTHING
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        if self._merge is None:
+            raise BatchError("this aggregate cannot merge groups: give it a merge function")
+        for slot, other in zip(into.tolist(), others.tolist(), strict=True):
+            state = self._state[other]
+            if state is not _NOTHING:
+                mine = self._state[slot]
+                self._state[slot] = state if mine is _NOTHING else self._merge(mine, state)
+
+    def _records(self, slots: Slots, column: Column | None, size: int) -> Any:
+        self._grow(size)
+        if column is None:
+            raise BatchError("this aggregate needs a column")
+        if not isinstance(column, np.ndarray) and not is_unknown(column):
+            self._type = self._typed(column.type)
+        return zip(slots.tolist(), pylist(column), strict=True)
+
+    def _take(self, slot: int, value: Any) -> None:
+        if value is None and self._skip_nulls:
+            return
+        state = self._state[slot]
+        if state is _NOTHING:
+            if self._initial is None:
+                self._state[slot] = value
+                return
+            state = self._initial()
+        self._state[slot] = self._fold(state, value)
+
+    def _told(self, slot: int) -> Any:
+        state = self._state[slot]
+        if state is _NOTHING:
+            if self._initial is None:
+                return None
+            state = self._initial()
+        return self._finish(state) if self._finish else state
+
+    def _column(self, values: list[Any]) -> Column:
+        if self._initial is None and self._finish is None and self._type is not None:
+            return from_arrow(pa.array(values, self._type))
+        return as_column(values)
+
+    def _grow(self, size: int) -> None:
+        self._state.extend([_NOTHING] * (size - len(self._state)))
+
+
+class Nothing(Accumulator):
+    """The memory of a column that has been null throughout, so that its type is not known yet."""
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """There is nothing to remember."""
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Nulls."""
+        return pa.nulls(len(slots))
+
+    def result(self, slots: Slots) -> Column:
+        """Nulls."""
+        return pa.nulls(len(slots))
+
+    def clear(self, slots: Slots) -> None:
+        """There is nothing to forget."""
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """Nothing."""
+        return {}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """Nothing."""
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Nothing."""

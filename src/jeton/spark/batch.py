@@ -1,0 +1,205 @@
+"""Batch on Spark: DataFrames in, DataFrames out, with the tasks of a barrier stage as workers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from jeton.core.errors import GraphError
+from jeton.spark.rendezvous import Meeting, Rendezvous
+from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+_plans: Final = itertools.count()
+_servers: dict[str, Rendezvous] = {}
+_lock: Final = threading.Lock()
+
+
+def on_spark(
+    flow: Flow,
+    inputs: Mapping[str, DataFrame],
+    *,
+    workers: int | None = None,
+    exchange: bool = True,
+    schemas: Mapping[str, pa.Schema] | None = None,
+) -> dict[str, DataFrame]:
+    """A DataFrame for each output of a flow, computed when it is used, like any other.
+
+    Args:
+        flow: The program.
+        inputs: A DataFrame for each of its inputs, with the time column that the input names.
+        workers: How many tasks to run as workers; by default as many as there are partitions, if
+            the cluster can run them at once, else as many as it can.
+        exchange: Put a shuffle behind the stage, so that Spark retries it after a failure and
+            ``show()`` or ``limit()`` work. Without, it is a little faster.
+        schemas: The schemas of outputs' tables, where the flow does not know them itself.
+    """
+    missing = [name for name in flow.inputs if name not in inputs]
+    unknown = [name for name in inputs if name not in flow.inputs]
+    if missing or unknown:
+        raise GraphError(
+            f"flow {flow.name!r} has the inputs {list(flow.inputs)}: "
+            + " and ".join(
+                part
+                for part in (
+                    f"{missing} are missing" if missing else "",
+                    f"{unknown} are not among them" if unknown else "",
+                )
+                if part
+            )
+        )
+    if not inputs or not flow.outputs:
+        raise GraphError(f"flow {flow.name!r} needs an input and an output to run on Spark")
+    first = next(iter(inputs.values()))
+    spark = first.sparkSession
+    slots = slots_of(spark)
+    names = tuple(flow.inputs)
+    frame = _together([inputs[name] for name in names])
+    frame = _partitioned(frame, workers, slots, len(names))
+    times = _time_type(flow, inputs)
+    ends = Ends(
+        names,
+        tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
+    )
+    meeting, by_gathering = _meeting(spark, flow)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_task(flow, ends, meeting, by_gathering, batches)
+
+    result = frame.mapInArrow(task, from_arrow_schema(ends.result), barrier=True)
+    if exchange:
+        result = _exchanged(result, slots)
+    if len(ends.outputs) == 1:
+        return {ends.outputs[0][0]: result}
+    return {
+        name: result.where(F.col(OUTPUT) == number).select(f"{name}.*")
+        for number, (name, _) in enumerate(ends.outputs)
+    }
+
+
+def output_schema(
+    flow: Flow, name: str, times: pa.DataType, schemas: Mapping[str, pa.Schema] | None = None
+) -> pa.Schema:
+    """The schema of an output's table: the time column, then the values."""
+    time = flow.operators[flow.handle("output", name)].time_name
+    if schemas is not None and name in schemas:
+        return schemas[name]
+    known = flow.output_schema(name)
+    if known is None or any(pa.types.is_null(field.type) for field in known):
+        raise GraphError(
+            f"Spark must know the columns of output {name!r} of flow {flow.name!r} beforehand: "
+            "declare the inputs' schemas (flow.input(…, schema=df.schema)) so that they follow, "
+            f"or pass schemas={{{name!r}: pa.schema(…)}}"
+        )
+    return pa.schema([pa.field(time, times), *known])
+
+
+def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
+    """The type of all inputs' time columns, which outputs' will have too."""
+    found: dict[pa.DataType, str] = {}
+    for name, frame in inputs.items():
+        time = flow.operators[flow.handle("input", name)].time_name
+        schema = to_arrow_schema(frame.schema)
+        if time not in schema.names:
+            raise GraphError(
+                f"input {name!r} names {time!r} as its time column, but its DataFrame has "
+                f"{schema.names}"
+            )
+        found.setdefault(schema.field(time).type, name)
+    if len(found) > 1:
+        raise GraphError(
+            "all inputs need time columns of one type, so that they mean the same: "
+            + ", ".join(f"{name!r} has {kind}" for kind, name in found.items())
+        )
+    return next(iter(found))
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """How many tasks the cluster runs at once, if that can be found out."""
+    context = _context(spark)
+    if context is None:
+        return None
+    return int(
+        context._jsc.sc().maxNumConcurrentTasks(
+            context._jsc.sc().resourceProfileManager().defaultResourceProfile()
+        )
+    )
+
+
+def _context(spark: SparkSession) -> Any | None:
+    """The Spark context, which Spark Connect does not have."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def _together(frames: list[DataFrame]) -> DataFrame:
+    """All inputs in one DataFrame; rows of several say which input they belong to."""
+    if len(frames) == 1:
+        return frames[0]
+    tagged = []
+    for number, frame in enumerate(frames):
+        columns = [F.lit(number).alias(INPUT)]
+        for at, other in enumerate(frames):
+            kind = other.schema.simpleString()
+            columns.append(
+                (F.struct(*frame.columns) if at == number else F.lit(None).cast(kind)).alias(
+                    f"_{at}"
+                )
+            )
+        tagged.append(frame.select(*columns))
+    whole = tagged[0]
+    for frame in tagged[1:]:
+        whole = whole.union(frame)
+    return whole
+
+
+def _partitioned(
+    frame: DataFrame, workers: int | None, slots: int | None, inputs: int
+) -> DataFrame:
+    """As many partitions as there are to be workers, and no more than the cluster can run."""
+    if workers is not None and workers < 1:
+        raise GraphError(f"a flow needs at least one worker, not {workers}")
+    if workers is not None and slots is not None and workers > slots:
+        raise GraphError(
+            f"{workers} workers must run at the same time, but this cluster has slots for {slots} "
+            "tasks: ask for fewer workers, or give Spark more cores"
+        )
+    if slots is None:
+        return frame.repartition(workers or 2)
+    have = frame.rdd.getNumPartitions() if inputs == 1 else 0
+    if have and have == (workers or have) and have <= slots:
+        return frame
+    return frame.repartition(workers or slots)
+
+
+def _exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
+    """The same rows behind a shuffle that keeps them where they are, as far as it can."""
+    return frame.repartition(slots or 2, F.spark_partition_id())
+
+
+def _meeting(spark: SparkSession, flow: Flow) -> tuple[Meeting, bool]:
+    """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
+    plan = f"{flow.name}-{next(_plans)}"
+    context = _context(spark)
+    if context is None:
+        import os
+
+        return Meeting("", 0, os.urandom(32), plan), True
+    with _lock:
+        application = context.applicationId
+        server = _servers.get(application)
+        if server is None:
+            host = context.getConf().get("spark.driver.host", "127.0.0.1")
+            server = _servers[application] = Rendezvous(host)
+    return server.meeting(plan), False

@@ -1,0 +1,210 @@
+"""What a task of a barrier stage does: it is one worker of the flow.
+
+The code here runs on executors. A task reads Arrow batches from Spark, feeds them to its worker's
+inputs, takes turns with the mesh, and yields what the flow's outputs collect.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.core.errors import JetonError
+from jeton.dataflow.batch import Batch, concat
+from jeton.dataflow.inputs import InputHandle
+from jeton.spark.rendezvous import Meeting, meet
+from jeton.worker.mesh import Address, Doorway, Mesh, PeerFailed
+from jeton.worker.process import BEAT, Process
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
+
+    from jeton.dataflow.flow import Flow
+
+log = logging.getLogger(__name__)
+
+INPUT: Final = "__input"
+OUTPUT: Final = "__output"
+ROWS_OUT: Final = 65_536
+"""Collected rows from which on they are handed to Spark."""
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How the flow's inputs and outputs lie in the rows that a stage reads and writes."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[str, pa.Schema], ...]
+    """Each output's name and the schema of its table."""
+
+    @property
+    def result(self) -> pa.Schema:
+        """The schema of the rows that the stage writes."""
+        if len(self.outputs) == 1:
+            return self.outputs[0][1]
+        fields = [pa.field(OUTPUT, pa.int32())]
+        fields += [pa.field(name, pa.struct(list(schema))) for name, schema in self.outputs]
+        return pa.schema(fields)
+
+
+def run_task(
+    flow: Flow,
+    ends: Ends,
+    meeting: Meeting,
+    by_gathering: bool,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """One task: feed the batches to a worker, yield what comes out."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    joined = join_peers(context, meeting, by_gathering)
+    process = Process(flow, joined.mesh, index=joined.rank, workers=joined.workers)
+    try:
+        yield from _drive(flow, ends, process, batches)
+        joined.leave()
+    except PeerFailed:
+        raise
+    except Exception:
+        joined.fail(traceback.format_exc())
+        raise
+    finally:
+        joined.close()
+
+
+@dataclass(slots=True)
+class Joined:
+    """A task that has met its peers."""
+
+    rank: int
+    workers: int
+    doorway: Doorway | None
+    mesh: Mesh | None
+
+    def leave(self) -> None:
+        """End in good order, together with the peers."""
+        if self.mesh is not None:
+            self.mesh.say_goodbye()
+
+    def fail(self, text: str) -> None:
+        """Tell the peers why this worker stops, so that they fail with the first cause."""
+        if self.mesh is not None:
+            self.mesh.fail(text)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        if self.mesh is not None:
+            self.mesh.close()
+        if self.doorway is not None:
+            self.doorway.close()
+
+
+def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool) -> Joined:
+    """Meet the other tasks of the stage and connect to each of them."""
+    infos = context.getTaskInfos()
+    rank, workers = context.partitionId(), len(infos)
+    if workers == 1:
+        return Joined(rank, workers, None, None)
+    # Bind no wider than the address that Spark itself shows for this executor.
+    host = infos[rank].address.rsplit(":", 1)[0]
+    doorway = Doorway(meeting.secret, host)
+    attempt = context.taskAttemptId()
+    try:
+        if by_gathering:
+            told = context.allGather(json.dumps([attempt, *vars(doorway.address).values()]))
+            rows = [json.loads(text) for text in told]
+            epoch = max(row[0] for row in rows) % (1 << 31)
+            addresses = {at: Address(*row[1:]) for at, row in enumerate(rows)}
+        else:
+            epoch, addresses = meet(
+                meeting,
+                rank=rank,
+                workers=workers,
+                stage=context.stageId(),
+                attempt=attempt,
+                address=doorway.address,
+            )
+        mesh = Mesh(rank, addresses, doorway, meeting.secret, epoch)
+    except BaseException:
+        doorway.close()
+        raise
+    return Joined(rank, workers, doorway, mesh)
+
+
+def _drive(
+    flow: Flow, ends: Ends, process: Process, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    worker = process.worker
+    handles: list[InputHandle] = [
+        worker.handles[flow.handle("input", name)] for name in ends.inputs
+    ]
+    collected: list[list[Batch]] = [
+        worker.handles[flow.handle("output", name)] for name, _ in ends.outputs
+    ]
+    reading = True
+    while not process.is_complete:
+        did = process.turn(block=0.0 if reading else BEAT)
+        if reading and not process.is_held_up and not worker.has_work:
+            batch = next(batches, None)
+            if batch is None:
+                reading = False
+                for handle in handles:
+                    handle.close()
+            else:
+                _feed(handles, batch)
+        elif not did and reading:
+            process.turn(block=0.001)
+        yield from _take(ends, collected, least=ROWS_OUT)
+    yield from _take(ends, collected, least=1)
+
+
+def _feed(handles: Sequence[InputHandle], batch: pa.RecordBatch) -> None:
+    if len(handles) == 1:
+        handles[0].send(batch)
+        return
+    which = batch.column(0)
+    for number, handle in enumerate(handles):
+        rows = batch.column(number + 1).filter(pc.equal(which, number))
+        if len(rows):
+            handle.send(pa.RecordBatch.from_struct_array(rows))
+
+
+def _take(ends: Ends, collected: Sequence[list[Batch]], *, least: int) -> Iterator[pa.RecordBatch]:
+    """What the outputs have collected, once it is enough to be worth handing over."""
+    for number, (batches, (name, schema)) in enumerate(zip(collected, ends.outputs, strict=True)):
+        if sum(map(len, batches)) < least:
+            continue
+        table = conform_table(concat(batches).to_arrow(), schema, name)
+        batches.clear()
+        for batch in table.to_batches():
+            yield batch if len(ends.outputs) == 1 else _tagged(ends, number, batch)
+
+
+def conform_table(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """A table with exactly the types that were promised to Spark."""
+    try:
+        return table.select(schema.names).cast(schema)
+    except (KeyError, ValueError, pa.ArrowInvalid) as error:
+        raise JetonError(
+            f"output {name!r} was declared with the columns {schema.names} but has "
+            f"{table.schema.names}: {error}"
+        ) from error
+
+
+def _tagged(ends: Ends, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    arrays: list[Any] = [pa.array([number] * len(batch), pa.int32())]
+    for at, (_, schema) in enumerate(ends.outputs):
+        kind = pa.struct(list(schema))
+        arrays.append(
+            pa.StructArray.from_arrays(batch.columns, fields=list(schema))
+            if at == number
+            else pa.nulls(len(batch), kind)
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=ends.result)
