@@ -42,8 +42,13 @@ KEYS = {
 
 KEY = [0, 1, 2, 2**30, -7, None]
 WORD = ["", "a", "längere Wörter", None]
-LEFT_VALUES = {"key": KEY, "word": WORD, "value": [-3, 0, 2, 3, None]}
-RIGHT_VALUES = {"id": KEY, "word": WORD, "value": [0.5, -1.0, None], "note": ["x", "y", None]}
+LEFT_VALUES: dict[str, list[Any]] = {"key": KEY, "word": WORD, "value": [-3, 0, 2, 3, None]}
+RIGHT_VALUES: dict[str, list[Any]] = {
+    "id": KEY,
+    "word": WORD,
+    "value": [0.5, -1.0, None],
+    "note": ["x", "y", None],
+}
 
 
 def rows(latest: int, values: dict[str, list[Any]]) -> st.SearchStrategy[list[Row]]:

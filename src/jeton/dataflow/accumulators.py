@@ -183,7 +183,7 @@ def is_unknown(column: Column | None) -> bool:
     return isinstance(column, pa.Array) and bool(pa.types.is_null(column.type))
 
 
-def filled(column: pa.Array, unknown: np.dtype[Any] = np.dtype(np.int64)) -> Column:
+def filled(column: pa.Array, unknown: Any = np.int64) -> Column:
     """A column with zeros for nulls, and floating-point numbers for decimals."""
     if is_unknown(column):
         return np.zeros(len(column), dtype=unknown)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.state.snapshot import Snapshot
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
+    from jeton.spark.query import Query
     from jeton.worker.in_process import Result, Run
 
 
@@ -205,3 +206,12 @@ class Flow(Scope):
         from jeton.spark.batch import on_spark
 
         return on_spark(self, inputs, **options)
+
+    def start(self, spark: Any, **options: Any) -> Query:
+        """Run on Spark in the background, for as long as there is something to do.
+
+        See `jeton.spark.long_lived.start` for the options: sources, sinks, workers, name.
+        """
+        from jeton.spark.long_lived import start
+
+        return start(self, spark, **options)

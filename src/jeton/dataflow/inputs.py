@@ -128,6 +128,8 @@ class InputHandle:
         tokens.clear()
         self._time: Time = self._tokens[0].time
         self.late_count = 0
+        self.sent_count = 0
+        """How many records were sent, the late ones included."""
         self._closed = False
 
     @property
@@ -154,6 +156,7 @@ class InputHandle:
         batch = self._as_batch(data, times, columns)
         if len(batch) == 0:
             return
+        self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
         floors = None if self.lateness is None else self._floors(batch.times)

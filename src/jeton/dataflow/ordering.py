@@ -84,6 +84,7 @@ def _ties(keys: Sequence[Sortable], order: Rows) -> bool:
         return False
     same = np.ones(len(order) - 1, dtype=bool)
     for values in keys:
-        ordered = values[order]
-        same &= ordered[1:] == ordered[:-1]
+        after, before = values[order[1:]], values[order[:-1]]
+        # NaN differs from itself, but not in order.
+        same &= (after == before) | ((after != after) & (before != before))
     return bool(same.any())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -168,13 +169,8 @@ def _partitioned(
     frame: DataFrame, workers: int | None, slots: int | None, inputs: int
 ) -> DataFrame:
     """As many partitions as there are to be workers, and no more than the cluster can run."""
-    if workers is not None and workers < 1:
-        raise GraphError(f"a flow needs at least one worker, not {workers}")
-    if workers is not None and slots is not None and workers > slots:
-        raise GraphError(
-            f"{workers} workers must run at the same time, but this cluster has slots for {slots} "
-            "tasks: ask for fewer workers, or give Spark more cores"
-        )
+    if workers is not None:
+        require_slots(frame.sparkSession, workers)
     if slots is None:
         return frame.repartition(workers or 2)
     have = frame.rdd.getNumPartitions() if inputs == 1 else 0
@@ -188,18 +184,40 @@ def _exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
     return frame.repartition(slots or 2, F.spark_partition_id())
 
 
-def _meeting(spark: SparkSession, flow: Flow) -> tuple[Meeting, bool]:
-    """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
-    plan = f"{flow.name}-{next(_plans)}"
+def require_slots(spark: SparkSession, workers: int) -> None:
+    """Refuse more workers than the cluster can run at the same time: Spark would wait for ever."""
+    if workers < 1:
+        raise GraphError(f"a flow needs at least one worker, not {workers}")
+    slots = slots_of(spark)
+    if slots is not None and workers > slots:
+        raise GraphError(
+            f"{workers} workers must run at the same time, but this cluster has slots for {slots} "
+            "tasks: ask for fewer workers, or give Spark more cores"
+        )
+
+
+def rendezvous_of(spark: SparkSession) -> Rendezvous:
+    """The server of a session's application, started when it is first needed."""
     context = _context(spark)
     if context is None:
-        import os
-
-        return Meeting("", 0, os.urandom(32), plan), True
+        raise GraphError(
+            "this needs a Spark session with a context of its own: Spark Connect has none"
+        )
     with _lock:
-        application = context.applicationId
-        server = _servers.get(application)
+        server = _servers.get(context.applicationId)
         if server is None:
             host = context.getConf().get("spark.driver.host", "127.0.0.1")
-            server = _servers[application] = Rendezvous(host)
-    return server.meeting(plan), False
+            server = _servers[context.applicationId] = Rendezvous(host)
+        return server
+
+
+def next_plan(flow: Flow) -> str:
+    """A name for one more way that a flow is run."""
+    return f"{flow.name}-{next(_plans)}"
+
+
+def _meeting(spark: SparkSession, flow: Flow) -> tuple[Meeting, bool]:
+    """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
+    if _context(spark) is None:
+        return Meeting("", 0, os.urandom(32), next_plan(flow)), True
+    return rendezvous_of(spark).meeting(next_plan(flow)), False

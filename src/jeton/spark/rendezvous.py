@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -44,6 +45,10 @@ class _Party:
     members: dict[int, tuple[int, Address, socket.socket]] = field(default_factory=dict)
 
 
+Listener = Callable[[int, int, socket.socket], None]
+"""Gets each worker's number, its epoch and its connection, which stays open."""
+
+
 class Rendezvous:
     """The server at the driver: one for each Spark application."""
 
@@ -53,12 +58,22 @@ class Rendezvous:
         self.secret = os.urandom(32)
         self.refused = 0
         self._parties: dict[tuple[str, int], _Party] = {}
+        self._listeners: dict[str, Listener] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="jeton-rendezvous", daemon=True).start()
 
-    def meeting(self, plan: str) -> Meeting:
-        """What the tasks of a plan must know."""
+    def meeting(self, plan: str, listener: Listener | None = None) -> Meeting:
+        """What the tasks of a plan must know; a listener takes their connections over."""
+        if listener is not None:
+            self._listeners[plan] = listener
         return Meeting(self.host, self.port, self.secret, plan)
+
+    def forget(self, plan: str) -> None:
+        """A plan will not run again."""
+        with self._lock:
+            self._listeners.pop(plan, None)
+            for key in [key for key in self._parties if key[0] == plan]:
+                del self._parties[key]
 
     def close(self) -> None:
         """Stop listening."""
@@ -103,18 +118,23 @@ class Rendezvous:
                 "epoch": party.epoch,
                 "addresses": {str(r): asdict(m[1]) for r, m in party.members.items()},
             }
-            for _, _, member in party.members.values():
+            listener = self._listeners.get(key[0])
+            for member, (_, _, connection) in party.members.items():
                 try:
-                    _send(member, everyone)
+                    _send(connection, everyone)
                 except OSError as error:
                     log.warning("a worker left before the others came: %s", error)
+                    continue
+                if listener is not None:
+                    listener(member, party.epoch, connection)
 
 
 def meet(
     meeting: Meeting, *, rank: int, workers: int, stage: int, attempt: int, address: Address
-) -> tuple[int, dict[int, Address]]:
-    """A task's side: returns the epoch, and where everyone is."""
-    with socket.create_connection((meeting.host, meeting.port), timeout=30.0) as sock:
+) -> tuple[int, dict[int, Address], socket.socket]:
+    """A task's side: returns the epoch, where everyone is, and the connection to the driver."""
+    sock = socket.create_connection((meeting.host, meeting.port), timeout=30.0)
+    try:
         greet(sock, meeting.secret, rank, 0)
         _send(
             sock,
@@ -129,8 +149,11 @@ def meet(
         # The other tasks of a barrier stage start together with this one, or not at all.
         sock.settimeout(120.0)
         told = _receive(sock)
+    except BaseException:
+        sock.close()
+        raise
     addresses = {int(r): Address(**where) for r, where in told["addresses"].items()}
-    return int(told["epoch"]), addresses
+    return int(told["epoch"]), addresses, sock
 
 
 def _send(sock: socket.socket, value: dict[str, Any]) -> None:

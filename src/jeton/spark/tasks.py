@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class Joined:
     workers: int
     doorway: Doorway | None
     mesh: Mesh | None
+    driver: socket.socket | None
+    """The connection to the driver, where there is one."""
 
     def leave(self) -> None:
         """End in good order, together with the peers."""
@@ -104,14 +107,14 @@ class Joined:
             self.mesh.close()
         if self.doorway is not None:
             self.doorway.close()
+        if self.driver is not None:
+            self.driver.close()
 
 
 def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool) -> Joined:
     """Meet the other tasks of the stage and connect to each of them."""
     infos = context.getTaskInfos()
     rank, workers = context.partitionId(), len(infos)
-    if workers == 1:
-        return Joined(rank, workers, None, None)
     # Bind no wider than the address that Spark itself shows for this executor.
     host = infos[rank].address.rsplit(":", 1)[0]
     doorway = Doorway(meeting.secret, host)
@@ -122,8 +125,9 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
             rows = [json.loads(text) for text in told]
             epoch = max(row[0] for row in rows) % (1 << 31)
             addresses = {at: Address(*row[1:]) for at, row in enumerate(rows)}
+            driver = None
         else:
-            epoch, addresses = meet(
+            epoch, addresses, driver = meet(
                 meeting,
                 rank=rank,
                 workers=workers,
@@ -135,7 +139,7 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
     except BaseException:
         doorway.close()
         raise
-    return Joined(rank, workers, doorway, mesh)
+    return Joined(rank, workers, doorway, mesh, driver)
 
 
 def _drive(

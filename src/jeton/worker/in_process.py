@@ -299,7 +299,8 @@ class Run:
         batches = [batch for worker in self.workers for batch in worker.handles[index]]
         if not batches:
             time_name = self.flow.operators[index].time_name
-            return pa.table({time_name: pa.array([], self._time_type or pa.int64())})
+            fields = [pa.field(time_name, self._time_type or pa.int64())]
+            return pa.schema([*fields, *(self.flow.output_schema(name) or ())]).empty_table()
         whole = concat(batches)
         if whole.times.ndim == 1 and whole.times.dtype != object:
             whole = whole.take(np.argsort(whole.times, kind="stable"))

@@ -1,0 +1,80 @@
+"""Control: what the driver and the workers of a long-lived query tell each other.
+
+A frame is the length of a JSON header, the header, and as many bytes of payload as it announces:
+rows for sinks at the driver travel as Arrow streams.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from jeton.core.errors import ProtocolError
+
+_LARGEST = 1 << 31
+
+
+class Control:
+    """One end of the connection between the driver and a worker."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(None)
+        self._sock = sock
+        self._sending = threading.Lock()
+
+    def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
+        """Send a frame; safe from any thread."""
+        text = json.dumps({"kind": kind, "size": len(payload), **header}).encode()
+        with self._sending:
+            self._sock.sendall(len(text).to_bytes(4, "little") + text + payload)
+
+    def send_table(self, name: str, table: pa.Table) -> None:
+        """Send rows of an output."""
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        self.send("rows", stream.getvalue().to_pybytes(), output=name)
+
+    def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next frame, waiting for it; ``None`` if the other end has hung up."""
+        size = self._exactly(4)
+        if size is None:
+            return None
+        text = self._exactly(int.from_bytes(size, "little"))
+        if text is None:
+            return None
+        header: dict[str, Any] = json.loads(text)
+        payload = self._exactly(int(header["size"])) if header["size"] else b""
+        return None if payload is None else (header, payload)
+
+    def has_news(self) -> bool:
+        """Whether a frame, or a hang-up, is there to be received."""
+        return bool(select.select([self._sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+    def _exactly(self, size: int) -> bytes | None:
+        if size > _LARGEST:
+            raise ProtocolError(f"a control frame of {size} bytes was announced")
+        received = bytearray()
+        while len(received) < size:
+            try:
+                part = self._sock.recv(min(size - len(received), 1 << 20))
+            except OSError:
+                return None
+            if not part:
+                return None
+            received += part
+        return bytes(received)
+
+
+def read_table(payload: bytes) -> pa.Table:
+    """Rows that came with a frame."""
+    return pa.ipc.open_stream(payload).read_all()

@@ -1,0 +1,202 @@
+"""Queries: flows that stay up on Spark, and the handle to one."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from jeton.core.errors import GraphError, JetonError
+from jeton.spark.control import Control, read_table
+from jeton.spark.sinks import DriverSink, Memory, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+Status = Literal["starting", "running", "stopping", "ended", "failed"]
+
+
+class QueryFailed(JetonError):
+    """A long-lived query ended with an error; the text has the first cause."""
+
+
+class Query:
+    """A flow that runs on Spark in the background, as familiar as a ``StreamingQuery``."""
+
+    def __init__(
+        self, name: str, spark: SparkSession, workers: int, sinks: Mapping[str, Sink], tag: str
+    ) -> None:
+        self.name = name
+        self.workers = workers
+        self._spark = spark
+        self._sinks = sinks
+        self._tag = tag
+        self._status: Status = "starting"
+        self._controls: dict[int, Control] = {}
+        self._reports: dict[int, dict[str, Any]] = {}
+        self._cause: str | None = None
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._receiving = threading.Lock()
+
+    @property
+    def status(self) -> Status:
+        """Where the query is in its life: starting, running, stopping, ended or failed."""
+        return self._status
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query has not come to its end yet."""
+        return self._status not in ("ended", "failed")
+
+    def frontiers(self) -> dict[str, list[Any]]:
+        """For each input, output and probe the least times that may still pass there.
+
+        An empty list says that it is complete. This is the latest that workers reported; each
+        knows the frontier of all workers.
+        """
+        with self._changed:
+            reports = list(self._reports.values())
+        found: dict[str, list[Any]] = {}
+        for report in reports:
+            for place, times in report["frontiers"].items():
+                known = found.get(place)
+                # Every report is conservative, so the furthest of them is the best.
+                if known is None or not times or (known and times > known):
+                    found[place] = times
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts summed over the workers, and each worker's own under ``workers``."""
+        with self._changed:
+            reports = {rank: dict(report["metrics"]) for rank, report in self._reports.items()}
+        total: dict[str, Any] = {}
+        for report in reports.values():
+            for name, value in report.items():
+                total[name] = total.get(name, 0) + value
+        return {**total, "workers": reports}
+
+    def table(self, name: str) -> DataFrame:
+        """The rows so far of an output that has a `Memory` sink, as a DataFrame."""
+        sink = self._sinks.get(name)
+        if not isinstance(sink, Memory):
+            raise GraphError(f"output {name!r} of query {self.name!r} has no Memory sink")
+        table = sink.table()
+        if table is None:
+            raise GraphError(f"no row of output {name!r} of query {self.name!r} has come yet")
+        return self._spark.createDataFrame(table)
+
+    def stop(self, *, drain: bool = False, timeout: float = 30.0) -> None:
+        """End the query in good order.
+
+        With ``drain``, inputs are closed and what is under way is brought to its end, so that
+        also the windows that are open now are told. Without, workers stop where they are.
+        """
+        if self.is_active:
+            with self._changed:
+                self._status = "stopping"
+                controls = list(self._controls.values())
+            for control in controls:
+                try:
+                    control.send("stop", drain=drain)
+                except OSError as error:
+                    log.info("a worker of query %r has gone already: %s", self.name, error)
+        if not self.await_termination(timeout):
+            self._cancel()
+            self.await_termination(5.0)
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end; tells whether it came in time. Raises if the query failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.is_active, timeout)
+        if self._status == "failed":
+            failure = self.exception()
+            assert failure is not None
+            raise failure
+        return not self.is_active
+
+    def await_running(self, timeout: float = 120.0) -> None:
+        """Wait until all workers have reported."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._reports) == self.workers or not self.is_active, timeout
+            )
+        if self._status == "failed":
+            self.await_termination(0)
+
+    def exception(self) -> QueryFailed | None:
+        """Why the query failed, if it did."""
+        if self._status != "failed":
+            return None
+        failure = QueryFailed(f"query {self.name!r} failed: {self._cause or self._error}")
+        failure.__cause__ = self._error if self._cause is None else None
+        return failure
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_active:
+            self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Query {self.name!r}: {self._status}, {self.workers} workers>"
+
+    # What the driver's side of the query calls
+
+    def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:
+        """A worker has joined: listen to it from now on."""
+        control = Control(sock)
+        with self._changed:
+            self._controls[rank] = control
+            if self._status == "starting":
+                self._status = "running"
+            self._changed.notify_all()
+        name = f"jeton-{self.name}-{rank}"
+        threading.Thread(target=self._listen, args=(rank, control), name=name, daemon=True).start()
+
+    def ended(self, error: BaseException | None) -> None:
+        """The job is over."""
+        # A worker's last words may still be on their way when Spark says that the job is over.
+        deadline = time.monotonic() + 2.0
+        with self._changed:
+            while error is not None and self._cause is None and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+            self._error = error
+            stopped = self._status == "stopping" and self._cause is None
+            self._status = "failed" if error is not None and not stopped else "ended"
+            self._changed.notify_all()
+
+    def _listen(self, rank: int, control: Control) -> None:
+        while (news := control.receive()) is not None:
+            header, payload = news
+            if header["kind"] == "rows":
+                sink = self._sinks[header["output"]]
+                assert isinstance(sink, DriverSink)
+                with self._receiving:
+                    self._deliver(sink, read_table(payload), header["output"])
+                continue
+            with self._changed:
+                if header["kind"] == "report":
+                    self._reports[rank] = header
+                elif header["kind"] == "failed" and self._cause is None:
+                    self._cause = header["text"]
+                self._changed.notify_all()
+
+    def _deliver(self, sink: DriverSink, table: pa.Table, name: str) -> None:
+        try:
+            sink.receive(table)
+        except Exception:
+            # One bad callback must not stop the query from being listened to.
+            log.exception("the sink of output %r of query %r failed", name, self.name)
+
+    def _cancel(self) -> None:
+        log.warning("query %r did not stop by itself: cancelling its Spark job", self.name)
+        self._spark.sparkContext.cancelJobsWithTag(self._tag)

@@ -1,0 +1,220 @@
+"""Sources of long-lived queries: partitioned, and read by the workers themselves.
+
+A source is opened once for each of its partitions, on the worker that the partition belongs to. Its
+reader is asked for records again and again and never blocks: it says that there are none now, or
+that there will be none any more.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from jeton.core.errors import GraphError
+
+
+class Reader(ABC):
+    """One partition of a source, open on one worker."""
+
+    ended = False
+    """Whether no more records will come."""
+    floor: int | None = None
+    """A time below which no more records will come, if the source knows one."""
+
+    @abstractmethod
+    def read(self) -> Any | None:
+        """Records (a table, a batch, columns), or ``None`` if there are none now."""
+
+
+class Source(ABC):
+    """Where records of an input come from."""
+
+    @abstractmethod
+    def partitions(self, workers: int) -> int:
+        """How many partitions there are, for a query of so many workers."""
+
+    @abstractmethod
+    def open(self, partition: int, partitions: int) -> Reader:
+        """Open one of them."""
+
+
+class Batches(Source):
+    """Tables from a function: ``make(partition, partitions)`` returns an iterator of them.
+
+    The iterator may yield ``None`` where it has nothing now; when it ends, the partition does.
+    Plain Python rows (lists of dictionaries) will do as well as Arrow tables.
+
+    >>> source = Batches(lambda partition, partitions: iter([{"time": [1], "n": [partition]}]), 1)
+    >>> reader = source.open(0, 1)
+    >>> reader.read(), reader.read(), reader.ended
+    ({'time': [1], 'n': [0]}, None, True)
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], Iterable[Any]], partitions: int | None = None
+    ) -> None:
+        self._make = make
+        self._partitions = partitions
+
+    def partitions(self, workers: int) -> int:
+        """As many as were asked for, or one for each worker."""
+        return self._partitions or workers
+
+    def open(self, partition: int, partitions: int) -> Reader:
+        """Start the iterator."""
+        return _IteratorReader(iter(self._make(partition, partitions)))
+
+
+class _IteratorReader(Reader):
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+    def read(self) -> Any | None:
+        for item in self._items:
+            return item
+        self.ended = True
+        return None
+
+
+class Rate(Source):
+    """Records at a steady rate, made when they are due, whether or not the flow keeps up.
+
+    ``make(positions)`` gets the numbers of the records that are due and returns their columns.
+    Record *n* is due ``n / rate`` seconds after the start, and its time is when it was due: in
+    nanoseconds since the start. Worker *w* of *k* makes records *w*, *w + k*, and so on.
+
+    >>> source = Rate(1e6, lambda positions: {"n": positions}, limit=3)
+    >>> reader = source.open(0, 1)
+    >>> while (records := reader.read()) is None:
+    ...     pass
+    >>> list(records)
+    ['time', 'n']
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        make: Callable[[npt.NDArray[np.int64]], dict[str, Any]],
+        *,
+        limit: int | None = None,
+        time: str = "time",
+        most: int = 65_536,
+    ) -> None:
+        if rate <= 0:
+            raise GraphError(f"a rate must be above zero, not {rate}")
+        self.rate = rate
+        self.make = make
+        self.limit = limit
+        self.time = time
+        self.most = most
+
+    def partitions(self, workers: int) -> int:
+        """One for each worker."""
+        return workers
+
+    def open(self, partition: int, partitions: int) -> Reader:
+        """Start the clock."""
+        return _RateReader(self, partition, partitions)
+
+
+class _RateReader(Reader):
+    def __init__(self, source: Rate, partition: int, partitions: int) -> None:
+        self._source = source
+        self._next = partition
+        self._step = partitions
+        self._start = time.monotonic()
+        self.floor = 0
+
+    def read(self) -> Any | None:
+        source = self._source
+        due = int((time.monotonic() - self._start) * source.rate)
+        if source.limit is not None:
+            due = min(due, source.limit)
+        end = min(due, self._next + source.most * self._step)
+        if end <= self._next:
+            self.ended = source.limit is not None and self._next >= source.limit
+            return None
+        positions = np.arange(self._next, end, self._step)
+        times = (positions * (1e9 / source.rate)).astype(np.int64)
+        self._next = int(positions[-1]) + self._step
+        self.floor = int(self._next * (1e9 / source.rate))
+        return {source.time: times, **source.make(positions)}
+
+
+class Files(Source):
+    """Files of a folder, as they appear: Parquet, CSV, JSON lines or Arrow, by name in order.
+
+    A file is read once. Write it under another name and rename it, so that it appears whole.
+    Worker *w* of *k* reads the files whose name hashes to it.
+    """
+
+    def __init__(
+        self, path: str | Path, *, format: str = "parquet", every: float = 0.2, end: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.format = format
+        self.every = every
+        self.end = end
+        """Whether to end once all files that are there have been read."""
+
+    def partitions(self, workers: int) -> int:
+        """One for each worker."""
+        return workers
+
+    def open(self, partition: int, partitions: int) -> Reader:
+        """Start looking."""
+        return _FileReader(self, partition, partitions)
+
+
+class _FileReader(Reader):
+    def __init__(self, source: Files, partition: int, partitions: int) -> None:
+        self._source = source
+        self._partition = partition
+        self._partitions = partitions
+        self._seen: set[str] = set()
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._look_at = 0.0
+
+    def read(self) -> Any | None:
+        for batch in self._batches:
+            if batch.num_rows:
+                return batch
+        now = time.monotonic()
+        if now < self._look_at:
+            return None
+        fresh = self._fresh()
+        if fresh is None:
+            self._look_at = now + self._source.every
+            self.ended = self._source.end
+            return None
+        self._seen.add(fresh.name)
+        self._batches = ds.dataset(fresh, format=self._source.format).to_batches()
+        return self.read()
+
+    def _fresh(self) -> Path | None:
+        """The first file, by name, that belongs to this partition and was not read yet."""
+        names: Sequence[Path] = sorted(self._source.path.iterdir()) if self._exists() else ()
+        for path in names:
+            if path.name.startswith((".", "_")) or path.name in self._seen or not path.is_file():
+                continue
+            if _stable_hash(path.name) % self._partitions == self._partition:
+                return path
+        return None
+
+    def _exists(self) -> bool:
+        return self._source.path.is_dir()
+
+
+def _stable_hash(name: str) -> int:
+    value = 0
+    for byte in name.encode():
+        value = (value * 131 + byte) % (1 << 32)
+    return value

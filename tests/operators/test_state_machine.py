@@ -1,0 +1,156 @@
+"""state_machine against its twin."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jeton as jt
+from tests.helpers import messages
+from tests.operators.test_top_k import place
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+
+SCHEMA = pa.schema(
+    [("time", pa.int64()), ("key", pa.int16()), ("word", pa.string()), ("n", pa.float32())]
+)
+
+
+def rows() -> st.SearchStrategy[list[Row]]:
+    row = st.fixed_dictionaries(
+        {
+            "time": st.integers(0, 15),
+            "key": st.one_of(st.integers(0, 2), st.none()),
+            "word": st.sampled_from(["open", "close", "", None]),
+            "n": st.sampled_from([0.0, 1.0, 2.5, None, float("nan")]),
+        }
+    )
+    return st.lists(row, max_size=25)
+
+
+def door(state: Any, row: Row) -> tuple[Any, list[Row]]:
+    """Counts what comes between "open" and "close", and forgets the key then."""
+    words, since = state["words"], state["since"]
+    if row["word"] == "open":
+        return {"words": [], "since": row["time"]}, []
+    words = [*words, row["word"], str(row["n"])]
+    if row["word"] == "close":
+        return None, [{"since": since, "words": words}, {"words": None, "time": row["time"] + 5}]
+    return {"words": words, "since": since}, []
+
+
+INITIAL = {"words": ["new"], "since": -1}
+
+
+def walked(rows: list[Row], key: tuple[str, ...]) -> list[Row]:
+    """The twin: each key's records by time and then by all columns, one after the other."""
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in key)].append(row)
+    found = []
+    for values, group in groups.items():
+        group.sort(key=lambda r: (r["time"], *(place(r[name]) for name in ("key", "word", "n"))))
+        state: Any = None
+        for row in group:
+            state, said = door(INITIAL if state is None else state, row)
+            for answer in said:
+                at = {"time": row["time"], "since": None}
+                found.append(at | dict(zip(key, values, strict=True)) | answer)
+    return found
+
+
+@pytest.mark.parametrize("key", [("key",), ("key", "word"), ()], ids="-".join)
+@settings(max_examples=50)
+@given(rows=rows(), schedule=schedules())
+def test_a_state_machine_equals_its_twin(
+    key: tuple[str, ...], rows: list[Row], schedule: Schedule
+) -> None:
+    def build(flow: jt.Flow) -> None:
+        flow.output("out", flow.input("in").key_by(*key).state_machine(door, INITIAL))
+
+    found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})["out"]
+    # `since` is missing where a run has nothing but answers without it.
+    assert_same([{"since": None} | row for row in found], walked(rows, key))
+
+
+@settings(max_examples=25)
+@given(n=st.lists(st.integers(0, 6), max_size=10), schedule=schedules())
+def test_a_state_machine_in_a_loop_sees_rounds_in_order(n: list[int], schedule: Schedule) -> None:
+    def ascending(last: int, row: Row) -> tuple[int, list[Row]]:
+        assert row["round"] >= last
+        return row["round"], [{"round": row["round"]}]
+
+    def body(stream: jt.Stream) -> tuple[jt.Stream, jt.Stream]:
+        going = stream.filter(lambda batch: batch["n"] > 0)
+        again = going.with_columns(n=lambda b: b["n"] - 1, round=lambda b: b["round"] + 1)
+        return again, stream.key_by("key").state_machine(ascending, 0)
+
+    def build(flow: jt.Flow) -> None:
+        flow.output("out", flow.input("in").iterate(body))
+
+    rows = [{"time": 0, "key": i % 2, "n": rounds, "round": 0} for i, rounds in enumerate(n)]
+    found = run_twin(build, {"in": rows}, replace(schedule, restart=None))
+    expected = [
+        {"time": 0, "key": row["key"], "round": r} for row in rows for r in range(row["n"] + 1)
+    ]
+    assert_same(found["out"], expected)
+
+
+def test_a_state_that_is_changed_in_place_is_not_shared() -> None:
+    def collect(state: list[int], row: Row) -> tuple[list[int], list[Row]]:
+        state.append(row["n"])
+        return state, [{"all": list(state)}]
+
+    flow = jt.Flow("lists")
+    keyed = flow.input("in").key_by("k")
+    flow.output("value", keyed.state_machine(collect, []))
+    flow.output("made", keyed.state_machine(collect, list))
+    rows = {"time": [0, 1, 2], "k": [1, 2, 1], "n": [10, 20, 30]}
+    result = flow.run({"in": rows})
+    for name in ("value", "made"):
+        assert result[name]["all"].to_pylist() == [[10], [20], [10, 30]]
+
+
+def test_answers_keep_the_types_of_their_keys() -> None:
+    flow = jt.Flow("types")
+    keyed = flow.input("in").key_by("k", "at")
+    flow.output("out", keyed.state_machine(lambda s, row: (s, [{"n": 1}]), 0))
+    kinds = {"time": pa.int64(), "k": pa.int8(), "at": pa.timestamp("ms")}
+    table = pa.table({"time": [0], "k": [1], "at": [0]}).cast(pa.schema(kinds))
+    schema = flow.run({"in": table})["out"].schema
+    assert {name: schema.field(name).type for name in kinds} == kinds
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (lambda state, row: state, "must return"),
+        (lambda state, row: (state, [1]), "rows"),
+        (lambda state, row: (state, [{"time": row["time"] - 1}]), "before"),
+        (lambda state, row: (state, [{"x": object()}]), "column"),
+    ],
+)
+def test_wrong_answers_are_errors_that_say_so(function: Any, complaint: str) -> None:
+    flow = jt.Flow("wrong")
+    flow.output("out", flow.input("in").key_by("k").state_machine(function, 0, name="mine"))
+    with pytest.raises(jt.JetonError) as caught:
+        flow.run({"in": {"time": [5], "k": [1]}})
+    assert complaint in messages(caught.value)
+    assert "mine" in messages(caught.value)
+
+
+def test_a_state_that_arrow_cannot_hold_is_an_error_of_the_snapshot() -> None:
+    flow = jt.Flow("objects")
+    flow.output("out", flow.input("in").key_by("k").state_machine(lambda s, r: (s, []), object))
+    with flow.open() as run:
+        run.input("in").send({"time": [5], "k": [1]})
+        run.input("in").advance_to(6)
+        run.run_to_rest()
+        with pytest.raises(jt.SnapshotError, match="Arrow can hold"):
+            run.snapshot()
+        run.finish()
