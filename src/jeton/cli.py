@@ -10,7 +10,6 @@ import argparse
 import importlib
 import platform
 import sys
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -54,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="show a small dataflow, and check that Spark works on this machine",
-        description="Run a small dataflow in this process, then start a local Spark session.",
+        help="show a flow in this process and on Spark",
+        description="Run a small dataflow in this process, then a larger one on a local Spark.",
     )
     demo.add_argument(
         "--workers", type=int, default=2, metavar="N", help="how many run at a time (default: 2)"
@@ -79,24 +78,21 @@ def _version() -> int:
 
 
 def _demo(workers: int) -> int:
-    from jeton.demo import run_in_process
+    from jeton import demo
     from jeton.spark.java import JavaNotFoundError
     from jeton.spark.session import local_session
 
-    run_in_process()
-    print("Spark: starting a local session ...", flush=True)
-    start = time.perf_counter()
+    demo.run_in_process()
+    print("Starting a local Spark session ...", flush=True)
     try:
         spark = local_session(workers)
     except JavaNotFoundError as error:
         print(f"jeton: {error}", file=sys.stderr)
         return 1
     try:
-        count = spark.range(1_000_000).count()
-        seconds = time.perf_counter() - start
         [(java,)] = spark.sql(_JAVA_VERSION).collect()
-        print(f"Spark: spark.range(1_000_000).count() = {count:_} after {seconds:.1f} s")
-        print(f"Spark {spark.version}, Java {java}, Python {platform.python_version()}")
+        print(f"  Spark {spark.version}, Java {java}, Python {platform.python_version()}")
+        demo.run_on_spark(spark, workers)
     finally:
         spark.stop()
     return 0

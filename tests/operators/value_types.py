@@ -52,7 +52,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     "microseconds": ValueType(pa.timestamp("us"), _MOMENTS),
     "nanoseconds": ValueType(pa.timestamp("ns"), _MOMENTS),
     "with a zone": ValueType(
-        pa.timestamp("us", tz="UTC"), _MOMENTS.map(lambda m: m.replace(tzinfo=dt.timezone.utc))
+        pa.timestamp("us", tz="UTC"), _MOMENTS.map(lambda m: m.replace(tzinfo=dt.UTC))
     ),
     "date": ValueType(pa.date32(), _MOMENTS.map(lambda moment: moment.date())),
     "duration": ValueType(pa.duration("us"), st.integers(-9, 9).map(lambda d: dt.timedelta(d))),

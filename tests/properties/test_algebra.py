@@ -293,10 +293,27 @@ def test_a_path_that_says_it_advances_does(
         assert whole.apply(time) != time
 
 
-@given(times(PAIRS), st.integers(0, 2**63), st.integers(0, 2**63))
-def test_past_the_end_of_time(time: jt.Product, first: int, second: int) -> None:
-    whole = jt.Advance(first).then(jt.Advance(second))
-    expected = time.inner + first + second
-    reached = None if whole is None else whole.apply(time)
-    assert reached == (None if expected > jt.END_OF_TIME else jt.Product(time.outer, expected))
-    assert in_turn([jt.Advance(first), jt.Advance(second)], time) == reached
+def shifted(time: Any, *steps: int) -> Any:
+    """A time with a step added to each coordinate; ``None`` past the end of time."""
+    moved = tuple(map(sum, zip(time if isinstance(time, tuple) else (time,), steps, strict=True)))
+    if any(
+        step and coordinate > jt.END_OF_TIME for step, coordinate in zip(steps, moved, strict=True)
+    ):
+        return None
+    return jt.Product.of(moved) if len(moved) > 1 else moved[0]
+
+
+sizes = st.integers(0, 3) | st.integers(jt.END_OF_TIME - 12, jt.END_OF_TIME + 1)
+
+
+@given(st.sampled_from([INTEGERS, PAIRS, TRIPLES]), st.data())
+def test_advances_up_to_the_end_of_time(kind: TimeKind, data: st.DataObject) -> None:
+    time = data.draw(times(kind))
+    steps = data.draw(st.tuples(*[sizes] * (kind.depth + 1)))
+    more = data.draw(sizes)
+    inner = (0,) * kind.depth
+    assert jt.Advance(*steps).apply(time) == shifted(time, *steps)
+    assert jt.Advance(more).apply(time) == shifted(time, *inner, more)
+    both = jt.Advance(*steps).then(jt.Advance(more))
+    expected = in_turn([jt.Advance(*steps), jt.Advance(more)], time)
+    assert (None if both is None else both.apply(time)) == expected

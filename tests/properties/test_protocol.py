@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.properties import oracle
 from tests.properties.generators import add, flat_graphs, flow_graphs, later_times, patience
 
+import jeton as jt
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
 from jeton.progress.tracker import Tracker
@@ -216,6 +218,19 @@ def play(graph: ProgressGraph, workers: int, steps: int, draw: Draw) -> None:
     world.assert_all_know()
     assert not world.truth
     assert all(party.tracker.is_complete for party in world.parties)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4))))
+def test_batches_are_accepted_in_order_and_once(arriving: list[tuple[int, int]]) -> None:
+    inbox, due = Inbox(workers=3), [0, 0, 0]
+    for worker, sequence in arriving:
+        batch = ProgressBatch(worker, sequence, ())
+        if sequence == due[worker]:
+            inbox.accept(batch)
+            due[worker] += 1
+        else:
+            with pytest.raises(jt.ProtocolError):
+                inbox.accept(batch)
 
 
 @given(flat_graphs(), st.integers(1, 5), st.integers(5, 40), st.data())

@@ -158,6 +158,29 @@ class Broadcast:
         return rows
 
 
+@dataclass(frozen=True)
+class Sip:
+    """One message, or one time of it, for each invocation: the rest is offered again."""
+
+    by_time: bool
+
+    def build(self, stream: jt.Stream, depth: int) -> jt.Stream:
+        return stream.unary(self._sip)
+
+    def _sip(self, token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input.by_time() if self.by_time else input:
+                output.session(ref).give(batch)
+                break
+
+        return step
+
+    def model(self, rows: Rows) -> Rows:
+        return rows
+
+
 # Operations that hold tokens
 
 
@@ -177,7 +200,8 @@ class Groups:
                 sums[n % 3, *left] += n
 
     def send(self, output: jt.Output, *frontiers: jt.Antichain) -> None:
-        for _, (token, sums) in self.open.pop_before(*frontiers):
+        """Send all that is complete, the latest first: order must not matter."""
+        for _, (token, sums) in reversed(list(self.open.pop_before(*frontiers))):
             with token, output.session(token) as session:
                 for (_, *left), total in sums.items():
                     rounds = {f"left{index}": rounds for index, rounds in enumerate(left)}
@@ -218,7 +242,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Trickle:
-    """Records go out in three invocations, under one token that is downgraded in between."""
+    """Records go out in three invocations, under a token that moves on in between."""
 
     def build(self, stream: jt.Stream, depth: int) -> jt.Stream:
         return stream.unary_frontier(self._trickle)
@@ -236,11 +260,11 @@ class Trickle:
                 part = batch.filter(batch["n"] % 3 == turn)
                 with output.session(token) as session:
                     session.give(part, times=moved_on(part.times, turn))
-                if turn == 2:
-                    token.drop()
-                else:
-                    token.downgrade(jt.Advance(1).apply(token.time))
-                    held.append((token, batch, turn + 1))
+                if turn < 2:
+                    later = token.clone()
+                    later.downgrade(jt.Advance(1).apply(token.time))
+                    held.append((later, batch, turn + 1))
+                token.drop()
             if held:
                 info.activator.activate()
 
@@ -341,6 +365,7 @@ def operations(nesting: int) -> st.SearchStrategy[Operation]:
         st.builds(Delay, small),
         st.builds(Exchange, small),
         st.just(Broadcast()),
+        st.builds(Sip, st.booleans()),
         st.just(Sum()),
         st.just(Trickle()),
     )

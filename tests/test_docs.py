@@ -1,0 +1,29 @@
+"""The code in README and docs runs, block after block, as a reader would run it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, *, spark: bool) -> list[str]:
+    """The Python blocks of a page; those for a Spark session open with ``# spark``."""
+    found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for block in found if spark or not block.startswith("# spark")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, spark=False):
+        exec(compile(block, str(page), "exec"), names)
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
