@@ -20,7 +20,7 @@ def blocks(page: Path, *, spark: bool) -> list[str]:
 def test_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, spark=False):
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block, f"<{page.name}>", "exec"), names)
 
 
 def test_links_of_pages_lead_somewhere() -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from jeton.core.errors import GraphError
+from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
 
@@ -32,6 +33,7 @@ def on_spark(
     workers: int | None = None,
     exchange: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
+    progress: bool | None = None,
 ) -> dict[str, DataFrame]:
     """A DataFrame for each output of a flow, computed when it is used, like any other.
 
@@ -43,6 +45,7 @@ def on_spark(
         exchange: Put a shuffle behind the stage, so that Spark retries it after a failure and
             ``show()`` or ``limit()`` work. Without, it is a little faster.
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
+        progress: Show a progress bar while it runs; by default if a terminal is there to show it.
     """
     missing = [name for name in flow.inputs if name not in inputs]
     unknown = [name for name in inputs if name not in flow.inputs]
@@ -71,7 +74,9 @@ def on_spark(
         names,
         tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
     )
-    meeting, by_gathering = _meeting(spark, flow)
+    if progress is None:
+        progress = ProgressBar.is_wanted()
+    meeting, by_gathering = _meeting(spark, flow, progress)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(flow, ends, meeting, by_gathering, batches)
@@ -216,8 +221,9 @@ def next_plan(flow: Flow) -> str:
     return f"{flow.name}-{next(_plans)}"
 
 
-def _meeting(spark: SparkSession, flow: Flow) -> tuple[Meeting, bool]:
+def _meeting(spark: SparkSession, flow: Flow, progress: bool) -> tuple[Meeting, bool]:
     """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
     if _context(spark) is None:
         return Meeting("", 0, os.urandom(32), next_plan(flow)), True
-    return rendezvous_of(spark).meeting(next_plan(flow)), False
+    bar = ProgressBar(flow.name).take_over if progress else None
+    return rendezvous_of(spark).meeting(next_plan(flow), bar), False

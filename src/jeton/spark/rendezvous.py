@@ -33,6 +33,8 @@ class Meeting:
     port: int
     secret: bytes
     plan: str
+    heard: bool = False
+    """Whether somebody at the driver listens to what the tasks report."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class Rendezvous:
         """What the tasks of a plan must know; a listener takes their connections over."""
         if listener is not None:
             self._listeners[plan] = listener
-        return Meeting(self.host, self.port, self.secret, plan)
+        return Meeting(self.host, self.port, self.secret, plan, listener is not None)
 
     def forget(self, plan: str) -> None:
         """A plan will not run again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from jeton.core.errors import JetonError
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
+from jeton.spark.control import Control
 from jeton.spark.rendezvous import Meeting, meet
 from jeton.worker.mesh import Address, Doorway, Mesh, PeerFailed
 from jeton.worker.process import BEAT, Process
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 INPUT: Final = "__input"
 OUTPUT: Final = "__output"
+REPORT: Final = 0.2
+"""Seconds between reports to the driver."""
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
 
@@ -67,9 +71,10 @@ def run_task(
 
     context = BarrierTaskContext.get()
     joined = join_peers(context, meeting, by_gathering)
-    process = Process(flow, joined.mesh, index=joined.rank, workers=joined.workers)
     try:
-        yield from _drive(flow, ends, process, batches)
+        process = Process(flow, joined.mesh, index=joined.rank, workers=joined.workers)
+        report = Reporter(joined.driver if meeting.heard else None)
+        yield from _drive(flow, ends, process, batches, report)
         joined.leave()
     except PeerFailed:
         raise
@@ -142,8 +147,32 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
     return Joined(rank, workers, doorway, mesh, driver)
 
 
+class Reporter:
+    """Tells the driver now and then how many rows have passed, if somebody there listens."""
+
+    def __init__(self, driver: socket.socket | None) -> None:
+        self._control = None if driver is None else Control(driver)
+        self._told = 0.0
+
+    def tell(self, handles: Sequence[InputHandle], rows_out: int) -> None:
+        """Report, unless that was done a moment ago."""
+        now = time.monotonic()
+        if self._control is not None and now - self._told > REPORT:
+            self._told = now
+            rows_in = sum(handle.sent_count for handle in handles)
+            try:
+                self._control.send("report", metrics={"rows_in": rows_in, "rows_out": rows_out})
+            except OSError as error:
+                log.info("the driver no longer listens: %s", error)
+                self._control = None
+
+
 def _drive(
-    flow: Flow, ends: Ends, process: Process, batches: Iterator[pa.RecordBatch]
+    flow: Flow,
+    ends: Ends,
+    process: Process,
+    batches: Iterator[pa.RecordBatch],
+    report: Reporter,
 ) -> Iterator[pa.RecordBatch]:
     worker = process.worker
     handles: list[InputHandle] = [
@@ -153,6 +182,7 @@ def _drive(
         worker.handles[flow.handle("output", name)] for name, _ in ends.outputs
     ]
     reading = True
+    rows_out = 0
     while not process.is_complete:
         did = process.turn(block=0.0 if reading else BEAT)
         if reading and not process.is_held_up and not worker.has_work:
@@ -165,7 +195,10 @@ def _drive(
                 _feed(handles, batch)
         elif not did and reading:
             process.turn(block=0.001)
-        yield from _take(ends, collected, least=ROWS_OUT)
+        for out in _take(ends, collected, least=ROWS_OUT):
+            rows_out += out.num_rows
+            yield out
+        report.tell(handles, rows_out)
     yield from _take(ends, collected, least=1)
 
 
