@@ -15,6 +15,7 @@ from importlib.metadata import version
 
 BENCHMARKS = {
     "operators": "what operators cost, beside plain scripts that do the bare computation",
+    "spark": "what the Spark host costs: a stage, a row, a message, a long-lived query",
     "progress": "what one advance of a frontier costs over a chain of idle operators",
 }
 """The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""

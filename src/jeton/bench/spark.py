@@ -1,0 +1,265 @@
+"""What the Spark host costs: a stage, a row, a message between workers, and what a query carries.
+
+Each figure has its yardstick in the same run: a plain ``mapInArrow`` that hands rows through, and a
+raw socket that sends the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from multiprocessing import get_context
+from statistics import median
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import jeton as jt
+from jeton.worker.link import Link
+from jeton.worker.wire import Decoder, Encoder, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEYS = 65_536
+QUANTUM = 256
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; ``--json`` prints one object."""
+    parser = argparse.ArgumentParser(
+        prog="jeton bench spark", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--rows", type=float, default=20e6, help="rows in and out (default: 2e7)")
+    parser.add_argument(
+        "--records", type=float, default=200e6, help="records of the word count (default: 2e8)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
+    options = parser.parse_args(argv)
+    from jeton.spark.session import local_session
+
+    say = (lambda *_: None) if options.json else print
+    result: dict[str, Any] = {}
+    result |= mesh(say)
+    spark = local_session(options.workers)
+    try:
+        result |= stages(spark, options.workers, options.rounds, say)
+        result |= rows(spark, options.workers, int(options.rows), options.rounds, say)
+        result |= word_count(spark, options.workers, int(options.records), say)
+    finally:
+        spark.stop()
+    if options.json:
+        print(json.dumps(result))
+    return 0
+
+
+def identity(spark_columns: Sequence[str]) -> jt.Flow:
+    """A flow that hands rows through."""
+    flow = jt.Flow("identity")
+    schema = dict.fromkeys(spark_columns, int)
+    flow.output("out", flow.input("in", schema=schema))
+    return flow
+
+
+def stages(
+    spark: SparkSession, workers: int, rounds: int, say: Callable[..., None]
+) -> dict[str, float]:
+    """Seconds for a stage of a few rows on a warm session, plain and with a flow in it."""
+    few = _frame(spark, 100, workers)
+    flow = identity(few.columns[1:]).on_spark(
+        {"in": few}, workers=workers, exchange=False, progress=False
+    )
+    plain, ours = _in_turn(rounds + 2, lambda: _pass_through(few), lambda: _run(flow["out"]))
+    say(f"a stage on a warm session: plain {plain * 1e3:.0f} ms, with a flow {ours * 1e3:.0f} ms")
+    return {"stage_plain_s": plain, "stage_s": ours}
+
+
+def rows(
+    spark: SparkSession, workers: int, count: int, rounds: int, say: Callable[..., None]
+) -> dict[str, float]:
+    """Seconds to hand rows of four columns through, plainly and through a flow."""
+    frame = _frame(spark, count, workers)
+    flow = identity(frame.columns[1:])
+    through = flow.on_spark({"in": frame}, workers=workers, exchange=False, progress=False)["out"]
+    plain, ours = _in_turn(rounds, lambda: _pass_through(frame), lambda: _run(through))
+    say(
+        f"{count:,} rows of 4 columns in and out: plain {count / plain / 1e6:.2f}M rows/s, "
+        f"through a flow {count / ours / 1e6:.2f}M rows/s: {ours / plain:.2f}× the time"
+    )
+    return {
+        "rows_plain_per_s": count / plain,
+        "rows_per_s": count / ours,
+        "ratio_to_plain": ours / plain,
+    }
+
+
+def word_count(
+    spark: SparkSession, workers: int, records: int, say: Callable[..., None]
+) -> dict[str, float]:
+    """Records a second of a rolling word count whose records are made in the workers."""
+    from jeton.spark import sources
+
+    batch = 32_768
+    flow = jt.Flow("word count")
+    flow.input("words").key_by("key").rolling().count()
+    make = _words(records // workers, batch)
+    start = monotonic()
+    query = flow.start(spark, sources={"words": sources.Batches(make)}, workers=workers)
+    query.await_running()
+    start = monotonic()
+    query.await_termination()
+    seconds = monotonic() - start
+    peak = max(each["peak_rss_mb"] for each in query.metrics()["workers"].values())
+    say(
+        f"rolling word count, {records:,} records made in {workers} workers: "
+        f"{records / seconds / 1e6:.1f}M records/s, at most {peak:,} MB in a worker"
+    )
+    return {"word_count_per_s": records / seconds, "word_count_peak_rss_mb": peak}
+
+
+def _words(records: int, batch: int) -> Callable[[int, int], Iterator[jt.Batch]]:
+    def make(partition: int, partitions: int) -> Iterator[jt.Batch]:
+        random = np.random.default_rng(partition)
+        keys = [random.integers(0, KEYS, batch) for _ in range(16)]
+        times = np.arange(batch) * QUANTUM
+        for number in range(records // batch):
+            first = number * batch * QUANTUM
+            yield jt.Batch.trusted({"key": keys[number % 16]}, times + first, "time", first)
+
+    return make
+
+
+def mesh(say: Callable[..., None]) -> dict[str, float]:
+    """Round trips and throughput of a link between two processes, beside a raw socket."""
+    figures: dict[str, float] = {}
+    for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
+        batch = jt.Batch({}, np.arange(size))
+        count = 3000 if size == 8 else 300
+        raw, link = _in_turn(3, partial(_raw, batch, count), partial(_link, batch, count))
+        bytes_moved = size * 8 * 2
+        figures[f"round_trip_us_{size * 8}"] = link * 1e6
+        figures[f"round_trip_raw_us_{size * 8}"] = raw * 1e6
+        say(
+            f"round trip of {label}: a raw socket {raw * 1e6:.0f} µs, a link {link * 1e6:.0f} µs "
+            f"({bytes_moved / link / 1e6:,.0f} MB/s)"
+        )
+    return figures
+
+
+def _raw(batch: jt.Batch, count: int) -> float:
+    data = batch.times.tobytes()
+
+    def echo(sock: socket.socket) -> None:
+        for _ in range(count):
+            sock.sendall(_exactly(sock, len(data)))
+
+    def ask(sock: socket.socket) -> None:
+        sock.sendall(data)
+        _exactly(sock, len(data))
+
+    return _between(echo, ask, count)
+
+
+def _link(batch: jt.Batch, count: int) -> float:
+    def echo(sock: socket.socket) -> None:
+        link, encoder, decoder = Link(sock, 0), Encoder(), Decoder()
+        for _ in range(count):
+            _send(link, encoder.message(1, *_next(link, decoder)))
+
+    state: list[Any] = []
+
+    def ask(sock: socket.socket) -> None:
+        if not state:
+            state.extend((Link(sock, 1), Encoder(), Decoder()))
+        link, encoder, decoder = state
+        _send(link, encoder.message(1, 0, batch))
+        _next(link, decoder)
+
+    return _between(echo, ask, count)
+
+
+def _between(
+    echo: Callable[[socket.socket], None], ask: Callable[[socket.socket], None], count: int
+) -> float:
+    """Seconds for one round trip between two processes."""
+    here, there = socket.socketpair()
+    child = get_context("fork").Process(target=echo, args=(there,))
+    child.start()
+    start = perf_counter()
+    for _ in range(count):
+        ask(here)
+    seconds = (perf_counter() - start) / count
+    child.join(10)
+    here.close()
+    there.close()
+    return seconds
+
+
+def _send(link: Link, buffers: list[Any]) -> None:
+    link.send(buffers)
+    while link.waiting:
+        select.select([], [link.sock], [])
+        link.flush()
+
+
+def _next(link: Link, decoder: Decoder) -> tuple[Any, jt.Batch]:
+    message = None
+    while message is None:
+        for kind, number, payload in link.receive():
+            if kind == Kind.LAYOUT:
+                decoder.layout(number, payload)
+            else:
+                message = decoder.message(payload)
+        if message is None:
+            select.select([link.sock], [], [])
+    return message
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        received += sock.recv(size - len(received))
+    return bytes(received)
+
+
+def _in_turn(rounds: int, *acts: Callable[[], Any]) -> list[float]:
+    """The median seconds of each act, or what it measured itself; the first round warms up."""
+    times: list[list[float]] = [[] for _ in acts]
+    for _ in range(rounds + 1):
+        for act, measured in zip(acts, times, strict=True):
+            start = perf_counter()
+            own = act()
+            measured.append(own if isinstance(own, float) else perf_counter() - start)
+    return [median(measured[1:]) for measured in times]
+
+
+def _frame(spark: SparkSession, count: int, workers: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    number = F.col("id")
+    return spark.range(0, count, 1, workers).select(
+        number.alias("time"), (number % 1000).alias("a"), (number * 3).alias("b"), number.alias("c")
+    )
+
+
+def _pass_through(frame: DataFrame) -> None:
+    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
+
+    _run(frame.mapInArrow(same, frame.schema))
+
+
+def _run(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
