@@ -188,8 +188,9 @@ def test_values_of_many_shapes_come_back() -> None:
 
 @pytest.mark.parametrize("key", [frozenset("a"), (1, ("a", "b")), {"a": 1}.keys()])
 def test_keys_without_a_bin_are_refused_at_once(key: Any) -> None:
+    values: jt.KeyedValues[int] = jt.KeyedValues()
     with pytest.raises((jt.SnapshotError, TypeError)):
-        jt.KeyedValues()[key] = 1
+        values[key] = 1
 
 
 def test_what_arrow_cannot_hold_is_an_error_of_the_snapshot() -> None:

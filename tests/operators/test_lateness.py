@@ -81,7 +81,9 @@ def test_what_is_late_does_not_depend_on_batches(
     readings = flow.input("n", lateness=lateness)
     flow.output("on time", readings)
     flow.output("late", readings.late)
-    on_time, late, floor = [], [], 0
+    on_time: list[int] = []
+    late: list[int] = []
+    floor = 0
     for time in times:
         (late if time < floor else on_time).append(time)
         floor = max(floor, time - lateness)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.dataflow.columns import Column, from_arrow, plain
+from jeton.dataflow.columns import Column, from_arrow, plain, to_arrow
 from jeton.dataflow.state.key_table import Slots, grown
 
 Values = npt.NDArray[Any]
@@ -206,7 +206,9 @@ def roomy(array: Values, size: int) -> Values:
 
 def pylist(column: Column) -> list[Any]:
     """A column as Python values."""
-    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    # NumPy's own list of times would have integers where Python's times are too coarse.
+    plain_numbers = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
+    values: list[Any] = column.tolist() if plain_numbers else to_arrow(column).to_pylist()
     return values
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, is_unknown, pylist
-from jeton.dataflow.columns import Column, as_column, from_arrow
+from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
 from jeton.dataflow.state.key_table import Slots
 
 _NOTHING: Any = object()
@@ -94,8 +94,10 @@ class Objects(Accumulator):
         self._grow(size)
         if column is None:
             raise BatchError("this aggregate needs a column")
-        if not isinstance(column, np.ndarray) and not is_unknown(column):
-            self._type = self._typed(column.type)
+        # Results of plain numbers are as wide as Python makes them.
+        plain = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
+        if not plain and not is_unknown(column):
+            self._type = self._typed(to_arrow(column[:0]).type)
         return zip(slots.tolist(), pylist(column), strict=True)
 
     def _take(self, slot: int, value: Any) -> None:

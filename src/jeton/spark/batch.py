@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -20,6 +22,9 @@ from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
+
+EXECUTORS_COME_WITHIN: Final = 30.0
+"""Seconds after an application's start in which a cluster's executors may still be missing."""
 
 _plans: Final = itertools.count()
 _servers: dict[str, Rendezvous] = {}
@@ -65,15 +70,15 @@ def on_spark(
         raise GraphError(f"flow {flow.name!r} needs an input and an output to run on Spark")
     first = next(iter(inputs.values()))
     spark = first.sparkSession
-    slots = slots_of(spark)
+    slots = require_slots(spark, 1 if workers is None else workers)
     names = tuple(flow.inputs)
-    frame = _together([inputs[name] for name in names])
-    frame = _partitioned(frame, workers, slots, len(names))
     times = _time_type(flow, inputs)
     ends = Ends(
         names,
         tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
     )
+    frame = _together([inputs[name] for name in names])
+    frame = _partitioned(frame, workers, slots)
     if progress is None:
         progress = ProgressBar.is_wanted()
     meeting, by_gathering = _meeting(spark, flow, progress)
@@ -87,7 +92,7 @@ def on_spark(
     if len(ends.outputs) == 1:
         return {ends.outputs[0][0]: result}
     return {
-        name: result.where(F.col(OUTPUT) == number).select(f"{name}.*")
+        name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
         for number, (name, _) in enumerate(ends.outputs)
     }
 
@@ -98,7 +103,7 @@ def output_schema(
     """The schema of an output's table: the time column, then the values."""
     time = flow.operators[flow.handle("output", name)].time_name
     if schemas is not None and name in schemas:
-        return schemas[name]
+        return _as_spark_has_it(schemas[name], name)
     known = flow.output_schema(name)
     if known is None or any(pa.types.is_null(field.type) for field in known):
         raise GraphError(
@@ -106,7 +111,28 @@ def output_schema(
             "declare the inputs' schemas (flow.input(…, schema=df.schema)) so that they follow, "
             f"or pass schemas={{{name!r}: pa.schema(…)}}"
         )
-    return pa.schema([pa.field(time, times), *known])
+    return _as_spark_has_it(pa.schema([pa.field(time, times), *known]), name)
+
+
+def _as_spark_has_it(schema: pa.Schema, name: str) -> pa.Schema:
+    """The same columns in the one Arrow type that Spark takes for each of its own."""
+    try:
+        return to_arrow_schema(from_arrow_schema(_signed(schema)))
+    except PySparkTypeError as error:
+        raise GraphError(
+            f"output {name!r} has a column that Spark has no type for: {error}"
+        ) from error
+
+
+def _signed(schema: pa.Schema) -> pa.Schema:
+    """Spark has no unsigned integers: the next wider ones hold their values."""
+    wider = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+    }
+    return pa.schema([field.with_type(wider.get(field.type, field.type)) for field in schema])
 
 
 def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
@@ -120,7 +146,13 @@ def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
                 f"input {name!r} names {time!r} as its time column, but its DataFrame has "
                 f"{schema.names}"
             )
-        found.setdefault(schema.field(time).type, name)
+        kind = schema.field(time).type
+        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise GraphError(
+                f"the time column {time!r} of input {name!r} is of type {kind}: times are "
+                "integers, timestamps or dates"
+            )
+        found.setdefault(kind, name)
     if len(found) > 1:
         raise GraphError(
             "all inputs need time columns of one type, so that they mean the same: "
@@ -141,6 +173,14 @@ def slots_of(spark: SparkSession) -> int | None:
     )
 
 
+def _executors_may_come(context: Any) -> bool:
+    """Whether the application is so young that executors may still be on their way."""
+    return (
+        not context.master.startswith("local[")
+        and time.time() - context.startTime / 1000 < EXECUTORS_COME_WITHIN
+    )
+
+
 def _context(spark: SparkSession) -> Any | None:
     """The Spark context, which Spark Connect does not have."""
     try:
@@ -157,11 +197,9 @@ def _together(frames: list[DataFrame]) -> DataFrame:
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(INPUT)]
         for at, other in enumerate(frames):
-            kind = other.schema.simpleString()
+            own = F.struct(*map(_quoted, frame.columns))
             columns.append(
-                (F.struct(*frame.columns) if at == number else F.lit(None).cast(kind)).alias(
-                    f"_{at}"
-                )
+                (own if at == number else F.lit(None).cast(other.schema)).alias(f"_{at}")
             )
         tagged.append(frame.select(*columns))
     whole = tagged[0]
@@ -170,18 +208,28 @@ def _together(frames: list[DataFrame]) -> DataFrame:
     return whole
 
 
-def _partitioned(
-    frame: DataFrame, workers: int | None, slots: int | None, inputs: int
-) -> DataFrame:
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _partitioned(frame: DataFrame, workers: int | None, slots: int | None) -> DataFrame:
     """As many partitions as there are to be workers, and no more than the cluster can run."""
-    if workers is not None:
-        require_slots(frame.sparkSession, workers)
     if slots is None:
         return frame.repartition(workers or 2)
-    have = frame.rdd.getNumPartitions() if inputs == 1 else 0
+    have = _partitions_of(frame)
     if have and have == (workers or have) and have <= slots:
         return frame
     return frame.repartition(workers or slots)
+
+
+def _partitions_of(frame: DataFrame) -> int | None:
+    """How many partitions a DataFrame has, if that can be told without running a part of it."""
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    # Behind a shuffle or a broadcast, Spark finds out by running what is before it; and neither
+    # `coalesce` nor `union` may stand right before a barrier stage.
+    if any(word in plan for word in ("Exchange", "Adaptive", "Coalesce", "Union", "Subquery")):
+        return None
+    return int(frame.rdd.getNumPartitions())
 
 
 def _exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
@@ -189,16 +237,23 @@ def _exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
     return frame.repartition(slots or 2, F.spark_partition_id())
 
 
-def require_slots(spark: SparkSession, workers: int) -> None:
-    """Refuse more workers than the cluster can run at the same time: Spark would wait for ever."""
+def require_slots(spark: SparkSession, workers: int) -> int | None:
+    """Refuse more workers than the cluster can run at the same time: Spark would wait for ever.
+
+    Returns how many it can run, if that is known.
+    """
     if workers < 1:
         raise GraphError(f"a flow needs at least one worker, not {workers}")
     slots = slots_of(spark)
+    while slots is not None and slots < workers and _executors_may_come(spark.sparkContext):
+        time.sleep(0.1)
+        slots = slots_of(spark)
     if slots is not None and workers > slots:
         raise GraphError(
             f"{workers} workers must run at the same time, but this cluster has slots for {slots} "
             "tasks: ask for fewer workers, or give Spark more cores"
         )
+    return slots
 
 
 def rendezvous_of(spark: SparkSession) -> Rendezvous:
@@ -211,8 +266,14 @@ def rendezvous_of(spark: SparkSession) -> Rendezvous:
     with _lock:
         server = _servers.get(context.applicationId)
         if server is None:
-            host = context.getConf().get("spark.driver.host", "127.0.0.1")
-            server = _servers[context.applicationId] = Rendezvous(host)
+            # There is one application in a process at a time: the others have ended.
+            for ended in _servers.values():
+                ended.close()
+            _servers.clear()
+            conf = context.getConf()
+            host = conf.get("spark.driver.host", "127.0.0.1")
+            bind = conf.get("spark.driver.bindAddress")
+            server = _servers[context.applicationId] = Rendezvous(host, bind)
         return server
 
 

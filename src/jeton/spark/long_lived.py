@@ -8,10 +8,11 @@ connection of its own.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ from jeton.spark.query import Query
 from jeton.spark.rendezvous import Meeting
 from jeton.spark.sinks import DriverSink, Sink, WorkerSink, Writer
 from jeton.spark.sources import Reader, Source
-from jeton.spark.tasks import Joined, join_peers
+from jeton.spark.tasks import Joined, join_peers, told
 from jeton.worker.mesh import PeerFailed
 from jeton.worker.process import Process
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 REPORT: Final = 0.2
 """Seconds between a worker's reports."""
+LEAST_PATIENCE: Final = 0.0005
+MOST_PATIENCE: Final = 0.02
+"""Seconds for which a source that has nothing, and cannot tell when it will, is left alone."""
 
 
 def start(
@@ -137,10 +141,10 @@ class WorkerTask:
             LongLived(self, joined, control).run()
             joined.leave()
         except Exception as error:
-            text = traceback.format_exc()
+            joined.fail(error)
             if not isinstance(error, PeerFailed):
-                joined.fail(text)
-                control.send("failed", text=text)
+                with suppress(OSError):
+                    control.send("failed", text=told(error))
             raise
         finally:
             joined.close()
@@ -176,6 +180,7 @@ class LongLived:
         ]
         self._reported = 0.0
         self._rows = dict.fromkeys(self._writers, 0)
+        self._busy_at = time.monotonic()
         self._stopping = False
 
     def run(self) -> None:
@@ -185,6 +190,7 @@ class LongLived:
             read = self._read()
             did = process.turn(block=0.0 if read else self._patience())
             if did or read:
+                self._busy_at = time.monotonic()
                 self._write()
             self._keep_in_touch()
         self._write()
@@ -202,8 +208,22 @@ class LongLived:
         return read
 
     def _patience(self) -> float:
-        """How long to block: not at all long while a source may have something at any moment."""
-        return 0.0005 if any(feed.is_open for feed in self._inputs) else 0.1
+        """How long to block: until a source is worth asking again.
+
+        A source that cannot tell when is asked less often the longer it has had nothing, so that
+        a record waits for a tenth of the time since the last one, and an idle query costs little.
+        """
+        now = time.monotonic()
+        patience = REPORT / 2
+        if self._process.is_held_up:
+            return patience
+        for feed in self._inputs:
+            if feed.is_open:
+                ready_at = feed.ready_at
+                unknown = min(max((now - self._busy_at) / 10, LEAST_PATIENCE), MOST_PATIENCE)
+                wait = unknown if ready_at is None else max(ready_at - now, 0.0)
+                patience = min(patience, wait)
+        return patience
 
     def _write(self) -> None:
         for name, (collected, writer) in self._writers.items():
@@ -247,6 +267,7 @@ class LongLived:
             "progress_batches": mesh.progress_batches if mesh else 0,
             "messages": mesh.messages if mesh else 0,
             "queued": worker.queued,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
         self._control.send("report", frontiers=places, metrics=metrics)
 
@@ -265,6 +286,13 @@ class _Feed:
     def is_open(self) -> bool:
         """Whether records may still come."""
         return not self.handle.closed
+
+    @property
+    def ready_at(self) -> float | None:
+        """When to ask again, if all partitions can tell."""
+        times = [reader.ready_at for reader in self._readers if not reader.ended]
+        known = [at for at in times if at is not None]
+        return min(known, default=None) if len(known) == len(times) else None
 
     def read(self) -> bool:
         """Ask each partition once; tells whether there was anything."""

@@ -43,6 +43,8 @@ class Query:
         self._reports: dict[int, dict[str, Any]] = {}
         self._cause: str | None = None
         self._error: BaseException | None = None
+        self._stop: dict[str, Any] | None = None
+        self._listeners: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._receiving = threading.Lock()
 
@@ -101,13 +103,13 @@ class Query:
         """
         if self.is_active:
             with self._changed:
-                self._status = "stopping"
+                if self.is_active:
+                    self._status = "stopping"
+                # Workers that have not joined yet will be told when they do.
+                self._stop = {"drain": drain}
                 controls = list(self._controls.values())
             for control in controls:
-                try:
-                    control.send("stop", drain=drain)
-                except OSError as error:
-                    log.info("a worker of query %r has gone already: %s", self.name, error)
+                self._tell_to_stop(control)
         if not self.await_termination(timeout):
             self._cancel()
             self.await_termination(5.0)
@@ -123,13 +125,19 @@ class Query:
         return not self.is_active
 
     def await_running(self, timeout: float = 120.0) -> None:
-        """Wait until all workers have reported."""
+        """Wait until all workers have reported; raises if the query fails, or not in time."""
         with self._changed:
-            self._changed.wait_for(
+            came = self._changed.wait_for(
                 lambda: len(self._reports) == self.workers or not self.is_active, timeout
             )
+            reported = len(self._reports)
         if self._status == "failed":
             self.await_termination(0)
+        if not came:
+            raise TimeoutError(
+                f"after {timeout:g} seconds, {reported} of {self.workers} workers of query "
+                f"{self.name!r} have reported"
+            )
 
     def exception(self) -> QueryFailed | None:
         """Why the query failed, if it did."""
@@ -154,25 +162,44 @@ class Query:
     def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:
         """A worker has joined: listen to it from now on."""
         control = Control(sock)
+        thread = threading.Thread(
+            target=self._listen,
+            args=(rank, control),
+            name=f"jeton-{self.name}-{rank}",
+            daemon=True,
+        )
         with self._changed:
             self._controls[rank] = control
+            self._listeners.append(thread)
             if self._status == "starting":
                 self._status = "running"
+            stopping = self._stop is not None
             self._changed.notify_all()
-        name = f"jeton-{self.name}-{rank}"
-        threading.Thread(target=self._listen, args=(rank, control), name=name, daemon=True).start()
+        thread.start()
+        if stopping:
+            self._tell_to_stop(control)
 
     def ended(self, error: BaseException | None) -> None:
         """The job is over."""
-        # A worker's last words may still be on their way when Spark says that the job is over.
-        deadline = time.monotonic() + 2.0
+        # Workers' last rows and words may still be on their way when Spark says that the job is
+        # over. Rows are waited for as long as a sink takes for them, words of the dead are not.
+        deadline = None if error is None else time.monotonic() + 5.0
+        for thread in list(self._listeners):
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for control in list(self._controls.values()):
+            control.close()
         with self._changed:
-            while error is not None and self._cause is None and time.monotonic() < deadline:
-                self._changed.wait(0.1)
             self._error = error
             stopped = self._status == "stopping" and self._cause is None
             self._status = "failed" if error is not None and not stopped else "ended"
             self._changed.notify_all()
+
+    def _tell_to_stop(self, control: Control) -> None:
+        assert self._stop is not None
+        try:
+            control.send("stop", **self._stop)
+        except OSError as error:
+            log.info("a worker of query %r has gone already: %s", self.name, error)
 
     def _listen(self, rank: int, control: Control) -> None:
         while (news := control.receive()) is not None:

@@ -8,17 +8,19 @@ attempt still linger; each set of tasks is an *epoch*, and workers refuse peers 
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from jeton.worker.doorway import Address
 from jeton.worker.handshake import HandshakeError, answer, greet
-from jeton.worker.mesh import Address
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,22 @@ class Meeting:
 
 @dataclass(slots=True)
 class _Party:
-    """The tasks of one stage that have come so far."""
+    """The tasks of one stage that have come and wait for the others.
 
-    epoch: int = 1
-    newest: int = -1
-    """The greatest attempt of an epoch that is over: attempts up to it are stale."""
+    Spark numbers the tasks of all stages as it starts them, and it starts those of a barrier stage
+    together. So the numbers of tasks that belong together follow each other; lower ones are of an
+    earlier attempt at the stage.
+    """
+
+    oldest: int = 0
+    """The least number that a task may have: those below are of an attempt that is over."""
     members: dict[int, tuple[int, Address, socket.socket]] = field(default_factory=dict)
+
+    def drop_stale(self, attempt: int, workers: int) -> None:
+        """Part with those that cannot belong together with this one."""
+        self.oldest = max(self.oldest, attempt - workers + 1)
+        for rank in [r for r, member in self.members.items() if member[0] < self.oldest]:
+            self.members.pop(rank)[2].close()
 
 
 Listener = Callable[[int, int, socket.socket], None]
@@ -54,20 +66,23 @@ Listener = Callable[[int, int, socket.socket], None]
 class Rendezvous:
     """The server at the driver: one for each Spark application."""
 
-    def __init__(self, host: str) -> None:
-        self._listener = socket.create_server((host, 0))
-        self.host, self.port = self._listener.getsockname()[:2]
+    def __init__(self, host: str, bind: str | None = None) -> None:
+        """Listen at the address that Spark shows for the driver, or else where it binds itself."""
+        self._listener = _listen_at(host, bind)
+        self.host, self.port = host, self._listener.getsockname()[1]
         self.secret = os.urandom(32)
         self.refused = 0
         self._parties: dict[tuple[str, int], _Party] = {}
         self._listeners: dict[str, Listener] = {}
+        self._epochs = itertools.count(1)
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="jeton-rendezvous", daemon=True).start()
 
     def meeting(self, plan: str, listener: Listener | None = None) -> Meeting:
         """What the tasks of a plan must know; a listener takes their connections over."""
         if listener is not None:
-            self._listeners[plan] = listener
+            with self._lock:
+                self._listeners[plan] = listener
         return Meeting(self.host, self.port, self.secret, plan, listener is not None)
 
     def forget(self, plan: str) -> None:
@@ -79,6 +94,9 @@ class Rendezvous:
 
     def close(self) -> None:
         """Stop listening."""
+        # A thread that waits in accept() is not woken by close() alone.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _listen(self) -> None:
@@ -104,31 +122,46 @@ class Rendezvous:
         attempt, workers = int(told["attempt"]), int(told["workers"])
         with self._lock:
             party = self._parties.setdefault(key, _Party())
-            before = party.members.get(rank)
-            if before is not None:
-                # This rank has come before, so Spark runs the stage again.
-                party.newest = max(party.newest, before[0])
-                party.epoch += 1
-                for other in [r for r, m in party.members.items() if m[0] <= party.newest]:
-                    party.members.pop(other)[2].close()
-            if attempt <= party.newest:
+            if attempt < party.oldest:
                 raise HandshakeError(f"attempt {attempt} of worker {rank} is stale")
+            party.drop_stale(attempt, workers)
             party.members[rank] = (attempt, Address(**told["address"]), sock)
             if len(party.members) < workers:
                 return
+            epoch, members = next(self._epochs), party.members
             everyone = {
-                "epoch": party.epoch,
-                "addresses": {str(r): asdict(m[1]) for r, m in party.members.items()},
+                "epoch": epoch,
+                "addresses": {str(r): asdict(m[1]) for r, m in members.items()},
             }
+            # Whoever comes from now on belongs to another attempt.
+            party.oldest = max(number for number, _, _ in members.values()) + 1
+            party.members = {}
             listener = self._listeners.get(key[0])
-            for member, (_, _, connection) in party.members.items():
-                try:
-                    _send(connection, everyone)
-                except OSError as error:
-                    log.warning("a worker left before the others came: %s", error)
-                    continue
-                if listener is not None:
-                    listener(member, party.epoch, connection)
+        for member, (_, _, connection) in members.items():
+            try:
+                _send(connection, everyone)
+            except OSError as error:
+                log.warning("a worker left before the others came: %s", error)
+                connection.close()
+                continue
+            if listener is not None:
+                listener(member, epoch, connection)
+            else:
+                connection.close()
+
+
+def _listen_at(host: str, bind: str | None) -> socket.socket:
+    try:
+        return socket.create_server((host, 0), family=_family(host))
+    except OSError:
+        # The driver may be known to others by an address that this machine does not have.
+        if bind is None:
+            raise
+        return socket.create_server((bind, 0), family=_family(bind))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def meet(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Reader(ABC):
     """Whether no more records will come."""
     floor: int | None = None
     """A time below which no more records will come, if the source knows one."""
+    ready_at: float | None = None
+    """When to ask again (as ``time.monotonic()`` has it) after there was nothing, if known."""
 
     @abstractmethod
     def read(self) -> Any | None:
@@ -141,6 +144,8 @@ class _RateReader(Reader):
         end = min(due, self._next + source.most * self._step)
         if end <= self._next:
             self.ended = source.limit is not None and self._next >= source.limit
+            # Record n is due as soon as n + 1 of them should have been made.
+            self.ready_at = self._start + (self._next + 1) / source.rate
             return None
         positions = np.arange(self._next, end, self._step)
         times = (positions * (1e9 / source.rate)).astype(np.int64)
@@ -181,36 +186,34 @@ class _FileReader(Reader):
         self._partitions = partitions
         self._seen: set[str] = set()
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._look_at = 0.0
+        self._fresh: deque[Path] = deque()
+        self.ready_at = 0.0
 
     def read(self) -> Any | None:
-        for batch in self._batches:
-            if batch.num_rows:
-                return batch
-        now = time.monotonic()
-        if now < self._look_at:
-            return None
-        fresh = self._fresh()
-        if fresh is None:
-            self._look_at = now + self._source.every
-            self.ended = self._source.end
-            return None
-        self._seen.add(fresh.name)
-        self._batches = ds.dataset(fresh, format=self._source.format).to_batches()
-        return self.read()
+        while True:
+            for batch in self._batches:
+                if batch.num_rows:
+                    return batch
+            if not self._fresh and not self._look():
+                return None
+            path = self._fresh.popleft()
+            self._batches = ds.dataset(path, format=self._source.format).to_batches()
 
-    def _fresh(self) -> Path | None:
-        """The first file, by name, that belongs to this partition and was not read yet."""
-        names: Sequence[Path] = sorted(self._source.path.iterdir()) if self._exists() else ()
-        for path in names:
+    def _look(self) -> bool:
+        """Whether there are files of this partition that were not seen yet: by name, in order."""
+        now = time.monotonic()
+        if self.ended or (self.ready_at is not None and now < self.ready_at):
+            return False
+        folder = self._source.path
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.name.startswith((".", "_")) or path.name in self._seen or not path.is_file():
                 continue
+            self._seen.add(path.name)
             if _stable_hash(path.name) % self._partitions == self._partition:
-                return path
-        return None
-
-    def _exists(self) -> bool:
-        return self._source.path.is_dir()
+                self._fresh.append(path)
+        self.ended = self._source.end and not self._fresh
+        self.ready_at = now + self._source.every if not self._fresh else 0.0
+        return bool(self._fresh)
 
 
 def _stable_hash(name: str) -> int:

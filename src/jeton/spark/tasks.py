@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.core.errors import JetonError
+from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
 from jeton.spark.control import Control
 from jeton.spark.rendezvous import Meeting, meet
-from jeton.worker.mesh import Address, Doorway, Mesh, PeerFailed
+from jeton.worker.doorway import Address, Doorway
+from jeton.worker.mesh import Mesh
 from jeton.worker.process import BEAT, Process
 
 if TYPE_CHECKING:
@@ -76,10 +77,8 @@ def run_task(
         report = Reporter(joined.driver if meeting.heard else None)
         yield from _drive(flow, ends, process, batches, report)
         joined.leave()
-    except PeerFailed:
-        raise
-    except Exception:
-        joined.fail(traceback.format_exc())
+    except Exception as error:
+        joined.fail(error)
         raise
     finally:
         joined.close()
@@ -101,10 +100,10 @@ class Joined:
         if self.mesh is not None:
             self.mesh.say_goodbye()
 
-    def fail(self, text: str) -> None:
+    def fail(self, error: Exception) -> None:
         """Tell the peers why this worker stops, so that they fail with the first cause."""
         if self.mesh is not None:
-            self.mesh.fail(text)
+            self.mesh.fail(error, told(error))
 
     def close(self) -> None:
         """Close all sockets."""
@@ -116,21 +115,26 @@ class Joined:
             self.driver.close()
 
 
+def told(error: BaseException) -> str:
+    """An error with its traceback, as its peers and the driver are told it."""
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
 def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool) -> Joined:
     """Meet the other tasks of the stage and connect to each of them."""
     infos = context.getTaskInfos()
     rank, workers = context.partitionId(), len(infos)
     # Bind no wider than the address that Spark itself shows for this executor.
-    host = infos[rank].address.rsplit(":", 1)[0]
+    host = infos[rank].address.rsplit(":", 1)[0].strip("[]")
     doorway = Doorway(meeting.secret, host)
     attempt = context.taskAttemptId()
+    driver: socket.socket | None = None
     try:
         if by_gathering:
-            told = context.allGather(json.dumps([attempt, *vars(doorway.address).values()]))
-            rows = [json.loads(text) for text in told]
+            said = context.allGather(json.dumps([attempt, *vars(doorway.address).values()]))
+            rows = [json.loads(text) for text in said]
             epoch = max(row[0] for row in rows) % (1 << 31)
             addresses = {at: Address(*row[1:]) for at, row in enumerate(rows)}
-            driver = None
         else:
             epoch, addresses, driver = meet(
                 meeting,
@@ -143,6 +147,8 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
         mesh = Mesh(rank, addresses, doorway, meeting.secret, epoch)
     except BaseException:
         doorway.close()
+        if driver is not None:
+            driver.close()
         raise
     return Joined(rank, workers, doorway, mesh, driver)
 
@@ -181,6 +187,9 @@ def _drive(
     collected: list[list[Batch]] = [
         worker.handles[flow.handle("output", name)] for name, _ in ends.outputs
     ]
+    for name, handle in zip(ends.inputs, handles, strict=True):
+        if not isinstance(handle, InputHandle):
+            raise GraphError(f"input {name!r} is unordered: Spark cannot hold its tokens")
     reading = True
     rows_out = 0
     while not process.is_complete:
@@ -191,14 +200,21 @@ def _drive(
                 reading = False
                 for handle in handles:
                     handle.close()
+                for what, name in flow.handles():
+                    if what == "sequencer":
+                        worker.handles[flow.handle(what, name)].close()
             else:
                 _feed(handles, batch)
         elif not did and reading:
-            process.turn(block=0.001)
+            # Held up: whatever changes that wakes it.
+            process.turn(block=BEAT)
         for out in _take(ends, collected, least=ROWS_OUT):
             rows_out += out.num_rows
             yield out
         report.tell(handles, rows_out)
+    if process.mesh is not None:
+        # Nobody needs this worker any more, however long Spark takes to accept the last rows.
+        process.mesh.begin_goodbye()
     yield from _take(ends, collected, least=1)
 
 
@@ -227,8 +243,13 @@ def _take(ends: Ends, collected: Sequence[list[Batch]], *, least: int) -> Iterat
 def conform_table(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """A table with exactly the types that were promised to Spark."""
     try:
-        return table.select(schema.names).cast(schema)
-    except (KeyError, ValueError, pa.ArrowInvalid) as error:
+        table = table.select(schema.names)
+        for at, field in enumerate(schema):
+            if pa.types.is_date32(field.type) and pa.types.is_int64(table.schema.field(at).type):
+                # Times are integers inside, and Arrow makes dates only of short ones.
+                table = table.set_column(at, field.name, table.column(at).cast(pa.int32()))
+        return table.cast(schema)
+    except (KeyError, ValueError, pa.ArrowException) as error:
         raise JetonError(
             f"output {name!r} was declared with the columns {schema.names} but has "
             f"{table.schema.names}: {error}"

@@ -12,6 +12,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 from typing import Final
 
 from jeton.core.errors import ProtocolError
@@ -28,11 +29,12 @@ class HandshakeError(ProtocolError):
 
 def answer(sock: socket.socket, secret: bytes, epoch: int, timeout: float = 5.0) -> tuple[int, int]:
     """The accepting end: returns the number and the purpose that the other end claims."""
+    deadline = time.monotonic() + timeout
     sock.settimeout(timeout)
     nonce = os.urandom(16)
     sock.sendall(_HELLO.pack(MAGIC, nonce))
-    claim = _receive(sock, _CLAIM.size)
-    proof = _receive(sock, _PROOF)
+    claim = _receive(sock, _CLAIM.size, deadline)
+    proof = _receive(sock, _PROOF, deadline)
     theirs, worker, their_epoch, purpose = _CLAIM.unpack(claim)
     if not hmac.compare_digest(proof, _prove(secret, b"connect", nonce, claim)):
         raise HandshakeError("a stranger connected who does not know this query's secret")
@@ -51,14 +53,16 @@ def greet(
     timeout: float = 5.0,
 ) -> None:
     """The connecting end: claims to be ``worker`` and checks that the other end is no stranger."""
+    deadline = time.monotonic() + timeout
     sock.settimeout(timeout)
-    magic, nonce = _HELLO.unpack(_receive(sock, _HELLO.size))
+    magic, nonce = _HELLO.unpack(_receive(sock, _HELLO.size, deadline))
     if magic != MAGIC:
         raise HandshakeError(f"what answered is no worker of this version: {magic!r}")
     mine = os.urandom(16)
     claim = _CLAIM.pack(mine, worker, epoch, purpose)
     sock.sendall(claim + _prove(secret, b"connect", nonce, claim))
-    if not hmac.compare_digest(_receive(sock, _PROOF), _prove(secret, b"accept", mine, nonce)):
+    proof = _receive(sock, _PROOF, deadline)
+    if not hmac.compare_digest(proof, _prove(secret, b"accept", mine, nonce)):
         raise HandshakeError("what answered does not know this query's secret")
 
 
@@ -66,11 +70,12 @@ def _prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:
     return hmac.new(secret, role + b"".join(parts), hashlib.sha256).digest()
 
 
-def _receive(sock: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes, or an error."""
+def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
+    """Exactly so many bytes, or an error: also if they come, but one by one for ever."""
     received = b""
     while len(received) < size:
         try:
+            sock.settimeout(max(deadline - time.monotonic(), 1e-3))
             part = sock.recv(size - len(received))
         except TimeoutError:
             raise HandshakeError("the other end said nothing in time") from None

@@ -14,10 +14,17 @@ _AHEAD: Final = 1 << 16
 _AT_ONCE: Final = 512
 """The most buffers that one system call takes."""
 LARGEST_FRAME: Final = 1 << 34
+_AT_A_TIME: Final = 1 << 20
+"""Bytes from which on `receive` lets others have their turn."""
 
 
 class PeerLost(JetonError):
     """A peer's process is gone: its socket closed without a good-bye."""
+
+    def __init__(self, message: str, peer: int = -1) -> None:
+        super().__init__(message)
+        self.peer = peer
+        """The number of the worker that is gone."""
 
 
 class Link:
@@ -72,8 +79,9 @@ class Link:
         return True
 
     def receive(self) -> Iterator[tuple[int, int, Buffer]]:
-        """The frames that have arrived: kind, number, payload."""
-        while True:
+        """The frames that have arrived, up to a bound: kind, number, payload."""
+        enough = self.bytes_in + _AT_A_TIME
+        while self.bytes_in < enough:
             if self._payload is not None:
                 if not self._fill_payload():
                     return
@@ -134,7 +142,7 @@ class Link:
 
     def _lost(self, error: OSError | None) -> PeerLost:
         why = f": {error}" if error else " without a good-bye"
-        return PeerLost(f"the connection to worker {self.peer} broke{why}")
+        return PeerLost(f"the connection to worker {self.peer} broke{why}", self.peer)
 
     def close(self) -> None:
         """Close the socket."""

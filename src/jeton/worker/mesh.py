@@ -3,31 +3,32 @@
 Between two workers there are two links: one for data, whose reading stops while the reader has
 more than enough to do, so that back-pressure reaches the sender; and one for progress, which never
 waits behind data. Unix sockets join workers on one machine, TCP those on different ones.
+
+A worker that stops before its time says why on all its progress links, or passes on what it was
+told, so that all fail with the first cause. One that cannot say anything any more is noticed by its
+sockets, which its system closes, or which the network gives up: a worker that is only busy for
+long, in an operator or in Spark, is no lost one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import socket
-import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.core.times import Time
 from jeton.dataflow.batch import Batch
 from jeton.progress.protocol import ProgressBatch
-from jeton.worker.handshake import HandshakeError, answer, greet
+from jeton.worker.doorway import Address, Doorway, attend, connect
+from jeton.worker.handshake import greet
 from jeton.worker.link import Link, PeerLost
 from jeton.worker.network import Receiver
-from jeton.worker.wire import HEADER, Decoder, Encoder, Kind
+from jeton.worker.wire import HEADER, Buffer, Decoder, Encoder, Kind
 
 log = logging.getLogger(__name__)
 
@@ -36,89 +37,20 @@ CONTROL: Final = 1
 
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 30.0
-"""A peer that says nothing for so long, not even a heartbeat, counts as lost."""
+"""A peer that says nothing for so long, not even a heartbeat, is mentioned in the log."""
+LAST_WORDS: Final = 1.0
+"""Seconds to wait for what a peer whose connection broke may have said before."""
 
 
 class PeerFailed(JetonError):
-    """A peer stopped because of an error of its own, which it tells."""
+    """A peer stopped because of an error, which it tells."""
 
-
-@dataclass(frozen=True)
-class Address:
-    """Where a worker can be reached: by path from the same machine, by host and port from any."""
-
-    machine: str
-    path: str
-    host: str
-    port: int
-
-
-class Doorway:
-    """A worker's listening sockets; strangers are refused and logged for as long as it stands."""
-
-    def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
-        self._secret = secret
-        self._epoch: int | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="jeton-")
-        path = str(Path(self._folder.name) / "worker")
-        self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._unix.bind(path)
-        self._tcp = socket.create_server((host, 0))
-        self.address = Address(machine_id(), path, host, self._tcp.getsockname()[1])
-        self._arrived: dict[tuple[int, int], socket.socket] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        self.refused = 0
-        for listener in (self._unix, self._tcp):
-            listener.listen()
-            threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
-
-    def open(self, epoch: int) -> None:
-        """Let workers of this epoch in; whoever came before waits until then."""
-        with self._changed:
-            self._epoch = epoch
-            self._changed.notify_all()
-
-    def await_peer(self, worker: int, purpose: int, deadline: float) -> socket.socket:
-        """The connection that a worker makes for a purpose."""
-        with self._changed:
-            key = (worker, purpose)
-            left = deadline - time.monotonic()
-            if not self._changed.wait_for(lambda: key in self._arrived, timeout=max(left, 0)):
-                raise PeerLost(f"worker {worker} did not connect in time")
-            return self._arrived.pop(key)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._closed = True
-        for listener in (self._unix, self._tcp):
-            # A thread that waits in accept() is not woken by close() alone.
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
-        self._folder.cleanup()
-
-    def _listen(self, listener: socket.socket) -> None:
-        while not self._closed:
-            try:
-                sock, where = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._admit, args=(sock, where), daemon=True).start()
-
-    def _admit(self, sock: socket.socket, where: object) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._epoch is not None, timeout=30.0)
-        try:
-            worker, purpose = answer(sock, self._secret, self._epoch or 0)
-        except (HandshakeError, OSError) as error:
-            self.refused += 1
-            log.warning("refused a connection from %s: %s", where or "this machine", error)
-            sock.close()
-            return
-        with self._changed:
-            self._arrived[worker, purpose] = sock
-            self._changed.notify_all()
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(f"worker {peer} failed: {text}")
+        self.peer = peer
+        """The worker that failed first."""
+        self.text = text
+        """What it said, with its traceback."""
 
 
 class Mesh:
@@ -147,15 +79,28 @@ class Mesh:
         self._heard: dict[int, float] = {}
         self._spoke = 0.0
         self._paused = False
+        self._leaving = False
+        self._busy = False
+        self._busy_peers: set[int] = set()
+        self._silent: set[int] = set()
+        self._broken: PeerLost | None = None
+        self.message_bytes = 0
+        """Bytes of messages that have come from peers."""
+        self.messages_in = 0
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         doorway.open(epoch)
         deadline = time.monotonic() + timeout
-        for peer in sorted(addresses):
-            if peer != worker:
-                self._join(peer, addresses[peer], doorway, secret, epoch, deadline)
+        try:
+            for peer in sorted(addresses):
+                if peer != worker:
+                    self._join(peer, addresses[peer], doorway, secret, epoch, deadline)
+        except BaseException:
+            self.close()
+            raise
+        doorway.hide()
 
     def _join(
         self,
@@ -169,10 +114,20 @@ class Mesh:
         """The lower number connects, the higher one waits for it."""
         for purpose, links in ((DATA, self._data), (CONTROL, self._control)):
             if self.worker < peer:
-                sock = _connect(address)
-                greet(sock, secret, self.worker, epoch, purpose)
+                try:
+                    sock = connect(address)
+                except OSError as error:
+                    raise PeerLost(f"worker {peer} cannot be reached: {error}", peer) from error
+                try:
+                    # It may still be on its way to its own door.
+                    left = max(deadline - time.monotonic(), 1.0)
+                    greet(sock, secret, self.worker, epoch, purpose, left)
+                except BaseException:
+                    sock.close()
+                    raise
             else:
                 sock = doorway.await_peer(peer, purpose, deadline)
+            attend(sock)
             link = links[peer] = Link(sock, peer)
             self._selector.register(sock, selectors.EVENT_READ, link)
         self._encoders[peer] = Encoder()
@@ -188,16 +143,12 @@ class Mesh:
     def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
         """Send a message to another worker."""
         self.messages += 1
-        link = self._data[to]
-        link.send(self._encoders[to].message(location, time, batch))
-        self._mind(link)
+        self._send(self._data[to], self._encoders[to].message(location, time, batch))
 
     def send_progress(self, to: int, batch: ProgressBatch) -> None:
         """Send a progress batch to another worker."""
         self.progress_batches += 1
-        link = self._control[to]
-        link.send(self._encoders[to].progress(batch))
-        self._mind(link)
+        self._send(self._control[to], self._encoders[to].progress(batch))
 
     # What the host calls
 
@@ -206,8 +157,22 @@ class Mesh:
         """The most bytes that wait to go out to one peer."""
         return max((link.waiting for link in self._data.values()), default=0)
 
+    @property
+    def has_busy_peers(self) -> bool:
+        """Whether some peer has asked that sources wait."""
+        return bool(self._busy_peers)
+
     def poll(self, timeout: float = 0.0) -> bool:
         """Receive what has arrived and send what waits, after at most ``timeout`` seconds."""
+        try:
+            if self._broken is not None:
+                raise self._broken
+            return self._poll(timeout)
+        except PeerLost as error:
+            self._hear_last_words(error.peer)
+            raise
+
+    def _poll(self, timeout: float) -> bool:
         did = False
         for key, events in self._selector.select(timeout):
             link = key.data
@@ -216,7 +181,7 @@ class Mesh:
                 did = True
                 continue
             if events & selectors.EVENT_WRITE and link.flush():
-                self._selector.modify(link.sock, self._interest(link), link)
+                self._mind(link, always=True)
             if events & selectors.EVENT_READ:
                 did = self._receive(link) or did
         return did
@@ -226,13 +191,24 @@ class Mesh:
         now = time.monotonic()
         if now - self._spoke > HEARTBEAT:
             self._spoke = now
-            for link in self._control.values():
-                if not link.closing:
-                    link.send([HEADER.pack(Kind.HEARTBEAT, self.worker, 0)])
-                    self._mind(link)
+            self._tell_all(Kind.HEARTBEAT, self.worker)
         for peer, heard in self._heard.items():
-            if now - heard > SILENCE and not self._control[peer].closing:
-                raise PeerLost(f"worker {peer} has said nothing for {SILENCE:.0f} seconds")
+            if now - heard <= SILENCE or self._control[peer].closing:
+                self._silent.discard(peer)
+            elif peer not in self._silent:
+                self._silent.add(peer)
+                log.warning(
+                    "worker %s has said nothing for %.0f seconds: its operators, or what it reads "
+                    "from or writes to, take long",
+                    peer,
+                    SILENCE,
+                )
+
+    def announce(self, busy: bool) -> None:
+        """Tell all peers that this worker has more than enough to do, or not any more."""
+        if busy != self._busy:
+            self._busy = busy
+            self._tell_all(Kind.BUSY, int(busy))
 
     def pause(self, paused: bool) -> None:
         """Stop or go on reading data, so that peers feel that this worker has enough."""
@@ -247,28 +223,55 @@ class Mesh:
         with suppress(OSError):
             self._wake_out.send(b"!")
 
-    def fail(self, text: str) -> None:
-        """Tell all peers why this worker stops."""
-        told = text.encode()[:65_536]
+    def fail(self, error: BaseException, text: str = "") -> None:
+        """Tell all peers why this worker stops: its own error, or what another told or lost."""
+        if isinstance(error, PeerLost):
+            kind, number, text = Kind.LOST, error.peer, error.message
+        elif isinstance(error, PeerFailed):
+            kind, number, text = Kind.FAILED, error.peer, error.text
+        else:
+            kind, number = Kind.FAILED, self.worker
+        told = (text or f"{type(error).__name__}: {error}").encode()[:65_536]
+        waiting = []
         for link in self._control.values():
-            try:
-                link.send([HEADER.pack(Kind.FAILED, self.worker, len(told)), told])
-            except JetonError:
-                continue
+            with suppress(JetonError):
+                link.send([HEADER.pack(kind, number, len(told)), told])
+                waiting.append(link)
+        deadline = time.monotonic() + LAST_WORDS
+        while waiting and time.monotonic() < deadline:
+            still = []
+            for link in waiting:
+                with suppress(JetonError):
+                    if not link.flush():
+                        still.append(link)
+            waiting = still
+            if waiting:
+                time.sleep(0.01)
 
-    def say_goodbye(self, timeout: float = 30.0) -> None:
+    def begin_goodbye(self) -> None:
+        """Say that nothing more will come from here; what still comes from others is dropped."""
+        if not self._leaving:
+            self._leaving = True
+            self.pause(False)
+            for link in (*self._data.values(), *self._control.values()):
+                self._send(link, [HEADER.pack(Kind.GOODBYE, self.worker, 0)])
+
+    def say_goodbye(self, timeout: float | None = None) -> None:
         """Leave in good order: everything is sent, and every peer has said good-bye too."""
+        self.begin_goodbye()
         links = [*self._data.values(), *self._control.values()]
-        for link in links:
-            link.send([HEADER.pack(Kind.GOODBYE, self.worker, 0)])
-            self._mind(link)
-        deadline = time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while any(link.waiting or not link.closing for link in links):
-            if time.monotonic() > deadline:
-                raise PeerLost("a worker did not say good-bye in time")
+            if deadline is not None and time.monotonic() > deadline:
+                late = sorted({link.peer for link in links if not link.closing})
+                raise PeerLost(f"workers {late} did not say good-bye in time", late[0])
+            # A peer that has left is not watched any more, but may still wait for something.
+            waits = any(link.waiting and link.closing for link in links)
             for link in links:
-                link.flush()
-            self.poll(0.01)
+                if link.waiting:
+                    link.flush()
+            self.poll(0.01 if waits else 0.5)
+            self.beat()
 
     def close(self) -> None:
         """Close all links."""
@@ -286,9 +289,14 @@ class Mesh:
         receiver = self._receiver
         assert receiver is not None, "attach a receiver before polling"
         did = False
+        self._heard[peer] = time.monotonic()
         for kind, number, payload in link.receive():
             did = True
+            if kind in (Kind.MESSAGE, Kind.PROGRESS) and self._leaving:
+                continue
             if kind == Kind.MESSAGE:
+                self.messages_in += 1
+                self.message_bytes += len(payload)
                 receiver.receive_message(number, *decoder.message(payload))
             elif kind == Kind.PROGRESS:
                 receiver.receive_progress(decoder.progress(payload))
@@ -296,14 +304,50 @@ class Mesh:
                 decoder.layout(number, payload)
             elif kind == Kind.GOODBYE:
                 link.closing = True
-            elif kind == Kind.FAILED:
-                raise PeerFailed(f"worker {peer} failed: {bytes(payload).decode()}")
+                self._busy_peers.discard(peer)
+            elif kind == Kind.BUSY:
+                (self._busy_peers.add if number else self._busy_peers.discard)(peer)
+            elif kind in (Kind.FAILED, Kind.LOST):
+                raise _last_words(kind, number, payload)
             elif kind != Kind.HEARTBEAT:
                 raise ProtocolError(f"worker {peer} sent a frame of kind {kind}")
-        self._heard[peer] = time.monotonic()
-        if link.closing:
+        if link.closing and link.sock in self._selector.get_map():
             self._selector.unregister(link.sock)
         return did
+
+    def _send(self, link: Link, buffers: list[Buffer]) -> None:
+        """Send, or take note that the link is broken: `poll` is where that is raised."""
+        if link.closing and self._leaving is False:
+            # The peer has stopped: nothing that happens here matters to it any more.
+            return
+        try:
+            link.send(buffers)
+        except PeerLost as error:
+            self._broken = self._broken or error
+            return
+        self._mind(link)
+
+    def _tell_all(self, kind: Kind, number: int) -> None:
+        for link in self._control.values():
+            if not link.closing:
+                self._send(link, [HEADER.pack(kind, number, 0)])
+
+    def _hear_last_words(self, peer: int) -> None:
+        """Raise what a peer said before its connection broke, if it said why."""
+        link = self._control.get(peer)
+        deadline = time.monotonic() + LAST_WORDS
+        while link is not None and not link.closing and time.monotonic() < deadline:
+            found: PeerFailed | PeerLost | None = None
+            try:
+                for kind, number, payload in link.receive():
+                    if kind in (Kind.FAILED, Kind.LOST):
+                        found = _last_words(kind, number, payload)
+                        break
+            except PeerLost:
+                return
+            if found is not None:
+                raise found from None
+            time.sleep(0.005)
 
     def _interest(self, link: Link) -> int:
         reading = not (self._paused and link is self._data.get(link.peer))
@@ -329,19 +373,6 @@ class Mesh:
                 pass
 
 
-def _connect(address: Address) -> socket.socket:
-    if address.machine == machine_id() and os.path.exists(address.path):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(address.path)
-        return sock
-    sock = socket.create_connection((address.host, address.port), timeout=10.0)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
-def machine_id() -> str:
-    """Something that differs between machines, and between starts of one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
+def _last_words(kind: int, number: int, payload: Buffer) -> PeerFailed | PeerLost:
+    text = bytes(payload).decode(errors="replace")
+    return PeerLost(text, number) if kind == Kind.LOST else PeerFailed(number, text)

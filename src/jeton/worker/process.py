@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Event, get_ident
 from typing import TYPE_CHECKING, Final
 
 from jeton.dataflow.plan import OperatorPlan, progress_graph
@@ -24,6 +25,8 @@ MOST_OUT: Final = 8 << 20
 """Bytes waiting for one peer from which on sources are not invoked."""
 MOST_QUEUED: Final = 4096
 """Messages waiting in inputs from which on no more data is read from peers."""
+MOST_QUEUED_BYTES: Final = 64 << 20
+"""The same in bytes, as far as they can be estimated."""
 BEAT: Final = 0.5
 
 
@@ -40,6 +43,8 @@ class Process:
         restore: Snapshot | None = None,
     ) -> None:
         self.mesh = mesh
+        self._thread = get_ident()
+        self._woken = Event()
         plans: list[OperatorPlan] = flow.operators
         self.worker = Worker(
             plans,
@@ -48,13 +53,15 @@ class Process:
             workers=workers,
             network=mesh if mesh is not None else _Alone(),
             clock=time.monotonic,
-            wake=mesh.wake if mesh is not None else _nothing,
+            wake=self._wake,
             restore=restore,
         )
         if mesh is not None:
             mesh.attach(self.worker)
         self._beaten = time.monotonic()
         self._turns = 0
+        self._seen_bytes = 0
+        self._congested = False
 
     @property
     def is_complete(self) -> bool:
@@ -63,14 +70,21 @@ class Process:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether so much waits to go out that sources should wait."""
-        return self.mesh is not None and self.mesh.backlog > MOST_OUT
+        """Whether so much is under way, here or at a peer, that sources should wait."""
+        mesh = self.mesh
+        if mesh is None:
+            return False
+        # Sources go on only after a good part has gone, so that they do not stop and go.
+        self._congested = mesh.backlog > (MOST_OUT // 2 if self._congested else MOST_OUT)
+        mesh.announce(self._congested)
+        return self._congested or mesh.has_busy_peers
 
     def turn(self, *, block: float = 0.0) -> bool:
         """Receive, step, send: once around. Tells whether anything happened.
 
         If nothing did, it spins briefly and then blocks for up to ``block`` seconds.
         """
+        self._thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
         worker.hold_sources(self.is_held_up)
@@ -87,30 +101,49 @@ class Process:
             self.turn(block=BEAT)
 
     def _wait(self, block: float) -> bool:
-        spun = time.monotonic() + SPIN
-        while time.monotonic() < spun:
-            if self._poll(0.0):
-                return True
+        if self.mesh is not None:
+            self.mesh.pause(False)
         timer = self.worker.next_timer
         if timer is not None:
             block = min(block, max(0.0, timer - time.monotonic()))
+        spun = time.monotonic() + min(SPIN, block)
+        while time.monotonic() < spun:
+            if self._poll(0.0):
+                return True
         return self._poll(block)
 
     def _poll(self, timeout: float) -> bool:
         mesh = self.mesh
         if mesh is None:
-            if timeout:
-                time.sleep(min(timeout, 0.001))
-            return False
+            woken = self._woken.wait(timeout) if timeout else self._woken.is_set()
+            self._woken.clear()
+            return woken
         self._turns += 1
-        if self._turns % 16 == 0:
-            mesh.pause(self.worker.queued > MOST_QUEUED)
+        if self._turns % 16 == 0 or mesh.message_bytes - self._seen_bytes > MOST_OUT:
+            self._seen_bytes = mesh.message_bytes
+            mesh.pause(self._has_enough(mesh))
         did = mesh.poll(timeout)
         now = time.monotonic()
         if now - self._beaten > BEAT:
             self._beaten = now
             mesh.beat()
         return did
+
+    def _has_enough(self, mesh: Mesh) -> bool:
+        """Whether so much waits in inputs that no more should be read now."""
+        # If operators leave their input alone, what they wait for may be still to come.
+        if not self.worker.has_work:
+            return False
+        queued = self.worker.queued
+        size = mesh.message_bytes / max(mesh.messages_in, 1)
+        return queued > MOST_QUEUED or queued * size > MOST_QUEUED_BYTES
+
+    def _wake(self) -> None:
+        """Something was posted: from another thread, this one may have to be woken."""
+        if self.mesh is None:
+            self._woken.set()
+        elif get_ident() != self._thread:
+            self.mesh.wake()
 
 
 class _Alone:
@@ -121,7 +154,3 @@ class _Alone:
 
     def send_progress(self, *_: object) -> None:
         raise AssertionError("a single worker sends nothing")
-
-
-def _nothing() -> None:
-    pass

@@ -9,7 +9,8 @@ for each layout.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,13 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = struct.Struct("<BxxxiQ")
 _CONTENTS: Final = struct.Struct("<IIII")
+_SLACK: Final = 4096
+"""Bytes beyond what a column needs that are not worth a copy."""
+_GARBLED: Final = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
+    *(OSError, StopIteration, struct.error, pa.ArrowException),
+)
+"""What reading bytes that make no sense may raise."""
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
 
@@ -37,7 +45,12 @@ class Kind(IntEnum):
     PROGRESS = 3
     HEARTBEAT = 4
     FAILED = 5
+    """A worker stops because of an error: the number says whose, the text which."""
     GOODBYE = 6
+    LOST = 7
+    """A worker stops because another one, whose number it gives, has gone."""
+    BUSY = 8
+    """A worker has more than enough to do (1), or not any more (0): sources should wait."""
 
 
 class Layout(NamedTuple):
@@ -105,11 +118,20 @@ class Decoder:
 
     def layout(self, number: int, payload: Buffer) -> None:
         """Take note of a layout."""
-        self._layouts[number] = _read_layout(bytes(payload))
+        with _understanding("a layout"):
+            self._layouts[number] = _read_layout(bytes(payload))
 
     def message(self, payload: Buffer) -> tuple[Time, Batch]:
         """A message's lower bound and its batch, which uses the payload in place."""
-        view = memoryview(payload)
+        with _understanding("a message"):
+            return self._message(memoryview(payload))
+
+    def progress(self, payload: Buffer) -> ProgressBatch:
+        """A progress batch."""
+        with _understanding("a progress batch"):
+            return self._progress(payload)
+
+    def _message(self, view: memoryview) -> tuple[Time, Batch]:
         number, rows, coordinates, count = _CONTENTS.unpack_from(view)
         words = struct.unpack_from(f"<{coordinates + count}q", view, _CONTENTS.size)
         stamp, sizes = words[:coordinates], words[coordinates:]
@@ -117,6 +139,8 @@ class Decoder:
             layout = self._layouts[number]
         except KeyError:
             raise ProtocolError(f"a message has the layout {number}, which was not sent") from None
+        if coordinates != max(layout.time_width, 1):
+            raise ProtocolError(f"a message has a time of {coordinates} coordinates")
         at = _CONTENTS.size + 8 * len(words)
         buffers: list[memoryview | None] = []
         for size in sizes:
@@ -134,21 +158,36 @@ class Decoder:
         columns: dict[str, Column] = {}
         for name, dtype, kind in layout.columns:
             columns[name] = _read_column(dtype, kind, rows, taken)
+        if any(len(column) != rows for column in (times, *columns.values())):
+            raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
         time = Product.of(stamp) if layout.time_width else stamp[0]
         return time, Batch.trusted(columns, times, layout.time_name, time)
 
-    def progress(self, payload: Buffer) -> ProgressBatch:
-        """A progress batch."""
+    @staticmethod
+    def _progress(payload: Buffer) -> ProgressBatch:
         words = struct.unpack(f"<{len(payload) // 8}q", payload)
         changes: list[tuple[tuple[int, Time], int]] = []
         at = 2
         while at < len(words):
             location, delta, width = words[at : at + 3]
             at += 3
+            if not 1 <= width <= len(words) - at:
+                raise ProtocolError(f"a progress batch has a time of {width} coordinates")
             time = words[at] if width == 1 else Product.of(words[at : at + width])
             at += width
             changes.append(((location, time), delta))
         return ProgressBatch(words[0], words[1], tuple(changes))
+
+
+@contextmanager
+def _understanding(what: str) -> Iterator[None]:
+    """Say what could not be read, whatever it was that stumbled over it."""
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except _GARBLED as error:
+        raise ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _layout(batch: Batch) -> Layout:
@@ -196,6 +235,7 @@ def _is_flat(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_nested(kind)
         or pa.types.is_dictionary(kind)
+        or pa.types.is_run_end_encoded(kind)
         or pa.types.is_string_view(kind)
         or pa.types.is_binary_view(kind)
     )
@@ -204,12 +244,18 @@ def _is_flat(kind: pa.DataType) -> bool:
 def _column_buffers(column: Column) -> list[memoryview | None]:
     if isinstance(column, np.ndarray):
         return [_bytes_of(column)]
-    if not _is_flat(column.type):
-        whole = pa.record_batch([column], names=["column"]).serialize()
-        return [memoryview(whole)]
-    if column.offset:
+    if column.offset or column.get_total_buffer_size() > 2 * column.nbytes + _SLACK:
         # A slice refers to its parent's buffers: send what it needs of them.
         column = pa.concat_arrays([column, column.slice(0, 0)])
+    if not _is_flat(column.type):
+        if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+            # However few rows it has, a view keeps all that it ever pointed into.
+            column = column.cast(_viewed(column.type))
+        stream = pa.BufferOutputStream()
+        whole = pa.record_batch([column], names=["column"])
+        with pa.ipc.new_stream(stream, whole.schema) as writer:
+            writer.write_batch(whole)
+        return [memoryview(stream.getvalue())]
     return [None if buffer is None else memoryview(buffer) for buffer in column.buffers()]
 
 
@@ -219,11 +265,38 @@ def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) ->
         return array
     assert kind is not None
     if not _is_flat(kind):
-        schema = pa.schema([("column", kind)])
-        return pa.ipc.read_record_batch(pa.py_buffer(_needed(next(taken))), schema).column(0)
+        with pa.ipc.open_stream(pa.py_buffer(_needed(next(taken)))) as reader:
+            column = reader.read_next_batch().column(0)
+        # Rare and slow as they are, these are looked at closely: offsets of lists, indices.
+        column.validate(full=True)
+        if column.type != _viewed(kind):
+            raise ProtocolError(f"a column of type {kind} came as {column.type}")
+        return column.cast(kind)
     count = 3 if _has_offsets(kind) else 1 if pa.types.is_null(kind) else 2
     buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in _next(taken, count)]
+    if count == 3:
+        if buffers[2] is None:
+            buffers[2] = pa.py_buffer(b"")
+        _check_offsets(kind, rows, buffers[1])
     return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _check_offsets(kind: pa.DataType, rows: int, buffer: pa.Buffer | None) -> None:
+    """Offsets that go back would have Arrow read where it should not; it checks the last only."""
+    if buffer is None:
+        raise ProtocolError("a column of text lacks its offsets")
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    offsets: np.ndarray[Any, Any] = np.frombuffer(buffer, np.int64 if large else np.int32)
+    used = offsets[: rows + 1]
+    if rows and (len(used) <= rows or used[0] < 0 or (used[1:] < used[:-1]).any()):
+        raise ProtocolError("the offsets of a column of text make no sense")
+
+
+def _viewed(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column travels: views as what they show."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
 
 
 def _has_offsets(kind: pa.DataType) -> bool:

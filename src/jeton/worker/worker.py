@@ -33,6 +33,7 @@ from jeton.progress.tracker import Tracker
 from jeton.worker.channels import Channel, RoutedChannel
 from jeton.worker.network import Network
 from jeton.worker.operator import Operator, Watch, Watches
+from jeton.worker.schedule import Schedule
 
 
 class Worker:
@@ -73,12 +74,12 @@ class Worker:
         self._thread: int | None = None
         self._frontiers: dict[int, Antichain] = {}
         self._watches = Watches(self.tracker.places)
-        self._active: list[int] = []
-        self._next: list[int] = []
-        self._queued = bytearray(len(plans))
-        self._sweeping_at = -1
-        self._sources_held = False
-        self._held_sources: list[int] = []
+        sources = (plan.index for plan in plans if not plan.inputs)
+        self._schedule = Schedule(len(plans), sources)
+        self.activate = self._schedule.activate
+        """Invoke an operator soon."""
+        self.hold_sources = self._schedule.hold_sources
+        """Do not invoke operators without inputs for now, or do so again."""
         self._by_location: list[tuple[int, Input] | None] = [None] * len(graph.steps)
         self._by_book: dict[int, Operator] = {}
         self.operators = [self._make(plan) for plan in plans]
@@ -206,12 +207,6 @@ class Worker:
             self.threads_expected += change
         self._wake()
 
-    def activate(self, operator: int) -> None:
-        """Invoke an operator in this sweep if its turn is still to come, else in the next."""
-        if not self._queued[operator]:
-            self._queued[operator] = 1
-            heappush(self._active if operator > self._sweeping_at else self._next, operator)
-
     def activate_after(self, operator: int, seconds: float) -> None:
         """Invoke an operator once the clock has moved on."""
         self._timer_count += 1
@@ -252,7 +247,7 @@ class Worker:
     @property
     def has_work(self) -> bool:
         """Whether a step would do something."""
-        return bool(self._active or self._next or self._posts) or self._due()
+        return bool(self._posts or self._schedule) or self._due()
 
     @property
     def next_timer(self) -> float | None:
@@ -269,21 +264,12 @@ class Worker:
             self._take_posts()
             while self._due():
                 self.activate(heappop(self._timers)[2])
-            if random is None:
-                self._sweep()
-            else:
-                self._stumble(random)
+            schedule = self._schedule
+            for index in schedule.sweep() if random is None else schedule.stumble(random):
+                self._invoke(self.operators[index])
         finally:
             self._thread = None
         self._tell()
-
-    def hold_sources(self, hold: bool) -> None:
-        """Do not invoke operators without inputs for now, or do so again: for back-pressure."""
-        if hold != self._sources_held:
-            self._sources_held = hold
-            held, self._held_sources = self._held_sources, []
-            for operator in held:
-                self.activate(operator)
 
     @property
     def queued(self) -> int:
@@ -303,33 +289,6 @@ class Worker:
 
     def _due(self) -> bool:
         return bool(self._timers) and self._timers[0][0] <= self._clock()
-
-    def _sweep(self) -> None:
-        """Invoke active operators in the order of the graph, so that data runs through."""
-        active = self._active
-        try:
-            while active:
-                index = self._sweeping_at = heappop(active)
-                self._queued[index] = 0
-                if self._sources_held and not self.operators[index].inputs:
-                    self._held_sources.append(index)
-                    continue
-                self._invoke(self.operators[index])
-        finally:
-            self._sweeping_at = -1
-            self._active, self._next = self._next, active
-
-    def _stumble(self, random: Random) -> None:
-        """Invoke a few active operators in random order."""
-        for _ in range(random.randint(1, 3)):
-            self._active += self._next
-            self._next.clear()
-            if not self._active:
-                return
-            index = self._active.pop(random.randrange(len(self._active)))
-            self._active.sort()
-            self._queued[index] = 0
-            self._invoke(self.operators[index])
 
     def _invoke(self, operator: Operator) -> None:
         step = operator.step
