@@ -43,7 +43,8 @@ from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.snapshot import Snapshot, Stateful, bins_of
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.time_map import TimeMap
-from jeton.worker.in_process import Probe, Result, Run
+from jeton.worker.in_process import Run
+from jeton.worker.result import Probe, Result
 
 __version__ = "0.1.0"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -264,10 +265,8 @@ def test_garbage_is_refused(payload: bytes) -> None:
 
 @given(st.lists(int64, max_size=12).map(lambda words: struct.pack(f"<{len(words)}q", *words)))
 def test_garbled_progress_is_refused_or_read_but_never_hangs(payload: bytes) -> None:
-    try:
+    with suppress(jt.ProtocolError):
         Decoder().progress(payload)
-    except jt.ProtocolError as error:
-        assert "progress batch" in str(error)
 
 
 @pytest.mark.parametrize("width", [-1, -4, 0, 5, 2**40])

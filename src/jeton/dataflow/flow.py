@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
     from jeton.spark.query import Query
-    from jeton.worker.in_process import Result, Run
+    from jeton.worker.in_process import Run
+    from jeton.worker.result import Result
 
 
 class Flow(Scope):

@@ -50,16 +50,16 @@ def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
 
 
 def order_by(batch: Batch, *first: Sortable) -> Rows:
-    """The order of records by some arrays, then by time, then by all columns in turn.
+    """The order of records by some arrays, then by time, then by all columns, by their names.
 
-    So that it never matters in which order records came: only those that are equal in every
-    column that has an order can stand for each other.
+    So that it never matters in which order records or columns came: only those that are equal in
+    every column that has an order can stand for each other.
     """
     leading = [*first, *_time_keys(batch)]
     order: Rows = np.lexsort(leading[::-1])
     if not _ties(leading, order):
         return order
-    others = (sortable(column) for column in batch.columns.values())
+    others = (sortable(batch.columns[name]) for name in sorted(batch.columns))
     return np.lexsort([*leading, *(keys for keys in others if keys is not None)][::-1])
 
 

@@ -11,23 +11,18 @@ from random import Random
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
-from jeton.core.antichain import Antichain
-from jeton.core.errors import FlowStalled, GraphError, JetonError, SnapshotError
-from jeton.core.times import IntegerTimes, Time
-from jeton.dataflow.batch import Batch, concat
+from jeton.core.errors import FlowStalled, GraphError, SnapshotError
+from jeton.dataflow.batch import Batch
 from jeton.dataflow.capture import Event
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.plan import progress_graph
-from jeton.dataflow.ports import Input
 from jeton.dataflow.sequencer import SequencerHandle
 from jeton.dataflow.state.snapshot import Snapshot, merge
-from jeton.dataflow.tables import as_table
 from jeton.progress.explain import holders
 from jeton.worker.checker import Checker
 from jeton.worker.network import SimulatedNetwork
+from jeton.worker.result import Probe, Result
+from jeton.worker.tables import Tables, feed
 from jeton.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -78,7 +73,7 @@ class Run:
         self._random = None if seed is None else Random(seed)
         self._feeds: list[Iterator[None]] = []
         self._woken = Condition()
-        self._time_type: pa.DataType | None = None
+        self._tables = Tables(flow)
         self.workers = [
             Worker(
                 flow.operators,
@@ -117,8 +112,14 @@ class Run:
 
     def results(self) -> Result:
         """What has come out so far: also after a failure."""
-        tables = {name: self._table(name) for name in self.flow.outputs}
-        return Result(self, tables)
+        return Result(
+            {name: self._tables.made(name, self._collected(name)) for name in self.flow.outputs},
+            late={name: self._late(name) for name in self.flow.inputs},
+            leaks=[leak for worker in self.workers for leak in worker.leaks],
+            steps=self.steps,
+            progress_batches=self.network.progress_batches,
+            checks=self.checker.checks if self.checker is not None else 0,
+        )
 
     # Driving
 
@@ -255,7 +256,7 @@ class Run:
         handles = [self.input(name, worker) for worker in range(workers)]
         if not isinstance(handles[0], InputHandle):
             raise GraphError(f"input {name!r} is unordered: send with run.input({name!r})")
-        batch = self._read(name, handles[0], data)
+        batch = self._tables.read(name, data)
         rows = FEED_ROWS
         if self._random is not None:
             rows = self._random.randint(1, max(2, len(batch) // 3))
@@ -263,52 +264,15 @@ class Run:
         rows = max(1, min(rows, -(-len(batch) // workers)))
         pieces = [batch.slice(at, at + rows) for at in range(0, len(batch), rows)]
         for worker, handle in enumerate(handles):
-            yield _feed(handle, pieces[worker::workers])
+            yield feed(handle, pieces[worker::workers])
 
-    def _read(self, name: str, handle: InputHandle, data: Any) -> Batch:
-        operator = self.flow.operators[self.flow.handle("input", name)]
-        if isinstance(data, Batch):
-            return data.named(operator.time_name)
-        try:
-            if not operator.kind.integers and isinstance(data, Mapping):
-                # Times of the user's own are no values of Arrow's.
-                values = dict(data)
-                times = values.pop(operator.time_name, [])
-                return Batch(values, times, time_name=operator.time_name, kind=operator.kind)
-            table = as_table(data)
-            batch = Batch.from_arrow(table, time=operator.time_name, kind=operator.kind)
-        except JetonError as error:
-            error.located(operator=name)
-            raise
-        if operator.time_name not in table.column_names:
-            return batch
-        kind = table.schema.field(operator.time_name).type
-        if pa.types.is_null(kind):
-            return batch
-        if self._time_type is None:
-            self._time_type = kind
-        elif self._time_type != kind:
-            raise GraphError(
-                f"input {name!r} has times of type {kind}, another input of type "
-                f"{self._time_type}: cast them to one type, so that they mean the same"
-            )
-        return batch
-
-    def _table(self, name: str) -> pa.Table:
+    def _collected(self, name: str) -> list[Batch]:
         index = self.flow.handle("output", name)
-        batches = [batch for worker in self.workers for batch in worker.handles[index]]
-        if not batches:
-            time_name = self.flow.operators[index].time_name
-            fields = [pa.field(time_name, self._time_type or pa.int64())]
-            return pa.schema([*fields, *(self.flow.output_schema(name) or ())]).empty_table()
-        whole = concat(batches)
-        if whole.times.ndim == 1 and whole.times.dtype != object:
-            whole = whole.take(np.argsort(whole.times, kind="stable"))
-        table = whole.to_arrow()
-        if self._time_type is not None and isinstance(self.flow.kind, IntegerTimes):
-            times = table.column(whole.time_name).cast(pa.int64())
-            table = table.set_column(0, whole.time_name, _as_type(times, self._time_type))
-        return table
+        return [batch for worker in self.workers for batch in worker.handles[index]]
+
+    def _late(self, name: str) -> int:
+        handles = (self.input(name, worker) for worker in range(len(self.workers)))
+        return sum(getattr(handle, "late_count", 0) for handle in handles)
 
     def _handle(self, what: str, name: str, worker: int) -> Any:
         if not 0 <= worker < len(self.workers):
@@ -341,88 +305,3 @@ class Run:
     def _explain(self) -> str:
         held = holders(self.graph, self.workers[0].tracker.pointstamps())
         return "; ".join(held) or "nothing is held"
-
-
-class Probe:
-    """What one worker knows of the frontier at a place."""
-
-    def __init__(self, port: Input) -> None:
-        self._port = port
-
-    @property
-    def frontier(self) -> Antichain:
-        """The least times that may still pass here."""
-        return self._port.frontier
-
-    def less_than(self, time: Time) -> bool:
-        """Whether a time before ``time`` may still pass."""
-        return self.frontier.less_than(time)
-
-    def less_equal(self, time: Time) -> bool:
-        """Whether ``time`` may still pass."""
-        return self.frontier.less_equal(time)
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing more can pass."""
-        return self.frontier.is_empty
-
-
-class Result(Mapping[str, pa.Table]):
-    """The tables of a run's outputs, and what was noticed on the way."""
-
-    def __init__(self, run: Run, tables: dict[str, pa.Table]) -> None:
-        self._tables = tables
-        self.late = {
-            name: sum(
-                getattr(run.input(name, worker), "late_count", 0)
-                for worker in range(len(run.workers))
-            )
-            for name in run.flow.inputs
-        }
-        """For each input, how many records came too late."""
-        self.leaks = [leak for worker in run.workers for leak in worker.leaks]
-        """Tokens that were forgotten, with the line that retained them."""
-        self.steps = run.steps
-        self.progress_batches = run.network.progress_batches
-        self.checks = run.checker.checks if run.checker is not None else 0
-
-    def __getitem__(self, name: str) -> pa.Table:
-        return self._tables[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}: {table.num_rows} rows" for name, table in self._tables.items())
-        return f"<Result {sizes}>"
-
-
-def _feed(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
-    """Send pieces one at a time, advancing as far as those still to come allow.
-
-    An input with a lateness advances by its own rule, as it would with data that is not there yet.
-    """
-    plain = isinstance(handle.kind, IntegerTimes) and handle.lateness is None
-    floors: list[Time | None] = [None] * len(pieces)
-    floor: Time | None = None
-    for at in reversed(range(len(pieces))):
-        floors[at] = floor
-        if plain:
-            least = int(pieces[at].times.min())
-            floor = least if floor is None else min(floor, least)
-    for piece, floor in zip(pieces, floors, strict=True):
-        handle.send(piece)
-        if floor is not None and handle.time < floor:
-            handle.advance_to(floor)
-        yield
-    handle.close()
-
-
-def _as_type(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_date32(kind):
-        return times.cast(pa.int32()).cast(kind)
-    return times.cast(kind)

@@ -127,7 +127,7 @@ class Windows(Grouped):
         With ``ascending``, the least. They come at the window's end with a `rank` from 1 (the
         column is ``name``); of windows, their own times are kept in ``event_time``. Nulls come
         after everything else, and NaN before them. Of equal values the earlier record comes
-        first, then the one with lesser values in the other columns, from left to right.
+        first, then the one with lesser values in the other columns, in order of their names.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("best bids")

@@ -1,0 +1,75 @@
+"""What a run tells: the frontier at a probe, and the tables at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from jeton.core.antichain import Antichain
+from jeton.core.times import Time
+from jeton.dataflow.ports import Input
+
+
+class Probe:
+    """What one worker knows of the frontier at a place."""
+
+    def __init__(self, port: Input) -> None:
+        self._port = port
+
+    @property
+    def frontier(self) -> Antichain:
+        """The least times that may still pass here."""
+        return self._port.frontier
+
+    def less_than(self, time: Time) -> bool:
+        """Whether a time before ``time`` may still pass."""
+        return self.frontier.less_than(time)
+
+    def less_equal(self, time: Time) -> bool:
+        """Whether ``time`` may still pass."""
+        return self.frontier.less_equal(time)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more can pass."""
+        return self.frontier.is_empty
+
+
+class Result(Mapping[str, pa.Table]):
+    """The tables of a run's outputs, and what was noticed on the way."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, pa.Table],
+        *,
+        late: dict[str, int],
+        leaks: list[str],
+        steps: int,
+        progress_batches: int,
+        checks: int,
+    ) -> None:
+        self._tables = dict(tables)
+        self.late = late
+        """For each input, how many records came too late."""
+        self.leaks = leaks
+        """Tokens that were forgotten, with the line that retained them."""
+        self.steps = steps
+        """How many times a worker was stepped or something was delivered or fed."""
+        self.progress_batches = progress_batches
+        """How many progress batches workers sent to each other."""
+        self.checks = checks
+        """How many times all frontiers were checked against the truth."""
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self._tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {table.num_rows} rows" for name, table in self._tables.items())
+        return f"<Result {sizes}>"

@@ -1,0 +1,212 @@
+"""Flows on real processes: each worker in one of its own, joined by the mesh, without Spark."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing as mp
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+import jeton as jt
+from jeton.dataflow.batch import concat
+from jeton.worker.doorway import Address, Doorway
+from jeton.worker.mesh import Mesh, PeerFailed
+from jeton.worker.process import BEAT, Process
+
+SECRET = b"s" * 32
+EPOCH = 5
+LIMIT = 60.0
+"""Seconds that a whole run may take."""
+
+# A process forked from a server that has imported everything starts in milliseconds.
+CONTEXT = mp.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["jeton", "jeton.worker.process", "pyspark.cloudpickle"])
+
+
+@dataclass
+class Report:
+    """What one worker has to say at its end."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    error: str = ""
+    error_type: str = ""
+    log: list[str] = field(default_factory=list)
+    refused: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+Watch = Callable[[Process, dict[str, Any]], None]
+"""Called at each turn, to measure something."""
+
+
+def work(
+    index: int,
+    workers: int,
+    make: Callable[[], jt.Flow],
+    inputs: Mapping[str, pa.Table],
+    tcp: bool,
+    watch: Watch | None,
+    pipe: Connection,
+) -> None:
+    """The life of one worker's process."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("jeton").addHandler(handler)
+    doorway = Doorway(SECRET)
+    report = Report(log=lines)
+    mesh: Mesh | None = None
+    try:
+        # Without a path, peers can only come by TCP.
+        pipe.send(replace(doorway.address, path="") if tcp else doorway.address)
+        addresses: dict[int, Address] = pipe.recv()
+        mesh = Mesh(index, addresses, doorway, SECRET, EPOCH, timeout=20.0)
+        flow = make()
+        process = Process(flow, mesh, index=index, workers=workers)
+        handles = process.worker.handles
+        for name, table in inputs.items():
+            handle = handles[flow.handle("input", name)]
+            mine = table.take(list(range(index, table.num_rows, workers)))
+            for at in range(0, mine.num_rows, 1000):
+                handle.send(mine.slice(at, 1000))
+            handle.close()
+        while not process.is_complete:
+            process.turn(block=BEAT)
+            if watch is not None:
+                watch(process, report.stats)
+        for name in flow.outputs:
+            collected = handles[flow.handle("output", name)]
+            report.rows[name] = concat(collected).rows() if collected else []
+        mesh.say_goodbye()
+        report.stats["bytes_out"] = sum(link.bytes_out for link in mesh._data.values())
+    except Exception as error:
+        report.error_type = type(error).__name__
+        report.error = traceback.format_exc()
+        if mesh is not None:
+            text = error.text if isinstance(error, PeerFailed) else report.error
+            mesh.fail(error, text)
+    finally:
+        report.refused = doorway.refused
+        if mesh is not None:
+            mesh.close()
+        doorway.close()
+        pipe.send(vars(report))
+        pipe.close()
+
+
+class Shipped:
+    """A function that travels by value: these modules cannot be imported elsewhere."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __reduce__(self) -> Any:
+        for name in list(sys.modules):
+            if name.startswith("tests.mesh"):
+                cloudpickle.register_pickle_by_value(sys.modules[name])
+        return cloudpickle.loads, (cloudpickle.dumps(self.function),)
+
+
+@dataclass
+class Running:
+    """Workers that have been started."""
+
+    processes: list[Any]
+    pipes: list[Connection]
+    addresses: dict[int, Address]
+    started: float
+
+    def go(self) -> None:
+        """Tell all where the others are."""
+        for pipe in self.pipes:
+            pipe.send(self.addresses)
+
+    def reports(self, *, without: Sequence[int] = ()) -> list[Report]:
+        """Everyone's report, but for those that cannot give one."""
+        deadline = time.monotonic() + LIMIT
+        found: dict[int, Report] = {}
+        wanted = [at for at in range(len(self.pipes)) if at not in without]
+        while len(found) < len(wanted):
+            left = deadline - time.monotonic()
+            open_pipes = [self.pipes[at] for at in wanted if at not in found]
+            ready = wait(open_pipes, timeout=max(left, 0.0))
+            assert ready, f"workers {sorted(set(wanted) - set(found))} hang"
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                found[self.pipes.index(pipe)] = Report(**pipe.recv())
+        return [found[at] for at in wanted]
+
+
+@contextmanager
+def started(
+    make: Callable[[], jt.Flow],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 2,
+    tcp: bool = False,
+    watch: Watch | None = None,
+) -> Iterator[Running]:
+    """Processes that wait to be told where their peers are; they are gone at the end."""
+    tables = {name: pa.table(data) for name, data in (inputs or {}).items()}
+    processes, pipes = [], []
+    for index in range(workers):
+        ours, theirs = CONTEXT.Pipe()
+        arguments = (index, workers, Shipped(make), tables, tcp, watch and Shipped(watch), theirs)
+        process = CONTEXT.Process(target=Shipped(work), args=arguments, daemon=True)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        pipes.append(ours)
+    try:
+        addresses = {}
+        for index, pipe in enumerate(pipes):
+            assert pipe.poll(LIMIT), f"worker {index} did not start"
+            addresses[index] = pipe.recv()
+        yield Running(processes, pipes, addresses, time.monotonic())
+    finally:
+        for process in processes:
+            process.join(5.0)
+            if process.is_alive():
+                os.kill(process.pid, 9)
+                process.join(5.0)
+        for pipe in pipes:
+            pipe.close()
+
+
+def run(
+    make: Callable[[], jt.Flow],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 2,
+    tcp: bool = False,
+    watch: Watch | None = None,
+) -> list[Report]:
+    """Run a flow to its end on processes."""
+    with started(make, inputs, workers=workers, tcp=tcp, watch=watch) as running:
+        running.go()
+        return running.reports()
+
+
+def gathered(reports: Sequence[Report], name: str) -> list[tuple[Any, ...]]:
+    """All rows of an output, sorted."""
+    for report in reports:
+        assert not report.error, report.error
+    return in_order(row for report in reports for row in report.rows[name])
+
+
+def in_order(rows: Any) -> list[tuple[Any, ...]]:
+    """Rows as tuples, sorted: workers tell theirs in any order."""
+    return sorted((tuple(row.values()) for row in rows), key=repr)
