@@ -38,7 +38,7 @@ def taxis() -> jt.Flow:
     return flow
 
 
-def reports(count: int = 300, seed: int = 1) -> dict[str, list]:
+def reports(count: int = 300, seed: int = 1) -> dict[str, list[object]]:
     """Rides in the order in which they are reported: each within `LATENESS` of its end."""
     rng = random.Random(seed)
     rides = [

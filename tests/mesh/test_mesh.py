@@ -74,10 +74,12 @@ NAMES = {
     "name": [f"n{n}" for n in range(50)],
 }
 
+FEW = {name: column[:200] for name, column in NUMBERS.items()}
+
 FLOWS: dict[str, tuple[Callable[[], jt.Flow], dict[str, Any]]] = {
     "exchange": (exchanged, {"numbers": NUMBERS}),
     "broadcast": (broadcast, {"numbers": NUMBERS}),
-    "loop": (looped, {"numbers": NUMBERS}),
+    "loop": (looped, {"numbers": FEW}),
     "join": (joined, {"numbers": NUMBERS, "names": NAMES}),
 }
 
@@ -103,7 +105,7 @@ def waiting() -> jt.Flow:
             with output.session(token) as session:
                 session.give(jt.Batch({"n": np.arange(100)}, times=[token.time] * 100))
             token.downgrade(token.time + 1)
-            info.activator.activate_after(0.01)
+            info.activator.after(0.01)
 
         return step
 
@@ -239,7 +241,7 @@ def test_strangers_are_refused_and_the_run_goes_on(
         def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
             def step(output: jt.Output) -> None:
                 if not gate.exists():
-                    info.activator.activate_after(0.02)
+                    info.activator.after(0.02)
                     return
                 with output.session(token) as session:
                     session.give(jt.Batch({"n": np.arange(1000)}, times=np.zeros(1000, np.int64)))

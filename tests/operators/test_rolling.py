@@ -223,3 +223,21 @@ def test_a_rolling_aggregate_keeps_all_columns() -> None:
         {"ts": 1, "key": "a", "bin": 8, "time": 0, "max": 1},
         {"ts": 2, "key": "a", "bin": 7, "time": 0, "max": 2},
     ]
+
+
+def test_aggregates_may_be_called_like_anything() -> None:
+    flow = jt.Flow("names")
+    windows = flow.input("in").key_by("value").tumbling(10)
+    flow.output(
+        "out", windows.aggregate(key=jt.agg.max("n"), bin=jt.agg.count(), end=jt.agg.count())
+    )
+    with flow.open(workers=2) as run:
+        run.input("in").send({"time": [1, 1], "value": [5, 6], "n": [7, 8]})
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(workers=3, restore=snapshot) as run:
+        found = run.finish()["out"].to_pylist()
+    assert_same(
+        found,
+        [{"time": 10, "value": v, "key": v + 2, "bin": 1, "end": 1} for v in (5, 6)],
+    )

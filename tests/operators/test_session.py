@@ -236,3 +236,19 @@ def test_a_snapshot_of_another_gap_or_without_keys_is_an_error() -> None:
     with pytest.raises(jt.JetonError) as caught:
         flow_with("other").open(restore=snapshot)
     assert "other" in messages(caught.value)
+
+
+@pytest.mark.parametrize("later", [1, 2, 9])
+def test_a_session_that_was_prolonged_is_not_told_at_its_old_end(later: int) -> None:
+    flow = jt.Flow("prolonged")
+    flow.output("out", flow.input("in").key_by("k").session(10).count())
+    with flow.open() as run:
+        for time in (0, later):
+            run.input("in").send({"time": [time], "k": [1]})
+            run.run_to_rest()
+        run.input("in").advance_to(later + 9)
+        run.run_to_rest()
+        assert run.results()["out"].num_rows == 0
+        run.input("in").send({"time": [later + 9], "k": [1]})
+        found = run.finish()["out"].to_pylist()
+    assert found == [{"time": later + 19, "k": 1, "start": 0, "count": 3}]

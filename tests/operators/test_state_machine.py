@@ -126,6 +126,15 @@ def test_answers_keep_the_types_of_their_keys() -> None:
     assert {name: schema.field(name).type for name in kinds} == kinds
 
 
+def test_an_answer_may_name_another_key_and_its_neighbours_keep_theirs() -> None:
+    flow = jt.Flow("others")
+    keyed = flow.input("in").key_by("k")
+    said = [{"n": 1}, {"k": 9, "n": 2}]
+    flow.output("out", keyed.state_machine(lambda state, row: (state, said), 0))
+    found = flow.run({"in": {"time": [0, 1], "k": [5, 6]}})["out"].to_pylist()
+    assert [(row["k"], row["n"]) for row in found] == [(5, 1), (9, 2), (6, 1), (9, 2)]
+
+
 @pytest.mark.parametrize(
     ("function", "complaint"),
     [

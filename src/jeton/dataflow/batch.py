@@ -156,7 +156,8 @@ class Batch:
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order."""
         taken = {name: cols.take(column, indices) for name, column in self.columns.items()}
-        return Batch.trusted(taken, self.times[indices], self.time_name, self._bound)
+        times = self.times.take(indices, axis=0)
+        return Batch.trusted(taken, times, self.time_name, self._bound)
 
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
@@ -165,10 +166,9 @@ class Batch:
         mask = np.asarray(mask, dtype=bool)
         if len(mask) != len(self):
             raise BatchError(f"the mask has {len(mask)} values, but the batch has {len(self)}")
-        if mask.all():
-            return self
-        kept = {name: cols.keep(column, mask) for name, column in self.columns.items()}
-        return Batch.trusted(kept, self.times[mask], self.time_name, self._bound)
+        # One look at the mask, then every column is gathered: a mask is slow to index by.
+        kept = np.flatnonzero(mask)
+        return self if len(kept) == len(self) else self.take(kept)
 
     def slice(self, start: int, stop: int) -> Batch:
         """The records from ``start`` up to ``stop``, uncopied."""

@@ -70,17 +70,8 @@ def to_arrow(column: Column) -> pa.Array:
 def take(column: Column, indices: npt.NDArray[np.intp]) -> Column:
     """The values at ``indices``, in that order."""
     if isinstance(column, np.ndarray):
-        taken: npt.NDArray[Any] = column[indices]
-        return taken
+        return column.take(indices)
     return column.take(pa.array(indices))
-
-
-def keep(column: Column, mask: npt.NDArray[np.bool_]) -> Column:
-    """The values where ``mask`` is true."""
-    if isinstance(column, np.ndarray):
-        kept: npt.NDArray[Any] = column[mask]
-        return kept
-    return column.filter(pa.array(mask))
 
 
 def cut(column: Column, start: int, stop: int) -> Column:

@@ -123,7 +123,7 @@ class Kernel:
         if valid is None:
             return self._run_dense(columns)
         # Records with nulls are left out, not filled: the function might not stand the filling.
-        dense = [cols.as_column(cols.keep(column, valid)) for column in columns]
+        dense = [cols.as_column(cols.take(column, np.flatnonzero(valid))) for column in columns]
         result = cols.to_arrow(self._run_dense(dense))
         places = pa.array(np.cumsum(valid) - 1, mask=~valid)
         return cols.from_arrow(result.take(places))

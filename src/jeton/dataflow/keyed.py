@@ -143,14 +143,14 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
 
         It returns the next state (``None``: forget the key) and a list of rows to send, to which
         the key's columns are added. ``initial`` is the state of a new key, or a function that
-        makes it. Rows come as dictionaries in the
-        order of their times; those of the same time by the values of their columns, in order of
-        the columns' names. Answers bear the record's time, or a later one if they name it. Inside a loop,
-        times that cannot be compared may come in either order.
+        makes it. Rows come as dictionaries in the order of their times; those of the same time by
+        the values of their columns, in order of the columns' names. Answers bear the record's
+        time, or a later one if they name it. Inside a loop, times that cannot be compared may
+        come in either order.
 
         States must be values that Arrow can hold, to be stored (tuples come back as lists). This
-        is plain Python for each record: a microsecond or more, against some ten nanoseconds for
-        the aggregates of `rolling`.
+        is plain Python for each record: a few microseconds, against some ten nanoseconds for the
+        aggregates of `rolling`.
 
         >>> import jeton as jt
         >>> def turnstile(locked, row):

@@ -73,12 +73,14 @@ class Exchange(Pact):
             owners = self._owners = bin_owners(workers)
         columns = [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
         order, starts = scatter_order(hash_columns(columns), owners, workers)
+        bounds = starts.tolist()
+        together = batch.take(order)
         for worker in range(workers):
-            start, stop = int(starts[worker]), int(starts[worker + 1])
+            start, stop = bounds[worker], bounds[worker + 1]
             if stop - start == len(batch):
                 yield worker, batch
             elif start < stop:
-                yield worker, batch.take(order[start:stop])
+                yield worker, together.slice(start, stop)
 
     @staticmethod
     def _computed(key: Callable[[Batch], Any], batch: Batch) -> npt.NDArray[Any]:

@@ -140,7 +140,13 @@ class _Answers:
         names.pop(time_name, None)
         of = np.array(self._of, dtype=np.intp)
         columns = {name: cols.take(self._batch[name], of) for name in self._key}
-        columns |= {name: cols.as_column([row.get(name) for row in rows]) for name in names}
+        for name in names:
+            if name in columns:  # a key column, where an answer may name another key
+                own = cols.to_arrow(columns[name]).to_pylist()
+                found = [row.get(name, mine) for row, mine in zip(rows, own, strict=True)]
+            else:
+                found = [row.get(name) for row in rows]
+            columns[name] = cols.as_column(found)
         return Batch(columns, self._times, time_name=time_name, kind=self._kind)
 
 

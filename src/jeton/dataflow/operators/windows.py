@@ -47,6 +47,10 @@ class Assigner(ABC):
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The ends of the windows, and for which rows they are (``None``: one for each row)."""
 
+    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The same, but a single end if all rows belong to the same window."""
+        return self.assign(batch)
+
 
 class EachTime(Assigner):
     """A group for each time: told once that time is complete."""
@@ -70,6 +74,16 @@ class Tumbling(Assigner):
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The end of the window that each record is in."""
         return window_ends(plain(batch.times), self._size, self._offset), None
+
+    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """Most batches lie in one window, which is quickly seen."""
+        if len(batch) == 0:
+            return batch.times, None
+        end = (int(batch.times[0]) - self._offset) // self._size * self._size + self._size
+        end += self._offset
+        if within(plain(batch.times), end - self._size, end):
+            return np.array([end]), None
+        return self.assign(batch)
 
 
 class Sliding(Assigner):
@@ -163,7 +177,7 @@ class Windows(Grouped):
 
             def step(input: Input, output: Output) -> None:
                 for ref, batch in input:
-                    ends, rows = assigner.assign(batch)
+                    ends, rows = assigner.assign_shortly(batch)
                     windows.add(ref, ends, batch if rows is None else batch.take(rows))
                 windows.tell(input.frontier, output, inclusive=assigner.inclusive)
 
@@ -187,10 +201,15 @@ class OpenWindows:
         self._numbered = 0
 
     def add(self, right: TokenRef | TimestampToken, ends: Times, batch: Batch) -> None:
-        """Fold records into the windows that end at ``ends``, opening new ones."""
+        """Fold records into the windows that end at ``ends``, opening new ones.
+
+        A single end is that of all records.
+        """
         slots, new = self._groups.find(batch, self._words(ends))
         self._groups.add(slots, batch)
-        self._open(right, ends[new], slots[new])
+        if len(new):
+            opened = ends[new] if len(ends) == len(batch) else np.repeat(ends, len(new))
+            self._open(right, opened, slots[new])
 
     def _open(self, right: TokenRef | TimestampToken, ends: Times, slots: Any) -> None:
         if len(slots) == 0:
@@ -244,6 +263,15 @@ class OpenWindows:
             ends = state.column("end").to_numpy()
             slots = self._groups.load(state.drop_columns(["end"]), self._words(ends))
             self._open(tokens[0], ends, slots)
+
+
+@nb.njit(cache=True)
+def within(times, start, end):  # type: ignore[no-untyped-def]
+    """Whether all times lie between start and end."""
+    inside = True
+    for i in range(len(times)):
+        inside &= (times[i] >= start) & (times[i] < end)
+    return inside
 
 
 @nb.njit(cache=True)

@@ -23,6 +23,21 @@ _CELLS: Final = 1 << 22
 """The most cells of all panes together: 16 MiB."""
 
 
+class Scratch:
+    """An array that is used again and again: a fresh large one costs more than what is in it."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self) -> None:
+        self._array = np.empty(1024, dtype=np.int64)
+
+    def of(self, size: int) -> Slots:
+        """Room for so many numbers, until this is asked again."""
+        if size > len(self._array):
+            self._array = np.empty(max(size, 2 * len(self._array)), dtype=np.int64)
+        return self._array[:size]
+
+
 class DirectIndex:
     """Keys of one small integer: each is its own slot.
 
@@ -33,11 +48,12 @@ class DirectIndex:
     def __init__(self) -> None:
         self._present = np.zeros(1024, dtype=np.uint8)
         self._live = 0
+        self._new = Scratch()
 
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
         """Slots and new rows, or ``None`` if a key is too great."""
         [keys] = words
-        new = np.empty(len(keys), dtype=np.int64)
+        new = self._new.of(len(keys))
         found, greatest = _mark(self._present, keys, new)
         if greatest >= len(self._present):
             self._present[keys[new[:found]].astype(np.int64)] = 0
@@ -48,7 +64,7 @@ class DirectIndex:
             self._present = wider
             return self.find_or_add(words)
         self._live += found
-        return keys.view(np.int64), new[:found]
+        return keys.view(np.int64), new[:found].copy()
 
     def remove(self, slots: Slots) -> None:
         """Forget keys."""
@@ -89,13 +105,17 @@ class PanedIndex:
         self._free = np.zeros(1024, dtype=np.int64)
         # How many slots were ever made, how many of them are free.
         self._state = np.zeros(2, dtype=np.int64)
+        self._slots = Scratch()
+        self._new = Scratch()
 
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
-        """Slots and new rows, or ``None`` if a key is too great or too many times are open."""
+        """Slots and new rows, or ``None`` if a key is too great or too many times are open.
+
+        A single time is that of all keys. The slots are good until this is called again.
+        """
         ends, keys = words
         self._reserve(len(keys))
-        slots = np.empty(len(keys), dtype=np.int64)
-        new = np.empty(len(keys), dtype=np.int64)
+        slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
         found, unfit = _find(
             self._cells, (self._times, self._open), (self._ends, self._keys),
             (self._free, self._state), ends, keys, slots, new,
@@ -103,7 +123,7 @@ class PanedIndex:
         if unfit >= 0:
             self.remove(slots[new[:found]])
             return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
-        return slots, new[:found]
+        return slots, new[:found].copy()
 
     def remove(self, slots: Slots) -> None:
         """Forget keys; their slots will be given to others."""
@@ -192,9 +212,10 @@ def _find(cells, panes, stored, made, ends, keys, slots, new):  # type: ignore[n
     found = 0
     pane = -1
     last = np.uint64(0)
+    stride = 0 if len(ends) == 1 else 1
     for i in range(len(keys)):
-        if pane < 0 or ends[i] != last:
-            last = ends[i]
+        if pane < 0 or ends[i * stride] != last:
+            last = ends[i * stride]
             pane = _pane_of(times, open_keys, last)
         key = keys[i]
         if pane < 0 or key >= size:

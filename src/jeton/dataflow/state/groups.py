@@ -104,7 +104,7 @@ class Groups:
         arrays: dict[str, Any] = {BIN: bins}
         arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
         for name, memory in self._memory.items():
-            arrays |= {f"{name}.{part}": c for part, c in memory.save(slots).items()}
+            arrays |= {f"of.{name}.{part}": c for part, c in memory.save(slots).items()}
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
 
     def load(self, table: pa.Table, times: Hashes | None = None) -> Slots:
@@ -119,7 +119,8 @@ class Groups:
         if len(new) != len(slots):
             raise SnapshotError("the snapshot has a group twice")
         for name in self.aggregates:
-            parts = {n[len(name) + 1 :]: c for n, c in found.items() if n.startswith(f"{name}.")}
+            own = f"of.{name}."
+            parts = {n[len(own) :]: c for n, c in found.items() if n.startswith(own)}
             seen = parts.get("seen")
             if seen is not None and not isinstance(seen, np.ndarray):
                 # Groups of a worker that had seen nothing but nulls, beside those of others.
@@ -136,7 +137,8 @@ class Groups:
     ) -> tuple[Hashes, ...]:
         words = () if times is None else (times,)
         if not columns:
-            return words or (np.zeros(rows, dtype=np.uint64),)
+            one = words[0] if words else np.zeros(1, dtype=np.uint64)
+            return (one if len(one) == rows else np.repeat(one, rows),)
         exact = is_exact(columns)
         if self._exact is None:
             self._exact = exact

@@ -126,8 +126,10 @@ class HashIndex:
         return index
 
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
-        """Slots and new rows."""
-        rows = len(words[0])
+        """Slots and new rows. A single time, the first word, is that of all keys."""
+        rows = len(words[-1])
+        if len(words[0]) < rows:
+            words = (np.repeat(words[0], rows), *words[1:])
         self._reserve(rows)
         slots = np.empty(rows, dtype=np.int64)
         new = np.empty(rows, dtype=np.int64)

@@ -1,0 +1,161 @@
+"""The examples, run by their paths and compared with independent computations."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import re
+import runpy
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_runs_and_prints_something(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_word_count(workers: int) -> None:
+    example = load("word_count")
+    result = example.word_count(10).run({"lines": example.LINES}, workers=workers, seed=workers)
+    words: Counter[str] = Counter()
+    windows: dict[int, Counter[str]] = defaultdict(Counter)
+    for time, line in zip(*example.LINES.values(), strict=True):
+        found = re.findall("[a-z]+", line.lower())
+        words.update(found)
+        windows[(time // 10 + 1) * 10].update(found)
+    last = {row["word"]: 0 for row in result["counts"].to_pylist()}
+    for row in result["counts"].to_pylist():
+        last[row["word"]] = max(last[row["word"]], row["count"])
+    assert last == words
+    for end, counts in windows.items():
+        top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]
+        rows = [row for row in result["top"].to_pylist() if row["time"] == end]
+        assert [(row["word"], row["count"], row["rank"]) for row in rows] == [
+            (word, count, rank) for rank, (word, count) in enumerate(top, start=1)
+        ]
+
+
+def by(rows: list[dict[str, Any]], *key: str, value: str) -> dict[Any, Any]:
+    found = {tuple(row[name] for name in key): row[value] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_windows(workers: int) -> None:
+    example = load("windows")
+    reports = example.reports(300)
+    assert reports["ended"] != sorted(reports["ended"])
+    result = example.taxis().run({"rides": reports}, workers=workers, seed=workers)
+    assert result.late == {"rides": 0}
+    assert result["late"].num_rows == 0
+    rides = [dict(zip(reports, row, strict=True)) for row in zip(*reports.values(), strict=True)]
+
+    def grouped(
+        ends: Callable[[dict[str, Any]], list[int]], how: Callable[[list[float]], float]
+    ) -> dict[Any, float]:
+        groups: dict[Any, list[float]] = defaultdict(list)
+        for ride in rides:
+            for end in ends(ride):
+                groups[end, ride["taxi"]].append(ride["fare"])
+        return {key: how(fares) for key, fares in groups.items()}
+
+    rows = {name: result[name].to_pylist() for name in result}
+    hourly = grouped(lambda ride: [(ride["ended"] // 60 + 1) * 60], sum)
+    assert by(rows["hourly"], "ended", "taxi", value="earned") == hourly
+    assert sum(row["rides"] for row in rows["hourly"]) == len(rides)
+    last = max(ride["ended"] for ride in rides)
+    best = grouped(
+        lambda ride: [e for e in range(0, last + 180, 60) if e - 120 <= ride["ended"] < e], max
+    )
+    assert by(rows["best"], "ended", "taxi", value="fare") == best
+    income: dict[Any, float] = defaultdict(float)
+    for ride in rides:
+        income[(ride["paid"],)] += ride["fare"]
+    assert by(rows["income"], "ended", value="income") == income
+    shifts = {}
+    for taxi in "ABC":
+        start, earned, before = 0, 0.0, -1000
+        for ride in sorted((r for r in rides if r["taxi"] == taxi), key=lambda r: r["ended"]):
+            if ride["ended"] - before >= 45:
+                start, earned = ride["ended"], 0.0
+            earned, before = earned + ride["fare"], ride["ended"]
+            shifts[taxi, start] = (before + 45, earned)
+    found = {(r["taxi"], r["start"]): (r["ended"], r["earned"]) for r in rows["shifts"]}
+    assert found == shifts
+
+
+def steps_of(n: int) -> int:
+    steps = 0
+    while n != 1:
+        n, steps = (3 * n + 1 if n % 2 else n // 2), steps + 1
+    return steps
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_loops(workers: int, seed: int | None) -> None:
+    rng = random.Random(workers)
+    pairs = {(rng.randrange(25), rng.randrange(25)) for _ in range(30)}
+    edges = sorted((a, b) for a, b in pairs if a != b)
+    # Every node has a link, so that no rank is lost.
+    edges += [(b, a) for a, b in edges if b not in {start for start, _ in edges}]
+    edges = sorted(set(edges))
+    numbers = list(range(1, 30))
+    inputs = {
+        "numbers": {"time": [0] * 29, "n": numbers},
+        "edges": {
+            "time": [0] * len(edges),
+            "node": [a for a, _ in edges],
+            "to": [b for _, b in edges],
+        },
+    }
+    result = load("loops").loops().run(inputs, workers=workers, seed=seed)
+    rows = {name: result[name].to_pylist() for name in result}
+
+    steps = {(n,): steps_of(n) for n in numbers}
+    assert by(rows["steps"], "start", value="step") == steps
+    on_their_way = {
+        (step,): sum(taken >= step for taken in steps.values())
+        for step in range(max(steps.values()) + 1)
+    }
+    assert by(rows["on their way"], "step", value="numbers") == on_their_way
+
+    nodes = sorted({node for edge in edges for node in edge})
+    label = {node: node for node in nodes}
+    for _ in nodes:
+        for a, b in edges:
+            label[a] = label[b] = min(label[a], label[b])
+    assert by(rows["components"], "node", value="label") == {(n,): label[n] for n in nodes}
+
+    place = {node: at for at, node in enumerate(nodes)}
+    matrix = np.zeros((len(nodes), len(nodes)))
+    for a, b in edges:
+        matrix[place[b], place[a]] = 1 / sum(start == a for start, _ in edges)
+    rank = np.ones(len(nodes))
+    for _ in range(20):
+        rank = 0.15 + 0.85 * matrix @ rank
+    found = by(rows["ranks"], "node", value="rank")
+    assert np.allclose([found[(node,)] for node in nodes], rank)
