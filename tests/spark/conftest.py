@@ -22,6 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session(workers=2)
+    session = local_session(workers=4)
     yield session
     session.stop()

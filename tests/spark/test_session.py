@@ -61,17 +61,17 @@ def address(hexadecimal: str) -> str:
 
 
 def test_is_handed_out_again(spark: SparkSession) -> None:
-    assert local_session(2).sparkContext is spark.sparkContext
+    assert local_session(4).sparkContext is spark.sparkContext
 
 
 def test_refuses_another_number_of_workers_while_one_runs(spark: SparkSession) -> None:
-    with pytest.raises(RuntimeError, match=r"local\[2\] runs in this process.*stop\(\)"):
+    with pytest.raises(RuntimeError, match=r"local\[4\] runs in this process.*stop\(\)"):
         local_session(3)
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "4"
 
 
 def test_settings_reach_spark(spark: SparkSession) -> None:
-    again = local_session(2, **{"spark.sql.caseSensitive": True})
+    again = local_session(4, **{"spark.sql.caseSensitive": True})
     try:
         assert again.conf.get("spark.sql.caseSensitive") == "true"
     finally:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import select
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from multiprocessing import get_context
-from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.worker.link import Link
-from jeton.worker.wire import Decoder, Encoder, Kind
+from jeton.bench.mesh import mesh
+from jeton.bench.timing import in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +72,7 @@ def stages(
     flow = identity(few.columns[1:]).on_spark(
         {"in": few}, workers=workers, exchange=False, progress=False
     )
-    plain, ours = _in_turn(rounds + 2, lambda: _pass_through(few), lambda: _run(flow["out"]))
+    plain, ours = in_turn(rounds + 2, lambda: _pass_through(few), lambda: _run(flow["out"]))
     say(f"a stage on a warm session: plain {plain * 1e3:.0f} ms, with a flow {ours * 1e3:.0f} ms")
     return {"stage_plain_s": plain, "stage_s": ours}
 
@@ -89,7 +84,7 @@ def rows(
     frame = _frame(spark, count, workers)
     flow = identity(frame.columns[1:])
     through = flow.on_spark({"in": frame}, workers=workers, exchange=False, progress=False)["out"]
-    plain, ours = _in_turn(rounds, lambda: _pass_through(frame), lambda: _run(through))
+    plain, ours = in_turn(rounds, lambda: _pass_through(frame), lambda: _run(through))
     say(
         f"{count:,} rows of 4 columns in and out: plain {count / plain / 1e6:.2f}M rows/s, "
         f"through a flow {count / ours / 1e6:.2f}M rows/s: {ours / plain:.2f}× the time"
@@ -135,110 +130,6 @@ def _words(records: int, batch: int) -> Callable[[int, int], Iterator[jt.Batch]]
             yield jt.Batch.trusted({"key": keys[number % 16]}, times + first, "time", first)
 
     return make
-
-
-def mesh(say: Callable[..., None]) -> dict[str, float]:
-    """Round trips and throughput of a link between two processes, beside a raw socket."""
-    figures: dict[str, float] = {}
-    for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
-        batch = jt.Batch({}, np.arange(size))
-        count = 3000 if size == 8 else 300
-        raw, link = _in_turn(3, partial(_raw, batch, count), partial(_link, batch, count))
-        bytes_moved = size * 8 * 2
-        figures[f"round_trip_us_{size * 8}"] = link * 1e6
-        figures[f"round_trip_raw_us_{size * 8}"] = raw * 1e6
-        say(
-            f"round trip of {label}: a raw socket {raw * 1e6:.0f} µs, a link {link * 1e6:.0f} µs "
-            f"({bytes_moved / link / 1e6:,.0f} MB/s)"
-        )
-    return figures
-
-
-def _raw(batch: jt.Batch, count: int) -> float:
-    data = batch.times.tobytes()
-
-    def echo(sock: socket.socket) -> None:
-        for _ in range(count):
-            sock.sendall(_exactly(sock, len(data)))
-
-    def ask(sock: socket.socket) -> None:
-        sock.sendall(data)
-        _exactly(sock, len(data))
-
-    return _between(echo, ask, count)
-
-
-def _link(batch: jt.Batch, count: int) -> float:
-    def echo(sock: socket.socket) -> None:
-        link, encoder, decoder = Link(sock, 0), Encoder(), Decoder()
-        for _ in range(count):
-            _send(link, encoder.message(1, *_next(link, decoder)))
-
-    state: list[Any] = []
-
-    def ask(sock: socket.socket) -> None:
-        if not state:
-            state.extend((Link(sock, 1), Encoder(), Decoder()))
-        link, encoder, decoder = state
-        _send(link, encoder.message(1, 0, batch))
-        _next(link, decoder)
-
-    return _between(echo, ask, count)
-
-
-def _between(
-    echo: Callable[[socket.socket], None], ask: Callable[[socket.socket], None], count: int
-) -> float:
-    """Seconds for one round trip between two processes."""
-    here, there = socket.socketpair()
-    child = get_context("fork").Process(target=echo, args=(there,))
-    child.start()
-    start = perf_counter()
-    for _ in range(count):
-        ask(here)
-    seconds = (perf_counter() - start) / count
-    child.join(10)
-    here.close()
-    there.close()
-    return seconds
-
-
-def _send(link: Link, buffers: list[Any]) -> None:
-    link.send(buffers)
-    while link.waiting:
-        select.select([], [link.sock], [])
-        link.flush()
-
-
-def _next(link: Link, decoder: Decoder) -> tuple[Any, jt.Batch]:
-    message = None
-    while message is None:
-        for kind, number, payload in link.receive():
-            if kind == Kind.LAYOUT:
-                decoder.layout(number, payload)
-            else:
-                message = decoder.message(payload)
-        if message is None:
-            select.select([link.sock], [], [])
-    return message
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        received += sock.recv(size - len(received))
-    return bytes(received)
-
-
-def _in_turn(rounds: int, *acts: Callable[[], Any]) -> list[float]:
-    """The median seconds of each act, or what it measured itself; the first round warms up."""
-    times: list[list[float]] = [[] for _ in acts]
-    for _ in range(rounds + 1):
-        for act, measured in zip(acts, times, strict=True):
-            start = perf_counter()
-            own = act()
-            measured.append(own if isinstance(own, float) else perf_counter() - start)
-    return [median(measured[1:]) for measured in times]
 
 
 def _frame(spark: SparkSession, count: int, workers: int) -> DataFrame:

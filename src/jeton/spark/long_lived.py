@@ -28,7 +28,7 @@ from jeton.spark.query import Query
 from jeton.spark.rendezvous import Meeting
 from jeton.spark.sinks import DriverSink, Sink, WorkerSink, Writer
 from jeton.spark.sources import Reader, Source
-from jeton.spark.tasks import Joined, join_peers, told
+from jeton.spark.tasks import Joined, first_cause, join_peers, told
 from jeton.worker.mesh import PeerFailed
 from jeton.worker.process import Process
 
@@ -145,7 +145,7 @@ class WorkerTask:
             if not isinstance(error, PeerFailed):
                 with suppress(OSError):
                     control.send("failed", text=told(error))
-            raise
+            raise first_cause(joined.rank, error) from None
         finally:
             joined.close()
         yield pa.RecordBatch.from_pydict({"worker": [joined.rank]})

@@ -27,13 +27,13 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
         RuntimeError: a session with another master runs in this process.
 
     Example:
-        >>> spark = local_session()
+        >>> spark = local_session(workers=4)
         >>> spark.range(10).count()
         10
 
         Settings have dots in their names, so they are handed over as a dictionary:
 
-        >>> spark = local_session(**{"spark.sql.session.timeZone": "UTC"})
+        >>> spark = local_session(4, **{"spark.sql.session.timeZone": "UTC"})
         >>> spark.conf.get("spark.sql.session.timeZone")
         'UTC'
     """

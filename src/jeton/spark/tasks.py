@@ -6,6 +6,7 @@ inputs, takes turns with the mesh, and yields what the flow's outputs collect.
 
 from __future__ import annotations
 
+import copyreg
 import json
 import logging
 import socket
@@ -21,10 +22,12 @@ import pyarrow.compute as pc
 from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.plan import Crossing
 from jeton.spark.control import Control
 from jeton.spark.rendezvous import Meeting, meet
 from jeton.worker.doorway import Address, Doorway
-from jeton.worker.mesh import Mesh
+from jeton.worker.link import PeerLost
+from jeton.worker.mesh import Mesh, PeerFailed
 from jeton.worker.process import BEAT, Process
 
 if TYPE_CHECKING:
@@ -40,6 +43,11 @@ REPORT: Final = 0.2
 """Seconds between reports to the driver."""
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
+
+
+# Flows travel inside the code of tasks. An enumeration goes by the values of its members, unless
+# told otherwise, and those of this one are found by identity only.
+copyreg.pickle(Crossing, lambda crossing: (getattr, (Crossing, crossing.name)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ def run_task(
         joined.leave()
     except Exception as error:
         joined.fail(error)
-        raise
+        raise first_cause(joined.rank, error) from None
     finally:
         joined.close()
 
@@ -115,9 +123,27 @@ class Joined:
             self.driver.close()
 
 
+class WorkerFailed(JetonError):
+    """A worker failed on Spark; the text has the first cause, with its traceback."""
+
+
 def told(error: BaseException) -> str:
     """An error with its traceback, as its peers and the driver are told it."""
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+def first_cause(rank: int, error: Exception) -> JetonError:
+    """What to raise in a task: the same on all workers, whichever Spark may choose to show.
+
+    Spark by default shows neither an error's cause nor where that came from, so the text has it.
+    """
+    if isinstance(error, PeerLost):
+        return error
+    if isinstance(error, PeerFailed):
+        rank, text = error.peer, error.text
+    else:
+        text = told(error)
+    return WorkerFailed(f"worker {rank} failed:\n{text}")
 
 
 def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool) -> Joined:

@@ -1,0 +1,338 @@
+"""Batch on Spark: the same rows as in process and as Spark's own SQL, from a DataFrame like any."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import jeton as jt
+from tests.spark.flows import AUCTIONS, BIDS, CASES, bids_of, tumbling
+
+
+@pytest.fixture(scope="module")
+def views(spark: SparkSession) -> dict[str, DataFrame]:
+    frames = {"bids": spark.createDataFrame(BIDS), "auctions": spark.createDataFrame(AUCTIONS)}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    return frames
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    return in_order(row.asDict() for row in frame.collect())
+
+
+def in_order(rows: Any) -> list[Any]:
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def without_times(rows: list[Any], name: str) -> list[Any]:
+    """A rolling count's rows as a multiset of counts: their times depend on who came first."""
+    return sorted((row[-2:] for row in rows), key=repr) if name == "rolling" else rows
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_same_rows_in_process_on_spark_and_in_sql(
+    name: str, workers: int, spark: SparkSession, views: dict[str, DataFrame]
+) -> None:
+    case = CASES[name]
+    flow = case.make()
+    outputs = flow.on_spark({k: views[k] for k in case.inputs}, workers=workers)
+    here = flow.run(case.inputs, workers=workers)
+    assert list(outputs) == list(case.sql)
+    for output, query in case.sql.items():
+        told = without_times(rows_of(outputs[output]), name)
+        assert told == without_times(in_order(here[output].to_pylist()), name)
+        assert told == without_times(rows_of(spark.sql(query)), name)
+        assert told
+
+
+def test_nothing_runs_before_an_action(spark: SparkSession, views: dict[str, DataFrame]) -> None:
+    tag = "nothing-yet"
+    spark.sparkContext.setJobGroup(tag, "should stay empty")
+    try:
+        shuffled = views["bids"].groupBy("ts", "auction", "who").agg(F.max("price").alias("price"))
+        again = shuffled.join(F.broadcast(views["auctions"].select("auction")), "auction")
+        flow = tumbling()
+        result = flow.on_spark({"bids": again})["sums"]
+        result.where("sum > 3").join(views["auctions"], "ts").schema  # noqa: B018
+        assert not spark.sparkContext.statusTracker().getJobIdsForGroup(tag)
+        result.count()
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup(tag)
+    finally:
+        spark.sparkContext.setJobGroup("", "")
+
+
+def test_is_a_dataframe_like_any_other(
+    spark: SparkSession, views: dict[str, DataFrame], tmp_path: Path
+) -> None:
+    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2)["sums"]
+    expected = tumbling().run({"bids": BIDS})["sums"]
+    assert sums.columns == ["ts", "who", "sum"]
+    sums.createOrReplaceTempView("sums")
+    (row,) = spark.sql("select count(*) as n, sum(sum) as total from sums").collect()
+    assert (row.n, row.total) == (expected.num_rows, sum(range(3_000)))
+    names = spark.createDataFrame([("bidder 1", "Ann")], "who string, name string")
+    assert sums.join(names, "who").count() == 10
+    assert len(sums.take(3)) == len(sums.limit(3).collect()) == 3
+    assert len(list(sums.toLocalIterator())) == expected.num_rows
+    sums.show(2)
+    sums.write.parquet(str(tmp_path / "sums"))
+    assert spark.read.parquet(str(tmp_path / "sums")).count() == expected.num_rows
+    cached = sums.cache()
+    try:
+        assert cached.count() == cached.count() == expected.num_rows
+    finally:
+        cached.unpersist()
+
+
+def test_without_an_exchange(views: dict[str, DataFrame]) -> None:
+    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2, exchange=False)["sums"]
+    assert rows_of(sums) == in_order(tumbling().run({"bids": BIDS})["sums"].to_pylist())
+
+
+def test_runs_again_and_at_the_same_time(views: dict[str, DataFrame]) -> None:
+    """One DataFrame twice in a row, then twice at once from two threads."""
+    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2)["sums"]
+    first = rows_of(sums)
+    assert rows_of(sums) == first
+    found: list[list[Any]] = []
+    threads = [threading.Thread(target=lambda: found.append(rows_of(sums))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert found == [first, first]
+
+
+def test_workers_by_default_are_as_many_as_partitions(views: dict[str, DataFrame]) -> None:
+    def workers(frame: DataFrame) -> int:
+        flow = jt.Flow("workers")
+
+        def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+            def step(input: jt.Input, output: jt.Output) -> None:
+                for _ in input:
+                    pass
+                if input.frontier.is_empty and not token.dropped:
+                    with output.session(token) as session:
+                        session.give(worker=info.worker)
+                    token.drop()
+
+            return step
+
+        each = flow.input("n", time="id").unary_frontier(build, schema={"worker": int})
+        flow.output("workers", each)
+        return len(flow.on_spark({"n": frame})["workers"].collect())
+
+    spark = views["bids"].sparkSession
+    assert workers(spark.range(0, 10, 1, 3)) == 3
+    assert workers(spark.range(0, 10, 1, 9)) == 4
+    assert workers(spark.range(10).coalesce(2)) == 4
+    assert workers(spark.range(0, 10, 1, 3).where("id < 0")) == 3
+
+
+def test_an_empty_dataframe_gives_no_rows(spark: SparkSession) -> None:
+    empty = spark.createDataFrame([], "ts long, auction long, price long, who string")
+    result = tumbling().on_spark({"bids": empty}, workers=2)["sums"]
+    assert result.collect() == []
+    assert result.columns == ["ts", "who", "sum"]
+
+
+WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+TIMES = {
+    "timestamp": [WHEN + dt.timedelta(minutes=7 * n) for n in range(20)],
+    "timestamp_ntz": [(WHEN + dt.timedelta(minutes=7 * n)).replace(tzinfo=None) for n in range(20)],
+    "date": [(WHEN + dt.timedelta(days=n)).date() for n in range(20)],
+    "int": list(range(20)),
+    "smallint": list(range(20)),
+}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("kind", TIMES)
+def test_times_keep_their_type(kind: str, zone: str, spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.createDataFrame(
+            [(at, n % 3) for n, at in enumerate(TIMES[kind])], f"ts {kind}, n int"
+        )
+        flow = jt.Flow("times")
+        numbers = flow.input("n", time="ts", schema={"n": pa.int32()})
+        flow.output("counts", numbers.key_by("n").each_time().count())
+        counts = flow.on_spark({"n": frame}, workers=2)["counts"]
+        assert counts.schema["ts"].dataType == frame.schema["ts"].dataType
+        assert sorted(row.ts for row in counts.collect()) == sorted(
+            row.ts for row in frame.collect()
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_columns_of_many_types_and_nulls_pass(spark: SparkSession) -> None:
+    frame = spark.sql(
+        """select id as ts, id % 3 as key, cast(id as decimal(12, 2)) as price,
+        if(id % 2 = 0, null, cast(id as string)) as text, id % 2 = 0 as even,
+        cast(id as tinyint) as tiny, cast(id as float) as f, cast(cast(id as string) as binary) as raw,
+        date_add(date'2026-01-01', cast(id as int)) as day,
+        timestamp_micros(id) as at, timestamp_ntz'2026-01-01 00:00:00' as local,
+        array(id, null) as list, named_struct('a', id, 'b', 'x') as struct,
+        map('k', id) as map, cast(null as string) as nothing, make_dt_interval(1) as gap
+        from range(100)"""
+    )
+    flow = jt.Flow("types")
+    flow.output("out", flow.input("in", time="ts", schema=frame.schema).exchange("key"))
+    result = flow.on_spark({"in": frame}, workers=3)["out"]
+    assert result.schema.simpleString() == frame.schema.simpleString()
+    assert sorted(map(repr, result.collect())) == sorted(map(repr, frame.collect()))
+
+
+def test_unsigned_and_narrow_types_become_what_spark_has(spark: SparkSession) -> None:
+    flow = jt.Flow("unsigned")
+    numbers = flow.input("n", time="id", schema={})
+    wide = numbers.map(
+        lambda batch: {
+            "small": np.full(len(batch), 255, dtype=np.uint8),
+            "large": np.full(len(batch), 2**64 - 1, dtype=np.uint64),
+            "text": pa.array(["x"] * len(batch), pa.large_string()),
+            "at": np.full(len(batch), 1_000, dtype="datetime64[ns]"),
+        }
+    )
+    flow.output("out", wide)
+    (row,) = flow.on_spark({"n": spark.range(1)})["out"].collect()
+    assert (row.small, int(row.large), row.text) == (255, 2**64 - 1, "x")
+    assert row["at"] == dt.datetime(1970, 1, 1, microsecond=1)
+
+
+# What cannot be run is refused at once
+
+
+def test_missing_and_unknown_inputs(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
+        tumbling().on_spark({"bid": views["bids"]})
+
+
+def test_a_missing_time_column(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match="names 'ts' as its time column, but its DataFrame has"):
+        tumbling().on_spark({"bids": views["bids"].drop("ts")})
+
+
+def test_a_time_column_that_is_no_time(views: dict[str, DataFrame]) -> None:
+    frame = views["bids"].withColumn("ts", F.lit("noon"))
+    with pytest.raises(jt.GraphError, match="'ts' of input 'bids' is of type string"):
+        tumbling().on_spark({"bids": frame})
+
+
+def test_times_of_different_types(views: dict[str, DataFrame]) -> None:
+    flow = CASES["joined"].make()
+    frames = {
+        "bids": views["bids"],
+        "auctions": views["auctions"].withColumn("ts", F.current_timestamp()),
+    }
+    with pytest.raises(jt.GraphError, match="time columns of one type"):
+        flow.on_spark(frames)
+
+
+def test_an_unknown_schema_must_be_declared(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("unknown")
+    flow.output("sums", flow.input("bids", time="ts").key_by("who").tumbling(100).sum("price"))
+    with pytest.raises(jt.GraphError, match="must know the columns of output 'sums'"):
+        flow.on_spark({"bids": views["bids"]})
+    schema = pa.schema([("ts", pa.int64()), ("who", pa.string()), ("sum", pa.int64())])
+    sums = flow.on_spark({"bids": views["bids"]}, workers=2, schemas={"sums": schema})["sums"]
+    assert rows_of(sums) == in_order(tumbling().run({"bids": BIDS})["sums"].to_pylist())
+
+
+def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("wrong")
+    flow.output("out", flow.input("bids", time="ts"))
+    schema = pa.schema([("ts", pa.int64()), ("nobody", pa.string())])
+    result = flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})
+    with pytest.raises(Exception, match=r"output 'out' was declared with the columns \['ts', 'nob"):
+        result["out"].collect()
+
+
+def test_too_many_workers(views: dict[str, DataFrame]) -> None:
+    began = time.monotonic()
+    with pytest.raises(jt.GraphError, match=r"5 workers .* slots for 4 tasks"):
+        tumbling().on_spark({"bids": views["bids"]}, workers=5)
+    with pytest.raises(jt.GraphError, match="at least one worker, not 0"):
+        tumbling().on_spark({"bids": views["bids"]}, workers=0)
+    assert time.monotonic() - began < 2.0
+
+
+def test_an_unordered_input_is_refused(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("unordered")
+    flow.output("out", flow.unordered_input("bids", time="ts"))
+    schema = pa.schema([("ts", pa.int64())])
+    with pytest.raises(Exception, match="input 'bids' is unordered"):
+        flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})[
+            "out"
+        ].collect()
+
+
+def test_a_sequencer_does_not_keep_a_batch_from_ending(views: dict[str, DataFrame]) -> None:
+    flow = tumbling()
+    flow.sequencer("commands")
+    assert flow.on_spark({"bids": views["bids"]}, workers=2)["sums"].count() == 240
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("when", ["building", "running"])
+def test_a_failing_operator_is_told_with_its_name_and_traceback(
+    workers: int, when: str, views: dict[str, DataFrame]
+) -> None:
+    def prohibit() -> None:
+        raise ValueError("too dear")
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+        if when == "building" and info.worker == info.workers - 1:
+            prohibit()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _, batch in input:
+                if (batch["price"] == 2_999).any():
+                    prohibit()
+
+        return step
+
+    flow = jt.Flow("failing")
+    flow.output(
+        "out",
+        bids_of(flow).unary_frontier(
+            build, pact=jt.Exchange("auction"), name="judging", schema={"price": int}
+        ),
+    )
+    result = flow.on_spark({"bids": views["bids"]}, workers=workers, exchange=False)["out"]
+    with pytest.raises(Exception, match="too dear") as caught:
+        result.collect()
+    text = str(caught.value)
+    assert "operator 'judging'" in text
+    assert text.count("in prohibit") == 1, text
+    assert "PeerFailed" not in text
+
+
+def test_no_sockets_are_left_at_the_driver(views: dict[str, DataFrame]) -> None:
+    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2)["sums"]
+    sums.count()
+    before = open_sockets()
+    for _ in range(3):
+        sums.count()
+    assert open_sockets() <= before + 2
+
+
+def open_sockets() -> int:
+    found: Iterator[Path] = Path("/proc/self/fd").iterdir()
+    return sum(str(each.resolve()).startswith("/proc") for each in found if each.exists())
