@@ -19,7 +19,6 @@ SCHEMA = pa.schema(
     [("time", pa.int64()), ("key", pa.int32()), ("word", pa.string()), ("n", pa.int64())]
 )
 Step = Callable[[jt.Input, jt.Output], None]
-AT_RESTART = Schedule(workers=2, seed=3, piece=2, restart=0.5, workers_after=3)
 
 
 def rows() -> st.SearchStrategy[list[Row]]:
@@ -239,6 +238,18 @@ def test_keyed_times_hold_one_token_and_let_it_go() -> None:
         {"time": 5, "k": "a", "n": 3},
         {"time": 9, "k": "b", "n": 2},
     ]
+
+
+def test_windows_are_told_as_soon_as_their_ends_are_reached() -> None:
+    flow = jt.Flow("early")
+    flow.output("out", flow.input("in").unary_frontier(rolling_sum(("key",))))
+    with flow.open() as run:
+        run.input("in").send({"time": [3], "key": [1], "n": [5]})
+        for time, told in ((9, 0), (10, 1)):
+            run.input("in").advance_to(time)
+            run.run_to_rest()
+            assert run.results()["out"].num_rows == told
+        run.finish()
 
 
 def test_keyed_times_in_a_loop_cannot_be_stored_while_they_wait() -> None:

@@ -153,6 +153,23 @@ def test_rolling_and_sessions_run_compiled_functions(rows: list[Row], schedule: 
         assert_same(found[output], [{c: s[c] for c in columns} for s in sessions])
 
 
+@pytest.mark.parametrize("times", [[0, 8, 4], [8, 0, 4], [0, 4, 8], [4, 0, 8]])
+def test_states_of_sessions_that_turn_out_to_be_one_are_joined(times: list[int]) -> None:
+    flow = jt.Flow("bridges")
+    sessions = flow.input("in").key_by().session(5)
+    flow.output("reduce", sessions.reduce("n", ADDED))
+    flow.output("fold", sessions.fold("n", 0, SQUARES, merge=ADDED))
+    flow.output("python", sessions.fold("n", 0, SQUARES, merge=added))
+    with flow.open() as run:
+        for time, n in zip(times, (1, 2, 3), strict=True):
+            run.input("in").send({"time": [time], "n": [n]})
+            run.run_to_rest()
+        result = run.finish()
+    assert result["reduce"].to_pylist() == [{"time": 13, "start": 0, "reduce": 6}]
+    assert result["fold"]["fold"].to_pylist() == [14]
+    assert result["python"]["fold"].to_pylist() == [14]
+
+
 def test_a_kernel_that_cannot_be_compiled_runs_as_it_is_and_says_so() -> None:
     flow = jt.Flow("text")
     longer = jt.kernel(lambda a, b: a if len(a) > len(b) else b)

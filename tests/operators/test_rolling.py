@@ -209,6 +209,18 @@ def test_in_order_inside_a_loop(rows: list[Row], schedule: Schedule) -> None:
         assert before < row["count"] <= upto
 
 
+def test_a_record_waits_until_its_own_time_is_complete() -> None:
+    flow = jt.Flow("waits")
+    flow.output("out", flow.input("in").key_by("k").rolling(ordered=True).count())
+    with flow.open() as run:
+        run.input("in").send({"time": [5], "k": [1]})
+        for time, told in ((5, 0), (6, 1)):
+            run.input("in").advance_to(time)
+            run.run_to_rest()
+            assert run.results()["out"].num_rows == told
+        run.finish()
+
+
 def test_a_rolling_aggregate_keeps_all_columns() -> None:
     flow = jt.Flow("columns")
     flow.output("out", flow.input("in", time="ts").key_by("key").rolling(ordered=True).max("ts"))

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 
 
 def rows() -> st.SearchStrategy[list[Row]]:
-    row = st.fixed_dictionaries(
+    row: st.SearchStrategy[Row] = st.fixed_dictionaries(
         {
             "time": st.integers(0, 40),
             "key": st.one_of(st.integers(0, 4), st.sampled_from([2**40, -7]), st.none()),

@@ -34,6 +34,9 @@ class Schedule:
     restart: float | None
     """After which part of the pieces to stop, snapshot and go on."""
     workers_after: int
+    mixed: bool = True
+    """Whether pieces come in any order; else roughly in that of their times, so that much is
+    complete before the restart."""
 
 
 def schedules() -> st.SearchStrategy[Schedule]:
@@ -45,6 +48,7 @@ def schedules() -> st.SearchStrategy[Schedule]:
         piece=st.sampled_from([1, 2, 3, 7, 1000]),
         restart=st.one_of(st.none(), st.floats(0.0, 1.0)),
         workers_after=st.sampled_from([3, 1, 2, 4]),
+        mixed=st.booleans(),
     )
 
 
@@ -115,12 +119,16 @@ def _sends(
     """Pieces of all inputs in one random order, each with the worker that sends it."""
     sends: list[tuple[str, int, Sequence[Row]]] = []
     for name, rows in inputs.items():
+        if not schedule.mixed:
+            rows = sorted(rows, key=lambda row: row[time] + random.randint(0, 2))
         at = 0
         while at < len(rows):
             size = random.randint(1, schedule.piece)
             sends.append((name, random.randrange(schedule.workers), rows[at : at + size]))
             at += size
     random.shuffle(sends)
+    if not schedule.mixed:
+        sends.sort(key=lambda send: send[2][0][time])
     return sends
 
 

@@ -98,7 +98,15 @@ def distinct() -> jt.Flow:
 def joined() -> jt.Flow:
     flow = jt.Flow("joined")
     bids, auctions = bids_of(flow), auctions_of(flow)
-    both = bids.key_by("auction").join(auctions.key_by("auction"))
+    both = bids.key_by("auction").interval_join(auctions.key_by("auction"), -1000, 0)
+    flow.output("joined", both.select("auction", "price", "item"))
+    return flow
+
+
+def joined_each_time() -> jt.Flow:
+    flow = jt.Flow("joined each time")
+    early = bids_of(flow).filter(lambda batch: batch["ts"] < 50)
+    both = early.key_by("auction").join(auctions_of(flow).key_by("auction"), how="left")
     flow.output("joined", both.select("auction", "price", "item"))
     return flow
 
@@ -189,10 +197,18 @@ CASES = {
         {"joined": "select bids.ts, auction, price, item from bids join auctions using (auction)"},
         {"bids": BIDS, "auctions": AUCTIONS},
     ),
+    "joined each time": Case(
+        joined_each_time,
+        {
+            "joined": "select ts, auction, price, item from bids left join auctions "
+            "using (ts, auction) where ts < 50"
+        },
+        {"bids": BIDS, "auctions": AUCTIONS},
+    ),
     "looped": Case(
         looped,
         {
-            "odd": "select ts, auction, p div power(2, n) as price, n as times from "
+            "odd": "select ts, auction, p div cast(power(2, n) as bigint) as price, n as times from "
             "(select ts, auction, price + 1 as p, length(bin(price + 1)) - "
             "length(rtrim('0', bin(price + 1))) as n from bids)"
         },

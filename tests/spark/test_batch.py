@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
+from jeton.spark.schemas import arrow_schema
 from tests.spark.flows import AUCTIONS, BIDS, CASES, bids_of, tumbling
 
 
@@ -192,7 +193,9 @@ def test_columns_of_many_types_and_nulls_pass(spark: SparkSession) -> None:
         from range(100)"""
     )
     flow = jt.Flow("types")
-    flow.output("out", flow.input("in", time="ts", schema=frame.schema).exchange("key"))
+    flow.output(
+        "out", flow.input("in", time="ts", schema=arrow_schema(frame.schema)).exchange("key")
+    )
     result = flow.on_spark({"in": frame}, workers=3)["out"]
     assert result.schema.simpleString() == frame.schema.simpleString()
     assert sorted(map(repr, result.collect())) == sorted(map(repr, frame.collect()))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.dataflow.columns import Column, from_arrow, plain, to_arrow
-from jeton.dataflow.state.key_table import Slots, grown
+from jeton.dataflow.state.slot_pool import Slots, grown
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]

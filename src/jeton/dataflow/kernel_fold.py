@@ -16,7 +16,7 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow.accumulators import Accumulator, Mask, Values, pylist, roomy, valid_mask
 from jeton.dataflow.columns import Column, plain
 from jeton.dataflow.kernel import Kernel, SlowKernel
-from jeton.dataflow.state.key_table import Slots
+from jeton.dataflow.state.slot_pool import Slots
 
 
 class NotCompiled(Exception):

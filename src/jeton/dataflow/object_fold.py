@@ -11,7 +11,7 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, is_unknown, pylist
 from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
-from jeton.dataflow.state.key_table import Slots
+from jeton.dataflow.state.slot_pool import Slots
 
 _NOTHING: Any = object()
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from jeton.core.errors import GraphError
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
+from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def on_spark(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(flow, ends, meeting, by_gathering, batches)
 
-    result = frame.mapInArrow(task, from_arrow_schema(ends.result), barrier=True)
+    result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = _exchanged(result, slots)
     if len(ends.outputs) == 1:
@@ -103,7 +102,7 @@ def output_schema(
     """The schema of an output's table: the time column, then the values."""
     time = flow.operators[flow.handle("output", name)].time_name
     if schemas is not None and name in schemas:
-        return _as_spark_has_it(schemas[name], name)
+        return as_spark_has_it(schemas[name], f"output {name!r}")
     known = flow.output_schema(name)
     if known is None or any(pa.types.is_null(field.type) for field in known):
         raise GraphError(
@@ -111,28 +110,7 @@ def output_schema(
             "declare the inputs' schemas (flow.input(…, schema=df.schema)) so that they follow, "
             f"or pass schemas={{{name!r}: pa.schema(…)}}"
         )
-    return _as_spark_has_it(pa.schema([pa.field(time, times), *known]), name)
-
-
-def _as_spark_has_it(schema: pa.Schema, name: str) -> pa.Schema:
-    """The same columns in the one Arrow type that Spark takes for each of its own."""
-    try:
-        return to_arrow_schema(from_arrow_schema(_signed(schema)))
-    except PySparkTypeError as error:
-        raise GraphError(
-            f"output {name!r} has a column that Spark has no type for: {error}"
-        ) from error
-
-
-def _signed(schema: pa.Schema) -> pa.Schema:
-    """Spark has no unsigned integers: the next wider ones hold their values."""
-    wider = {
-        pa.uint8(): pa.int16(),
-        pa.uint16(): pa.int32(),
-        pa.uint32(): pa.int64(),
-        pa.uint64(): pa.decimal128(20, 0),
-    }
-    return pa.schema([field.with_type(wider.get(field.type, field.type)) for field in schema])
+    return as_spark_has_it(pa.schema([pa.field(time, times), *known]), f"output {name!r}")
 
 
 def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
@@ -140,7 +118,7 @@ def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
     found: dict[pa.DataType, str] = {}
     for name, frame in inputs.items():
         time = flow.operators[flow.handle("input", name)].time_name
-        schema = to_arrow_schema(frame.schema)
+        schema = arrow_schema(frame.schema)
         if time not in schema.names:
             raise GraphError(
                 f"input {name!r} names {time!r} as its time column, but its DataFrame has "

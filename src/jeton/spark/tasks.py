@@ -47,7 +47,7 @@ ROWS_OUT: Final = 65_536
 
 # Flows travel inside the code of tasks. An enumeration goes by the values of its members, unless
 # told otherwise, and those of this one are found by identity only.
-copyreg.pickle(Crossing, lambda crossing: (getattr, (Crossing, crossing.name)))  # type: ignore[arg-type]
+copyreg.pickle(Crossing, lambda crossing: (getattr, (Crossing, crossing.name)))
 
 
 @dataclass(frozen=True)

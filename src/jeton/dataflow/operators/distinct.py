@@ -21,7 +21,7 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.agenda import Agenda
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
-from jeton.dataflow.state.key_table import Slots
+from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.stream_base import StreamBase
 from jeton.dataflow.time_columns import Times
 

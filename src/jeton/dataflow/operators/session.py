@@ -22,8 +22,8 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.agenda import Agenda
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
-from jeton.dataflow.state.key_table import grown
 from jeton.dataflow.state.session_chains import Nodes, SessionChains
+from jeton.dataflow.state.slot_pool import grown
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from jeton.core.antichain import Antichain
 from jeton.core.times import Time, TimeKind, sort_key
 from jeton.dataflow import time_columns
-from jeton.dataflow.state.key_table import Slots
+from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.time_columns import Times
 
 _MOST_RUNS = 12

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numba as nb
 import numpy as np
 
+from jeton.dataflow.state.slot_pool import SlotPool, Slots, grown
+
 if TYPE_CHECKING:
     from jeton.dataflow.keys import Hashes
-    from jeton.dataflow.state.key_table import Slots
 
 _LIMIT: Final = 1 << 21
 """Keys from here on are not small."""
@@ -100,11 +101,9 @@ class PanedIndex:
         self._cells = np.full((_PANES, 1024), -1, dtype=np.int32)
         self._times = np.zeros(_PANES, dtype=np.uint64)
         self._open = np.zeros(_PANES, dtype=np.int64)
-        self._ends = np.zeros(1024, dtype=np.uint64)
-        self._keys = np.zeros(1024, dtype=np.uint64)
-        self._free = np.zeros(1024, dtype=np.int64)
-        # How many slots were ever made, how many of them are free.
-        self._state = np.zeros(2, dtype=np.int64)
+        self._pool = SlotPool()
+        self._ends = np.zeros(len(self._pool.free), dtype=np.uint64)
+        self._keys = np.zeros(len(self._pool.free), dtype=np.uint64)
         self._slots = Scratch()
         self._new = Scratch()
 
@@ -118,7 +117,7 @@ class PanedIndex:
         slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
         found, unfit = _find(
             self._cells, (self._times, self._open), (self._ends, self._keys),
-            (self._free, self._state), ends, keys, slots, new,
+            (self._pool.free, self._pool.state), ends, keys, slots, new,
         )  # fmt: skip
         if unfit >= 0:
             self.remove(slots[new[:found]])
@@ -128,15 +127,11 @@ class PanedIndex:
     def remove(self, slots: Slots) -> None:
         """Forget keys; their slots will be given to others."""
         _forget(self._cells, self._times, self._open, self._ends, self._keys, slots)
-        free = int(self._state[1])
-        self._free[free : free + len(slots)] = slots
-        self._state[1] += len(slots)
+        self._pool.release(slots)
 
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
-        used = np.ones(self.slots_made, dtype=bool)
-        used[self._free[: int(self._state[1])]] = False
-        return np.flatnonzero(used).astype(np.int64)
+        return self._pool.live()
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
         """The words that slots are known by."""
@@ -145,18 +140,15 @@ class PanedIndex:
     @property
     def slots_made(self) -> int:
         """One more than the greatest slot ever given."""
-        return int(self._state[0])
+        return self._pool.made
 
     def __len__(self) -> int:
-        return int(self._state[0] - self._state[1])
+        return len(self._pool)
 
     def _reserve(self, rows: int) -> None:
-        wanted = self.slots_made + rows
-        if wanted > len(self._free):
-            size = max(2 * len(self._free), wanted)
-            self._ends = np.resize(self._ends, size)
-            self._keys = np.resize(self._keys, size)
-            self._free = np.resize(self._free, size)
+        size = self._pool.reserve(rows)
+        if size is not None:
+            self._ends, self._keys = grown(self._ends, size), grown(self._keys, size)
 
     def _widen(self, key: int) -> bool:
         """Make room for a greater key; tells whether that was what was missing."""

@@ -17,7 +17,8 @@ from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import Hashes
 from jeton.dataflow.object_fold import Nothing
 from jeton.dataflow.state.key_columns import SlotColumn, is_exact, key_words
-from jeton.dataflow.state.key_table import KeyTable, Slots
+from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.snapshot import BIN, bins_of
 
 

@@ -13,7 +13,7 @@ from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import Hashes, hash_columns
-from jeton.dataflow.state.key_table import Slots, grown
+from jeton.dataflow.state.slot_pool import Slots, grown
 
 
 def is_exact(columns: Sequence[Column]) -> bool:

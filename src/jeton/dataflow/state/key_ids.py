@@ -12,7 +12,8 @@ from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
 from jeton.dataflow.state.key_columns import is_exact, key_words
-from jeton.dataflow.state.key_table import KeyTable, Slots
+from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.slot_pool import Slots
 
 
 class KeyIds:

@@ -7,18 +7,16 @@ else in an open-addressing hash table. Slots of removed keys are used again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numba as nb
 import numpy as np
-import numpy.typing as npt
 
 from jeton.dataflow.state.dense_index import DirectIndex, PanedIndex
+from jeton.dataflow.state.slot_pool import SlotPool, Slots, grown
 
 if TYPE_CHECKING:
     from jeton.dataflow.keys import Hashes
-
-Slots = npt.NDArray[np.int64]
 
 
 class Index(Protocol):
@@ -106,20 +104,16 @@ class HashIndex:
 
     def __init__(self, words: int) -> None:
         self._table = np.full(1024, -1, dtype=np.int64)
-        self._stored = tuple(np.empty(512, dtype=np.uint64) for _ in range(words))
-        self._free = np.empty(512, dtype=np.int64)
-        # How many slots were ever made, how many of them are free.
-        self._state = np.zeros(2, dtype=np.int64)
+        self._pool = SlotPool()
+        self._stored = tuple(np.zeros(len(self._pool.free), np.uint64) for _ in range(words))
 
     @classmethod
     def adopt(cls, slots: Slots, words: tuple[Hashes, ...]) -> HashIndex:
         """An index that knows slots given elsewhere by these words."""
         index = cls(len(words))
         made = int(slots.max()) + 1 if len(slots) else 0
-        free = np.setdiff1d(np.arange(made), slots, assume_unique=True)
-        index._free = grown(free, made + 512)
-        index._state[:] = made, len(free)
-        index._stored = tuple(np.zeros(made + 512, dtype=np.uint64) for _ in words)
+        index._pool = SlotPool(made, np.setdiff1d(np.arange(made), slots, assume_unique=True))
+        index._stored = tuple(np.zeros(len(index._pool.free), np.uint64) for _ in words)
         for stored, values in zip(index._stored, words, strict=True):
             stored[slots] = values
         index._rehash(len(slots) + 512)
@@ -133,21 +127,19 @@ class HashIndex:
         self._reserve(rows)
         slots = np.empty(rows, dtype=np.int64)
         new = np.empty(rows, dtype=np.int64)
-        found = _find(self._table, self._stored, words, self._free, self._state, slots, new)
+        found = _find(
+            self._table, self._stored, words, self._pool.free, self._pool.state, slots, new
+        )
         return slots, new[:found]
 
     def remove(self, slots: Slots) -> None:
         """Forget keys."""
         _remove(self._table, self._stored, slots)
-        free = int(self._state[1])
-        self._free[free : free + len(slots)] = slots
-        self._state[1] += len(slots)
+        self._pool.release(slots)
 
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
-        used = np.ones(self.slots_made, dtype=bool)
-        used[self._free[: int(self._state[1])]] = False
-        return np.flatnonzero(used).astype(np.int64)
+        return self._pool.live()
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
         """The words that slots are known by."""
@@ -156,31 +148,22 @@ class HashIndex:
     @property
     def slots_made(self) -> int:
         """One more than the greatest slot ever given."""
-        return int(self._state[0])
+        return self._pool.made
 
     def __len__(self) -> int:
-        return int(self._state[0] - self._state[1])
+        return len(self._pool)
 
     def _reserve(self, rows: int) -> None:
         """Make room for as many new keys as there are rows."""
-        wanted = self.slots_made + rows
-        if wanted > len(self._free):
-            size = max(2 * len(self._free), wanted)
+        size = self._pool.reserve(rows)
+        if size is not None:
             self._stored = tuple(grown(stored, size) for stored in self._stored)
-            self._free = grown(self._free, size)
         if 2 * (len(self) + rows) > len(self._table):
             self._rehash(len(self) + rows)
 
     def _rehash(self, keys: int) -> None:
         self._table = np.full(1 << (2 * keys - 1).bit_length(), -1, dtype=np.int64)
         _insert(self._table, self._stored, self.live())
-
-
-def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """A longer copy of an array; what is new is zero."""
-    longer = np.zeros(size, dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
 
 
 @nb.njit(cache=True, inline="always")

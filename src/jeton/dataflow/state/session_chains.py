@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from jeton.dataflow.state.key_table import grown
+from jeton.dataflow.state.slot_pool import grown
 
 Nodes = npt.NDArray[np.int64]
 

@@ -1,0 +1,62 @@
+"""SlotPool: which slots are in use, and which can be given out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Slots = npt.NDArray[np.int64]
+
+
+class SlotPool:
+    """Slots are numbers from 0 on; those given back are used again before new ones are made.
+
+    Compiled loops take slots by themselves, from `free` and `state`.
+    """
+
+    __slots__ = ("free", "state")
+
+    def __init__(self, made: int = 0, free: Slots | None = None) -> None:
+        given = np.empty(0, dtype=np.int64) if free is None else free
+        self.free = grown(given, made + 512)
+        self.state = np.array([made, len(given)], dtype=np.int64)
+        """How many slots were ever made, and how many of them are free."""
+
+    @property
+    def made(self) -> int:
+        """One more than the greatest slot ever given."""
+        return int(self.state[0])
+
+    def __len__(self) -> int:
+        """How many slots are in use."""
+        return int(self.state[0] - self.state[1])
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        used = np.ones(self.made, dtype=bool)
+        used[self.free[: int(self.state[1])]] = False
+        return np.flatnonzero(used).astype(np.int64)
+
+    def release(self, slots: Slots) -> None:
+        """Take slots back."""
+        free = int(self.state[1])
+        self.free[free : free + len(slots)] = slots
+        self.state[1] += len(slots)
+
+    def reserve(self, rows: int) -> int | None:
+        """Make room for as many new slots; the new size if that had to grow."""
+        wanted = self.made + rows
+        if wanted <= len(self.free):
+            return None
+        size = max(2 * len(self.free), wanted)
+        self.free = grown(self.free, size)
+        return size
+
+
+def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """A longer copy of an array; what is new is zero."""
+    longer = np.zeros(size, dtype=array.dtype)
+    longer[: len(array)] = array
+    return longer
