@@ -208,8 +208,8 @@ CASES = {
     "looped": Case(
         looped,
         {
-            "odd": "select ts, auction, p div cast(power(2, n) as bigint) as price, n as times from "
-            "(select ts, auction, price + 1 as p, length(bin(price + 1)) - "
+            "odd": "select ts, auction, p div cast(power(2, n) as bigint) as price, n as times "
+            "from (select ts, auction, price + 1 as p, length(bin(price + 1)) - "
             "length(rtrim('0', bin(price + 1))) as n from bids)"
         },
     ),

@@ -76,10 +76,9 @@ class Groups:
         for memory in self._memory.values():
             memory.clear(slots)
         self._table.remove(slots)
-        if self._exact is False:
-            live = self._table.live()
-            for store in self._keys:
-                store.compact(live)
+        for store in self._keys:
+            if store.is_wasteful(len(self._table)):
+                store.compact(self._table.live())
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups, pair by pair."""

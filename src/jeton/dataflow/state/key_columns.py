@@ -87,9 +87,12 @@ class SlotColumn:
             return pa.nulls(len(slots))
         return cols.from_arrow(self._chunks[0].take(pa.array(self._rows[slots])))
 
+    def is_wasteful(self, live: int) -> bool:
+        """Whether values that no slot refers to any more are the larger part."""
+        return self._values is None and self._pool_rows > 2 * live + 4096
+
     def compact(self, live: Slots) -> None:
-        """Forget values that no slot in use refers to, once they are the larger part."""
-        if self._values is None and self._pool_rows > 2 * len(live) + 4096:
-            kept = cols.to_arrow(self.get(live))
-            self._rows[live] = np.arange(len(live))
-            self._chunks, self._pool_rows = [kept], len(live)
+        """Forget all values but those of the slots in use."""
+        kept = cols.to_arrow(self.get(live))
+        self._rows[live] = np.arange(len(live))
+        self._chunks, self._pool_rows = [kept], len(live)

@@ -1,0 +1,321 @@
+"""Long-lived queries: their handle, sources, sinks, and how they end, well or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import jeton as jt
+from jeton.spark.query import Query, QueryFailed
+from jeton.spark.sinks import Callback, Memory, Parquet
+from jeton.spark.sources import Batches, Files, Rate
+
+LIMIT = 60.0
+
+
+def counting(lateness: int | None = None) -> jt.Flow:
+    flow = jt.Flow("counting")
+    numbers = flow.input("numbers", lateness=lateness)
+    flow.output("counts", numbers.key_by("n").tumbling(100).count())
+    return flow
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that the other end will report."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def endless(partition: int, partitions: int) -> Iterator[Any]:
+    """Nothing, for as long as it is asked."""
+    while True:
+        yield None
+
+
+def tables(partition: int, partitions: int) -> Iterator[Any]:
+    """A thousand rows in ten tables, with pauses between."""
+    for at in range(10):
+        times = np.arange(at * 100, at * 100 + 100)
+        yield pa.table({"time": times, "n": np.full(100, partition)})
+        yield None
+
+
+def test_runs_to_the_end_of_its_sources(spark: SparkSession, tmp_path: Path) -> None:
+    came: list[pa.Table] = []
+    flow = counting()
+    flow.output("all", flow.input("more"))
+    query = flow.start(
+        spark,
+        sources={
+            "numbers": Batches(tables),
+            "more": Batches(lambda partition, _: iter([[{"time": partition, "m": 1.5}]])),
+        },
+        sinks={"counts": Callback(came.append), "all": Parquet(tmp_path / "out")},
+        workers=2,
+        name="to the end",
+    )
+    assert query.await_termination(LIMIT)
+    assert query.status == "ended"
+    assert query.exception() is None
+    assert not query.is_active
+    rows = sorted(tuple(row.values()) for table in came for row in table.to_pylist())
+    assert rows == [(end, n, 100) for end in range(100, 1001, 100) for n in (0, 1)]
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 2
+    metrics = query.metrics()
+    assert (metrics["rows_in"], metrics["rows_out"], metrics["late"]) == (2002, 22, 0)
+    assert set(metrics["workers"]) == {0, 1}
+    assert query.frontiers() == {"counts": [], "all": []}
+    # Once more: it has ended, and stays so.
+    query.stop()
+    assert query.status == "ended"
+
+
+def test_stops_at_once_while_other_jobs_run(spark: SparkSession) -> None:
+    flow = counting()
+    with flow.start(spark, sources={"numbers": Batches(endless)}, workers=2) as query:
+        query.await_running(LIMIT)
+        assert query.status == "running"
+        assert "running, 2 workers" in repr(query)
+        assert query.frontiers()["counts"][0] <= 0
+        # Two of four slots are free.
+        assert spark.range(1000).repartition(2).count() == 1000
+        assert not query.await_termination(0.01)
+        began = time.monotonic()
+        query.stop()
+        took = time.monotonic() - began
+    assert query.status == "ended"
+    assert took < 4.0, f"it took {took:.1f} s to stop"
+
+
+def test_stopping_before_it_has_started(spark: SparkSession) -> None:
+    query = counting().start(spark, sources={"numbers": Batches(endless)}, workers=2)
+    began = time.monotonic()
+    query.stop()
+    assert query.status == "ended"
+    assert time.monotonic() - began < 25.0
+
+
+def test_draining_tells_open_windows(spark: SparkSession) -> None:
+    memory = Memory()
+    flow = counting()
+
+    def some(partition: int, partitions: int) -> Iterator[Any]:
+        yield {"time": [5, 6, 7], "n": [1, 2, 2]}
+        while True:
+            yield None
+
+    query = flow.start(
+        spark, sources={"numbers": Batches(some)}, sinks={"counts": memory}, workers=2
+    )
+    with query:
+        until(lambda: query.metrics().get("rows_in") == 6, "all rows")
+        with pytest.raises(jt.GraphError, match="no row of output 'counts'"):
+            query.table("counts")
+        query.stop(drain=True)
+    assert query.status == "ended"
+    rows = query.table("counts").collect()
+    assert sorted((row.time, row.n, row["count"]) for row in rows) == [(100, 1, 2), (100, 2, 4)]
+
+
+def test_a_rate_moves_time_and_results_come_while_it_runs(spark: SparkSession) -> None:
+    memory = Memory()
+    flow = jt.Flow("rate")
+    numbers = flow.input("numbers")
+    flow.output("counts", numbers.key_by().tumbling(50_000_000).count())
+    source = Rate(20_000, lambda positions: {"n": positions % 7})
+    query = flow.start(spark, sources={"numbers": source}, sinks={"counts": memory}, workers=2)
+    with query:
+        until(lambda: memory.table() is not None and len(memory.table()) > 3, "windows")  # type: ignore[arg-type]
+        before = query.frontiers()["counts"]
+        until(lambda: query.frontiers()["counts"] > before, "the frontier to move")
+        assert query.table("counts").count() >= 4
+    table = memory.table()
+    assert table is not None
+    assert set(table["count"].to_pylist()) == {1000}
+
+
+def test_a_limited_rate_ends(spark: SparkSession) -> None:
+    memory = Memory()
+    flow = jt.Flow("rate")
+    flow.output("numbers", flow.input("numbers").exchange("n"))
+    query = flow.start(
+        spark,
+        sources={"numbers": Rate(1e6, lambda positions: {"n": positions}, limit=12_345)},
+        sinks={"numbers": memory},
+        workers=3,
+    )
+    assert query.await_termination(LIMIT)
+    table = memory.table()
+    assert table is not None
+    assert sorted(table["n"].to_pylist()) == list(range(12_345))
+
+
+def write(folder: Path, name: str, values: list[int]) -> None:
+    """A file that appears whole."""
+    table = pa.table({"time": values, "n": [value % 3 for value in values]})
+    pq.write_table(table, folder / f".{name}")
+    (folder / f".{name}").rename(folder / name)
+
+
+def test_files_as_they_appear_and_sinks_that_write_whole_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    write(folder, "a.parquet", list(range(100)))
+    flow = jt.Flow("files")
+    flow.output("rows", flow.input("files").exchange("n"))
+    query = flow.start(
+        spark,
+        sources={"files": Files(folder, every=0.05)},
+        sinks={"rows": Parquet(out, rows=50)},
+        workers=2,
+    )
+    with query:
+        until(lambda: query.metrics().get("rows_in") == 100, "the first file")
+        for at in range(5):
+            write(folder, f"b{at}.parquet", list(range(100 + at * 10, 110 + at * 10)))
+        until(lambda: query.metrics().get("rows_out") == 150, "the others")
+        # Whole files are there to be read while the query runs.
+        until(lambda: any(out.glob("part-*.parquet")), "a file of the sink")
+        for path in out.glob("part-*.parquet"):
+            assert pq.read_table(path).num_rows >= 50
+    values = [n for path in out.glob("*.parquet") for n in pq.read_table(path)["time"].to_pylist()]
+    assert sorted(values) == list(range(150))
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+
+
+def test_a_failing_operator_fails_the_query_with_the_first_cause(spark: SparkSession) -> None:
+    def judge(batch: jt.Batch) -> dict[str, Any]:
+        if (batch["n"] == 1).any():
+            raise ValueError("one is not allowed")
+        return {"n": batch["n"]}
+
+    flow = jt.Flow("failing")
+    flow.output("out", flow.input("numbers").exchange("n").map(judge, name="judging"))
+    query = flow.start(spark, sources={"numbers": Batches(tables)}, workers=3)
+    with pytest.raises(QueryFailed, match="one is not allowed") as caught:
+        query.await_termination(LIMIT)
+    assert query.status == "failed"
+    text = str(query.exception())
+    assert text == str(caught.value)
+    assert "operator 'judging'" in text
+    assert text.count("in judge") == 1
+    with pytest.raises(QueryFailed):
+        query.await_running(1.0)
+
+
+def test_a_failing_source_and_a_failing_callback(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(partition: int, partitions: int) -> Iterator[Any]:
+        yield {"time": [1], "n": [1]}
+        raise OSError("the disk is gone")
+
+    query = counting().start(spark, sources={"numbers": Batches(broken)}, workers=2)
+    with pytest.raises(QueryFailed, match="the disk is gone"):
+        query.await_termination(LIMIT)
+
+    def refuse(table: pa.Table) -> None:
+        raise RuntimeError("no, thank you")
+
+    with counting().start(
+        spark, sources={"numbers": Batches(tables)}, sinks={"counts": Callback(refuse)}, workers=2
+    ) as query:
+        assert query.await_termination(LIMIT)
+    assert "the sink of output 'counts'" in caplog.text
+
+
+def test_a_killed_worker_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    def told(partition: int, partitions: int) -> Iterator[Any]:
+        (tmp_path / f"{partition}.pid").write_text(str(os.getpid()))
+        while True:
+            yield None
+
+    query = counting().start(spark, sources={"numbers": Batches(told)}, workers=2)
+    query.await_running(LIMIT)
+    until(lambda: (tmp_path / "1.pid").exists(), "a pid")
+    os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(QueryFailed, match="worker 1"):
+        query.await_termination(LIMIT)
+    assert query.status == "failed"
+    assert time.monotonic() - began < 20.0
+
+
+def test_two_queries_at_once(spark: SparkSession) -> None:
+    memories = [Memory(), Memory()]
+    queries = [
+        counting().start(
+            spark,
+            sources={"numbers": Batches(tables)},
+            sinks={"counts": memory},
+            workers=2,
+            name=f"query {at}",
+        )
+        for at, memory in enumerate(memories)
+    ]
+    for query in queries:
+        assert query.await_termination(LIMIT)
+    for memory in memories:
+        table = memory.table()
+        assert table is not None
+        assert table.num_rows == 20
+
+
+def test_what_cannot_start_is_refused_at_once(spark: SparkSession) -> None:
+    source = Batches(endless)
+    with pytest.raises(jt.GraphError, match=r"needs sources for its inputs \['numbers'\]"):
+        counting().start(spark)
+    with pytest.raises(jt.GraphError, match=r"has no inputs \['words'\]"):
+        counting().start(spark, sources={"words": source, "numbers": source})
+    with pytest.raises(jt.GraphError, match=r"has no outputs \['sums'\]"):
+        counting().start(spark, sources={"numbers": source}, sinks={"sums": Memory()})
+    with pytest.raises(jt.GraphError, match=r"9 workers .* slots for 4 tasks"):
+        counting().start(spark, sources={"numbers": source}, workers=9)
+
+
+def processor_share(pids: list[int], seconds: float) -> float:
+    """How much of a core these processes use."""
+
+    def used() -> float:
+        ticks = 0
+        for pid in pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    threading.Event().wait(seconds)
+    return (used() - before) / seconds
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
+def test_an_idle_query_costs_little(spark: SparkSession, tmp_path: Path) -> None:
+    def idle(partition: int, partitions: int) -> Iterator[Any]:
+        (tmp_path / f"{partition}.pid").write_text(str(os.getpid()))
+        while True:
+            yield None
+
+    query: Query
+    with counting().start(spark, sources={"numbers": Batches(idle)}, workers=2) as query:
+        query.await_running(LIMIT)
+        until(lambda: len(list(tmp_path.iterdir())) == 2, "both pids")
+        threading.Event().wait(0.5)
+        pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+        share = processor_share(pids, 2.0) / len(pids)
+    assert share < 0.03, f"{share:.1%} of a core for each worker"
+    print(f"an idle worker takes {share:.2%} of a core")
