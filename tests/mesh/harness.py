@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing as mp
-import os
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ from jeton.worker.doorway import Address, Doorway
 from jeton.worker.mesh import Mesh, PeerFailed
 from jeton.worker.process import BEAT, Process
 
+pickling: Any = cloudpickle
 SECRET = b"s" * 32
 EPOCH = 5
 LIMIT = 60.0
@@ -116,8 +116,8 @@ class Shipped:
     def __reduce__(self) -> Any:
         for name in list(sys.modules):
             if name.startswith("tests.mesh"):
-                cloudpickle.register_pickle_by_value(sys.modules[name])
-        return cloudpickle.loads, (cloudpickle.dumps(self.function),)
+                pickling.register_pickle_by_value(sys.modules[name])
+        return pickling.loads, (pickling.dumps(self.function),)
 
 
 @dataclass
@@ -180,7 +180,7 @@ def started(
         for process in processes:
             process.join(5.0)
             if process.is_alive():
-                os.kill(process.pid, 9)
+                process.kill()
                 process.join(5.0)
         for pipe in pipes:
             pipe.close()

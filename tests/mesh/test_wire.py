@@ -96,7 +96,8 @@ def assert_same(batch: Batch, other: Batch) -> None:
     assert other.time_name == batch.time_name
     np.testing.assert_array_equal(other.times, batch.times)
     for name in batch.names:
-        one, two = batch[name], other[name]
+        one: Any = batch[name]
+        two: Any = other[name]
         if isinstance(one, np.ndarray):
             assert one.dtype == two.dtype
             np.testing.assert_array_equal(one, two)

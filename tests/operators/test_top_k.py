@@ -186,3 +186,18 @@ def test_what_top_k_cannot_do_is_refused() -> None:
     other.output("out", other.input("in").key_by("k").each_time().top_k(1, "list"))
     with pytest.raises(jt.BatchError, match="no order"):
         other.run({"in": {"time": [0], "k": [1], "list": [[1, 2]]}})
+
+
+def test_the_best_are_told_as_soon_as_the_window_is_complete() -> None:
+    flow = jt.Flow("early")
+    keyed = flow.input("in").key_by()
+    flow.output("window", keyed.tumbling(10).top_k(1, "n"))
+    flow.output("time", keyed.each_time().top_k(1, "n"))
+    with flow.open() as run:
+        run.input("in").send({"time": [8, 9], "n": [5, 4]})
+        for time, told in ((8, (0, 0)), (9, (0, 1)), (10, (1, 2))):
+            run.input("in").advance_to(time)
+            run.run_to_rest()
+            result = run.results()
+            assert (result["window"].num_rows, result["time"].num_rows) == told
+        run.finish()

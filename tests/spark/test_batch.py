@@ -150,7 +150,7 @@ def test_an_empty_dataframe_gives_no_rows(spark: SparkSession) -> None:
 
 
 WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-TIMES = {
+TIMES: dict[str, list[Any]] = {
     "timestamp": [WHEN + dt.timedelta(minutes=7 * n) for n in range(20)],
     "timestamp_ntz": [(WHEN + dt.timedelta(minutes=7 * n)).replace(tzinfo=None) for n in range(20)],
     "date": [(WHEN + dt.timedelta(days=n)).date() for n in range(20)],
@@ -185,7 +185,8 @@ def test_columns_of_many_types_and_nulls_pass(spark: SparkSession) -> None:
     frame = spark.sql(
         """select id as ts, id % 3 as key, cast(id as decimal(12, 2)) as price,
         if(id % 2 = 0, null, cast(id as string)) as text, id % 2 = 0 as even,
-        cast(id as tinyint) as tiny, cast(id as float) as f, cast(cast(id as string) as binary) as raw,
+        cast(id as tinyint) as tiny, cast(id as float) as f,
+        cast(cast(id as string) as binary) as raw,
         date_add(date'2026-01-01', cast(id as int)) as day,
         timestamp_micros(id) as at, timestamp_ntz'2026-01-01 00:00:00' as local,
         array(id, null) as list, named_struct('a', id, 'b', 'x') as struct,

@@ -87,7 +87,7 @@ def test_stops_at_once_while_other_jobs_run(spark: SparkSession) -> None:
     flow = counting()
     with flow.start(spark, sources={"numbers": Batches(endless)}, workers=2) as query:
         query.await_running(LIMIT)
-        assert query.status == "running"
+        assert str(query.status) == "running"
         assert "running, 2 workers" in repr(query)
         assert query.frontiers()["counts"][0] <= 0
         # Two of four slots are free.

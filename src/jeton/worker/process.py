@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SPIN: Final = 100e-6
 """Seconds to look for work again and again before blocking."""
+ALERT: Final = 0.01
+"""Seconds after something happened in which it is worth spinning."""
 MOST_OUT: Final = 8 << 20
 """Bytes waiting for one peer from which on sources are not invoked."""
 MOST_QUEUED: Final = 4096
@@ -58,7 +60,7 @@ class Process:
         )
         if mesh is not None:
             mesh.attach(self.worker)
-        self._beaten = time.monotonic()
+        self._beaten = self._busy_at = time.monotonic()
         self._turns = 0
         self._seen_bytes = 0
         self._congested = False
@@ -93,6 +95,8 @@ class Process:
             did = True
         elif not did and block > 0.0:
             did = self._wait(block)
+        if did:
+            self._busy_at = time.monotonic()
         return did
 
     def run(self, *, until: Callable[[], bool] | None = None) -> None:
@@ -106,7 +110,9 @@ class Process:
         timer = self.worker.next_timer
         if timer is not None:
             block = min(block, max(0.0, timer - time.monotonic()))
-        spun = time.monotonic() + min(SPIN, block)
+        now = time.monotonic()
+        # Where nothing has happened for long, nothing is likely to happen in a moment either.
+        spun = now + min(SPIN, block) if now - self._busy_at < ALERT else now
         while time.monotonic() < spun:
             if self._poll(0.0):
                 return True
