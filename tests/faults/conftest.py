@@ -1,4 +1,4 @@
-"""Faults on Spark: with the session of the other Spark tests, and after them in the same process."""
+"""Faults on Spark: in one process with the other Spark tests, with the session that they use."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Python worker is killed in the middle of a stage: Spark runs it again, and the answer is right."""
+"""A worker is killed in the middle of a stage: Spark runs it again, and the answer is right."""
 
 from __future__ import annotations
 

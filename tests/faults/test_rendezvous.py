@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -99,12 +100,12 @@ def test_a_late_task_of_an_earlier_attempt_is_refused(
         new = [Task(meeting, 0, 13), Task(meeting, 1, 14)]
         for task in new:
             task.join(0.2)
-        assert Task(meeting, 2, 12).outcome() is None
+        assert Task(meeting, 2, 11).outcome() is None
         new.append(Task(meeting, 2, 15))
         assert [task.outcome() for task in new] == [(1, [13, 14, 15])] * 3
-        assert Task(meeting, 1, 11).outcome() is None
+        assert Task(meeting, 1, 12).outcome() is None
     assert server.refused == 2
-    assert "attempt 12 of worker 2 is stale" in caplog.text
+    assert "attempt 11 of worker 2 is stale" in caplog.text
 
 
 def test_stages_of_one_plan_do_not_mix(server: Rendezvous) -> None:
@@ -127,8 +128,9 @@ def test_strangers_are_refused(server: Rendezvous, caplog: pytest.LogCaptureFixt
         with socket.create_connection((server.host, server.port)) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
             sock.settimeout(LIMIT)
-            while sock.recv(4096):
-                pass
+            with suppress(ConnectionError):
+                while sock.recv(4096):
+                    pass
     assert server.refused == 2
     assert caplog.text.count("refused a connection") == 2
     meeting = server.meeting("plan")

@@ -56,7 +56,9 @@ class Input:
     the loop. What is left in the input when the operator yields is offered again.
     """
 
-    __slots__ = ("_connections", "_live", "_moment", "_queue", "_side", "kind", "location")
+    __slots__ = (
+        "_connections", "_left", "_live", "_moment", "_queue", "_side", "kind", "location",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Input:
         self._connections = connections
         self._moment = moment
         self._live: TokenRef | None = None
+        self._left: tuple[Time, deque[tuple[Time, Batch]]] | None = None
         self.location = location
         self.kind = kind
 
@@ -100,8 +103,8 @@ class Input:
         Leaving the loop early puts the times that are left back.
         """
         for whole, batch in self:
-            stamp = whole.time
             parts = deque(batch.by_time())
+            self._left = (whole.time, parts)
             try:
                 while parts:
                     time, part = parts.popleft()
@@ -112,15 +115,23 @@ class Input:
                     finally:
                         ref.expire()
             finally:
-                if parts:
-                    self._side.consumed(self.location, stamp, +1)
-                    self._queue.appendleft((stamp, concat([part for _, part in parts])))
+                self._put_back()
 
     def end(self) -> None:
-        """The invocation is over: a reference that its loop left hanging is good no more."""
+        """The invocation is over, and with it all that a loop left hanging."""
         if self._live is not None:
             self._live.expire()
             self._live = None
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Offer times that a loop did not reach again."""
+        if self._left is not None:
+            (stamp, parts), self._left = self._left, None
+            if parts:
+                self._side.consumed(self.location, stamp, +1)
+                self._queue.appendleft((stamp, concat([part for _, part in parts])))
+                parts.clear()
 
     def deliver(self, time: Time, batch: Batch) -> None:
         """A message arrives: the worker calls this."""

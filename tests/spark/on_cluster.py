@@ -1,0 +1,79 @@
+"""A program for a cluster: started by the tests in a process of its own, prints what it found."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import jeton as jt
+from jeton.spark.java import ensure_java
+from jeton.spark.sinks import Memory
+from jeton.spark.sources import Batches
+
+
+def session(master: str) -> SparkSession:
+    ensure_java()
+    builder: SparkSession.Builder = SparkSession.builder
+    settings: dict[str, Any] = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "spark.sql.shuffle.partitions": 2,
+    }
+    return builder.master(master).appName("cluster").config(map=settings).getOrCreate()
+
+
+def processes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    # A Python worker is a child of its executor's daemon, and that of the executor.
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        executor = int(stat.read().rsplit(")", 1)[1].split()[1])
+    yield pa.RecordBatch.from_pydict({"executor": [executor]})
+
+
+def main(master: str) -> None:
+    spark = session(master)
+    flow = jt.Flow("cluster")
+    numbers = flow.input("n", time="id", schema={"k": int})
+    flow.output("counts", numbers.key_by("k").tumbling(1000).count())
+    # At once, before executors may have registered.
+    frame = spark.range(0, 10_000, 1, 2).selectExpr("id", "id % 10 as k")
+    counts = flow.on_spark({"n": frame}, workers=2)["counts"]
+    rows = sorted((row.id, row.k, row["count"]) for row in counts.collect())
+    assert rows == [(end, k, 100) for end in range(1000, 10_001, 1000) for k in range(10)]
+
+    where = spark.range(2).repartition(2).mapInArrow(processes, "executor long", barrier=True)
+    executors = {row.executor for row in where.collect()}
+    assert len(executors) == 2, executors
+
+    try:
+        flow.on_spark({"n": frame}, workers=3)
+    except jt.GraphError as error:
+        assert "slots for 2 tasks" in str(error)
+    else:
+        raise AssertionError("three workers on two slots were not refused")
+
+    memory = Memory()
+    live = jt.Flow("live")
+    live.output("n", live.input("n").exchange("n"))
+    source = Batches(lambda partition, _: iter([{"time": [0, 1], "n": [partition, partition + 2]}]))
+    query = live.start(spark, sources={"n": source}, sinks={"n": memory}, workers=2)
+    assert query.await_termination(60.0)
+    table = memory.table()
+    assert table is not None
+    assert sorted(table["n"].to_pylist()) == [0, 1, 2, 3]
+    spark.stop()
+    print("all is well on", master)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
