@@ -16,10 +16,9 @@ import numpy.typing as npt
 from jeton.core.antichain import Antichain
 from jeton.core.times import Time, TimeKind, sort_key
 from jeton.dataflow import time_columns
+from jeton.dataflow.state.runs import merge_from
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.time_columns import Times
-
-_MOST_RUNS = 12
 
 
 class Agenda(ABC):
@@ -67,8 +66,9 @@ class IntegerAgenda(Agenda):
             return
         order = np.argsort(times, kind="stable")
         self._runs.append((times[order], slots[order]))
-        if len(self._runs) > _MOST_RUNS:
-            self._runs = [_merged(self._runs)]
+        start = merge_from([len(run) for _, run in self._runs])
+        if start is not None:
+            self._runs[start:] = [_merged(self._runs[start:])]
 
     def due(self, frontier: Antichain, *, inclusive: bool) -> tuple[Times, Slots]:
         """The front of each run."""

@@ -15,9 +15,8 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.runs import merge_from
 from jeton.dataflow.state.snapshot import BIN, bins_of
-
-_MOST_RUNS = 12
 
 
 class RecordQueue:
@@ -71,9 +70,10 @@ class RecordQueue:
             for time, _ in time_columns.groups(batch.times):
                 self._held.hold(right, time)
         self._runs.append(batch)
-        if len(self._runs) > _MOST_RUNS:
+        start = merge_from([len(run) for run in self._runs])
+        if start is not None:
             # What is not needed any more goes now and then, keeping the order of the rest.
-            self._runs = [self._shrink(self._join(self._runs))]
+            self._runs[start:] = [self._shrink(self._join(self._runs[start:]))]
 
     def pop(self, frontier: Antichain, *, inclusive: bool = False) -> Iterator[tuple[Time, Batch]]:
         """Take out what is complete: batches in order of time, each with its least time.
