@@ -96,6 +96,14 @@ def test_same_rows_as_in_one_process(name: str, workers: int, tcp: bool) -> None
     assert all(report.stats["bytes_out"] > 0 for report in reports)
 
 
+def test_many_short_runs_end_well() -> None:
+    """Good-byes cross each other on the way: nobody takes them for a loss."""
+    numbers = {"time": np.arange(6), "n": np.arange(6), "word": ["a"] * 6}
+    for _ in range(8):
+        reports = run(exchanged, {"numbers": numbers}, workers=3)
+        assert gathered(reports, "counts") == [(100, "a", 6)]
+
+
 def waiting() -> jt.Flow:
     """A flow that never ends by itself: its source holds its token and sends now and then."""
     flow = jt.Flow("waiting")

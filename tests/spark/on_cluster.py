@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
@@ -55,12 +56,8 @@ def main(master: str) -> None:
     executors = {row.executor for row in where.collect()}
     assert len(executors) == 2, executors
 
-    try:
+    with pytest.raises(jt.GraphError, match="slots for 2 tasks"):
         flow.on_spark({"n": frame}, workers=3)
-    except jt.GraphError as error:
-        assert "slots for 2 tasks" in str(error)
-    else:
-        raise AssertionError("three workers on two slots were not refused")
 
     memory = Memory()
     live = jt.Flow("live")

@@ -11,6 +11,7 @@ Advance(8)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from jeton.core.errors import TimeError
@@ -187,8 +188,17 @@ class Chain:
 
     @property
     def advances(self) -> bool:
-        """Whether either part does."""
-        return self.first.advances or self.second.advances
+        """Whether some part does, in a coordinate that is not lost on the way out of a loop."""
+        advanced = [False]
+        for part in parts(self):
+            if isinstance(part, Enter):
+                advanced.append(False)
+            elif isinstance(part, Leave):
+                # Out of a loop that the path began in, nothing is known to have advanced.
+                advanced = advanced[:-1] or [False]
+            elif part.advances:
+                advanced[-1] = True
+        return any(advanced)
 
     def apply(self, time: Time, /) -> Time | None:
         """The first, then the second."""
@@ -201,6 +211,19 @@ class Chain:
 
     def __repr__(self) -> str:
         return f"{self.first!r}.then({self.second!r})"
+
+
+def parts(summary: Summary) -> Iterator[Summary]:
+    """The steps that a summary is a chain of, in order; itself if it is none.
+
+    >>> list(parts(Enter().then(Advance(1)).then(Leave())))
+    [Enter(), Advance(1), Leave()]
+    """
+    if isinstance(summary, Chain):
+        yield from parts(summary.first)
+        yield from parts(summary.second)
+    else:
+        yield summary
 
 
 SummaryLike: TypeAlias = "Summary | int | tuple[int, ...] | None"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jeton.core.errors import GraphError, ZeroCycleError
-from jeton.core.summaries import IDENTITY, Advance, Chain, Enter, Identity, Leave, Summary
+from jeton.core.summaries import IDENTITY, Advance, Enter, Identity, Leave, Summary, parts
 from jeton.core.times import IntegerTimes, TimeKind
 
 
@@ -119,10 +119,11 @@ class ProgressGraph:
         Leaving a loop forgets its round, so a cycle through locations outside a loop must
         advance a coordinate that those locations have: rounds of the loop do not count.
         """
-        for depth in sorted({kind.depth for kind in self.kinds}):
-            cycle = self._still_cycle(depth)
+        ways = self._ways()
+        for depth in range(1 + max(ways.depths, default=0)):
+            cycle = ways.still_cycle(depth)
             if cycle:
-                names = list(dict.fromkeys(self.nodes[self.owner[at]].name for at in cycle))
+                names = list(dict.fromkeys(self.nodes[ways.owner[at]].name for at in cycle))
                 raise ZeroCycleError(
                     "the cycle through "
                     + " → ".join(repr(name) for name in [*names, names[0]])
@@ -130,17 +131,53 @@ class ProgressGraph:
                     "put a feedback with a step of at least 1 on it"
                 )
 
-    def _still_cycle(self, depth: int) -> list[int] | None:
-        """A cycle through a location at ``depth``, none outside, that advances nothing there."""
-        inside = [kind.depth >= depth for kind in self.kinds]
+    def _ways(self) -> _Ways:
+        """The steps, one border at a time: leaving a loop and entering it again goes outside."""
+        ways = _Ways(
+            [kind.depth for kind in self.kinds], list(self.owner), [[] for _ in self.steps]
+        )
+        for start, steps in enumerate(self.steps):
+            for step in steps:
+                at = start
+                *before, last = parts(step.summary)
+                for part in before:
+                    at = ways.add(at, part)
+                ways.steps[at].append(Step(step.to, last))
+        return ways
+
+
+@dataclass(slots=True)
+class _Ways:
+    """Locations, and places between them where a step crosses several borders."""
+
+    depths: list[int]
+    owner: list[int]
+    steps: list[list[Step]]
+
+    def add(self, at: int, summary: Summary) -> int:
+        """A place that one step leads to."""
+        crossed = isinstance(summary, Enter) - isinstance(summary, Leave)
+        self.depths.append(self.depths[at] + crossed)
+        self.owner.append(self.owner[at])
+        self.steps.append([])
+        self.steps[at].append(Step(len(self.steps) - 1, summary))
+        return len(self.steps) - 1
+
+    def still_cycle(self, depth: int) -> list[int] | None:
+        """A cycle that comes out to ``depth``, no further, and advances nothing there."""
+        depths = self.depths
         follow = [
-            [s.to for s in steps if inside[s.to] and not _moves(s.summary, self.kinds[at], depth)]
-            if inside[at]
+            [
+                step.to
+                for step in steps
+                if depths[step.to] >= depth and not _moves(step.summary, depths[at], depth)
+            ]
+            if depths[at] >= depth
             else []
             for at, steps in enumerate(self.steps)
         ]
         for component in _cyclic_components(follow):
-            if any(self.kinds[at].depth == depth for at in component):
+            if any(depths[at] == depth for at in component):
                 return _cycle_in(component, follow)
         return None
 
@@ -152,15 +189,11 @@ def _normal(summary: Summary) -> Summary:
     return summary
 
 
-def _moves(summary: Summary, kind: TimeKind, depth: int) -> bool:
-    """Whether a step advances one of the coordinates 0 … ``depth`` of a time of ``kind``."""
-    if isinstance(summary, Chain):
-        return _moves(summary.first, kind, depth) or _moves(summary.second, kind, depth)
-    if isinstance(summary, Identity | Enter | Leave):
-        return False
+def _moves(summary: Summary, here: int, depth: int) -> bool:
+    """Whether a step from depth ``here`` advances one of the coordinates 0 … ``depth``."""
     if isinstance(summary, Advance):
         if len(summary.steps) == 1:
-            return summary.advances and kind.depth <= depth
+            return summary.advances and here <= depth
         return any(summary.steps[: depth + 1])
     return summary.advances
 

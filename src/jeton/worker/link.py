@@ -65,7 +65,12 @@ class Link:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise self._lost(error) from error
+                if not self.closing:
+                    raise self._lost(error) from error
+                # A peer that has said good-bye has no use for what is left.
+                out.clear()
+                self.waiting = 0
+                return True
             self.waiting -= sent
             self.bytes_out += sent
             while sent:
@@ -132,6 +137,8 @@ class Link:
         except BlockingIOError:
             return 0
         except OSError as error:
+            if self.closing:
+                return -1
             raise self._lost(error) from error
         if size == 0:
             if self.closing:

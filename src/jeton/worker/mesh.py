@@ -264,13 +264,13 @@ class Mesh:
         while any(link.waiting or not link.closing for link in links):
             if deadline is not None and time.monotonic() > deadline:
                 late = sorted({link.peer for link in links if not link.closing})
-                raise PeerLost(f"workers {late} did not say good-bye in time", late[0])
+                peer = late[0] if late else -1
+                raise PeerLost(f"workers {late} did not say good-bye in time", peer)
             # A peer that has left is not watched any more, but may still wait for something.
-            waits = any(link.waiting and link.closing for link in links)
-            for link in links:
-                if link.waiting:
-                    link.flush()
-            self.poll(0.01 if waits else 0.5)
+            waiting = [link for link in links if link.waiting and link.closing]
+            for link in waiting:
+                link.flush()
+            self.poll(0.01 if waiting else 0.5)
             self.beat()
 
     def close(self) -> None:
@@ -328,7 +328,8 @@ class Mesh:
         self._mind(link)
 
     def _tell_all(self, kind: Kind, number: int) -> None:
-        for link in self._control.values():
+        # Good-bye is the last word: nobody reads what comes after it.
+        for link in () if self._leaving else self._control.values():
             if not link.closing:
                 self._send(link, [HEADER.pack(kind, number, 0)])
 
