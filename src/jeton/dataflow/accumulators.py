@@ -105,6 +105,8 @@ class Numeric(Accumulator):
         self._code = _HOW[how]
         self._value: Values = np.zeros(0, dtype=np.float64 if how == "mean" else np.int64)
         self._seen = np.zeros(0, dtype=np.int64)
+        self._usual: np.dtype[Any] | None = None
+        """The type of plain columns that need no preparation."""
         self._shown: np.dtype[Any] | None = None
         """The type of results, where it differs from how values are kept."""
 
@@ -151,6 +153,11 @@ class Numeric(Accumulator):
     def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
         """The values as they are kept, with room for them."""
         assert column is not None, "numeric aggregates name a column"
+        if isinstance(column, np.ndarray) and column.dtype is self._usual:
+            # The same plain type as last time: nothing to find out.
+            if size > len(self._value):
+                self._value, self._seen = roomy(self._value, size), roomy(self._seen, size)
+            return plain(column), _ALL
         valid = valid_mask(column)
         if not isinstance(column, np.ndarray):
             column = filled(column, self._shown or self._value.dtype)
@@ -166,6 +173,8 @@ class Numeric(Accumulator):
             self._value = self._value.astype(kept, copy=False)
         self._value = roomy(self._value, size)
         self._seen = roomy(self._seen, size)
+        usual = valid is _ALL and column.dtype == self._value.dtype and self._shown is None
+        self._usual = column.dtype if usual else None
         return plain(column.astype(self._value.dtype, copy=False)), valid
 
     def _show(self, values: Values, seen: Mask) -> Column:

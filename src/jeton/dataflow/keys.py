@@ -161,11 +161,11 @@ def scatter_order(
 
     Returns the order and, for each worker, where its group starts (and the total at the end).
     """
-    bins = np.uint64(len(owners))
+    mask = np.uint64(len(owners) - 1)  # the number of bins is a power of two
     counts = np.zeros(workers + 1, np.int64)
     destination = np.empty(len(hashes), np.int64)
     for i in range(len(hashes)):
-        worker = owners[hashes[i] % bins]
+        worker = owners[hashes[i] & mask]
         destination[i] = worker
         counts[worker + 1] += 1
     for worker in range(workers):

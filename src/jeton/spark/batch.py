@@ -1,4 +1,12 @@
-"""Batch on Spark: DataFrames in, DataFrames out, with the tasks of a barrier stage as workers."""
+"""Batch on Spark: DataFrames in, DataFrames out, with the tasks of a barrier stage as workers.
+
+The flow travels inside the tasks' code, as every PySpark function does. The package itself must be
+where executors' Python finds it, by any of Spark's own means: the same environment on all machines;
+an environment packed and sent along (``spark.archives=env.tar.gz#env`` with
+``spark.pyspark.python=./env/bin/python``, see venv-pack or conda-pack); or, where executors have
+NumPy, Numba and PyArrow, this package alone as a zip file or wheel (``spark.submit.pyFiles``,
+``spark.addArtifact(path, pyfile=True)``).
+"""
 
 from __future__ import annotations
 
@@ -50,6 +58,18 @@ def on_spark(
             ``show()`` or ``limit()`` work. Without, it is a little faster.
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
+
+    An output is computed anew for each action that uses it, and several outputs all at once:
+    ``cache()`` what is used more than once.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("counts")
+    >>> numbers = flow.input("numbers", time="id", schema={"k": int})
+    >>> flow.output("counts", numbers.key_by("k").tumbling(50).count())
+    >>> frame = spark.range(100).selectExpr("id", "id % 2 as k")
+    >>> on_spark(flow, {"numbers": frame}, workers=2)["counts"].orderBy("id", "k").collect()
+    [Row(id=50, k=0, count=25), Row(id=50, k=1, count=25),
+     Row(id=100, k=0, count=25), Row(id=100, k=1, count=25)]
     """
     missing = [name for name in flow.inputs if name not in inputs]
     unknown = [name for name in inputs if name not in flow.inputs]

@@ -20,7 +20,17 @@ _LARGEST = 1 << 31
 
 
 class Control:
-    """One end of the connection between the driver and a worker."""
+    """One end of the connection between the driver and a worker.
+
+    >>> driver, worker = (Control(end) for end in socket.socketpair())
+    >>> worker.send("report", b"abc", rows=3)
+    >>> driver.has_news(), driver.receive()
+    (True, ({'kind': 'report', 'size': 3, 'rows': 3}, b'abc'))
+    >>> worker.close()
+    >>> driver.receive() is None
+    True
+    >>> driver.close()
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)

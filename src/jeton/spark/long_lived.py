@@ -62,6 +62,18 @@ def start(
         sinks: Where the rows of each output go; an output without one is not collected.
         workers: How many tasks run as workers, all at the same time.
         name: What the query is called, in Spark's pages too; by default like the flow.
+
+    >>> import jeton as jt
+    >>> from jeton.spark.sinks import Memory
+    >>> from jeton.spark.sources import Rate
+    >>> flow = jt.Flow("live")
+    >>> flow.output("numbers", flow.input("numbers").exchange("n"))
+    >>> rate = Rate(10_000, lambda positions: {"n": positions}, limit=100)
+    >>> query = start(flow, spark, sources={"numbers": rate}, sinks={"numbers": Memory()})
+    >>> query.await_termination(60)
+    True
+    >>> query.table("numbers").count()
+    100
     """
     sources, sinks = sources or {}, sinks or {}
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)

@@ -16,6 +16,9 @@ class ProgressBar:
     """Counts the rows that the workers of one plan have read, over all its runs.
 
     Spark does not tell beforehand how many rows there are, so the bar counts and tells the rate.
+
+    >>> ProgressBar("counts").take_over.__doc__
+    'A worker has joined: listen to it from now on.'
     """
 
     def __init__(self, name: str) -> None:

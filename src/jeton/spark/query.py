@@ -28,7 +28,22 @@ class QueryFailed(JetonError):
 
 
 class Query:
-    """A flow that runs on Spark in the background, as familiar as a ``StreamingQuery``."""
+    """A flow that runs on Spark in the background, as familiar as a ``StreamingQuery``.
+
+    >>> import jeton as jt
+    >>> from jeton.spark.sources import Batches
+    >>> flow = jt.Flow("patient")
+    >>> flow.output("numbers", flow.input("numbers"))
+    >>> def nothing_yet(partition, partitions):
+    ...     while True:
+    ...         yield None
+    >>> with flow.start(spark, sources={"numbers": Batches(nothing_yet)}) as query:
+    ...     query.await_running()
+    ...     query.status, query.metrics()["rows_in"]
+    ('running', 0)
+    >>> query.status
+    'ended'
+    """
 
     def __init__(
         self, name: str, spark: SparkSession, workers: int, sinks: Mapping[str, Sink], tag: str

@@ -64,7 +64,18 @@ Listener = Callable[[int, int, socket.socket], None]
 
 
 class Rendezvous:
-    """The server at the driver: one for each Spark application."""
+    """The server at the driver: one for each Spark application.
+
+    >>> server = Rendezvous("127.0.0.1")
+    >>> here = Address("this one", "/tmp/worker", "127.0.0.1", 4711)
+    >>> epoch, addresses, connection = meet(
+    ...     server.meeting("plan"), rank=0, workers=1, stage=3, attempt=0, address=here
+    ... )
+    >>> epoch, addresses[0].port
+    (1, 4711)
+    >>> connection.close()
+    >>> server.close()
+    """
 
     def __init__(self, host: str, bind: str | None = None) -> None:
         """Listen at the address that Spark shows for the driver, or else where it binds itself."""

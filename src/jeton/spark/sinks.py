@@ -100,7 +100,13 @@ class Callback:
 
 
 class Memory:
-    """A table at the driver that grows; ``query.table(name)`` makes a DataFrame of it."""
+    """A table at the driver that grows; ``query.table(name)`` makes a DataFrame of it.
+
+    >>> memory = Memory()
+    >>> memory.receive(pa.table({"n": [1, 2]}))
+    >>> memory.table().num_rows
+    2
+    """
 
     def __init__(self) -> None:
         self._tables: list[pa.Table] = []

@@ -267,7 +267,11 @@ def _take(ends: Ends, collected: Sequence[list[Batch]], *, least: int) -> Iterat
 
 
 def conform_table(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """A table with exactly the types that were promised to Spark."""
+    """A table with exactly the types that were promised to Spark.
+
+    >>> conform_table(pa.table({"n": [1]}), pa.schema([("n", pa.int16())]), "numbers").schema
+    n: int16
+    """
     try:
         table = table.select(schema.names)
         for at, field in enumerate(schema):

@@ -20,6 +20,8 @@ from jeton.dataflow.state.runs import merge_from
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.time_columns import Times
 
+_NONE: Slots = np.empty(0, dtype=np.int64)
+
 
 class Agenda(ABC):
     """Slots by the time at which they are due."""
@@ -59,6 +61,7 @@ class IntegerAgenda(Agenda):
 
     def __init__(self) -> None:
         self._runs: list[tuple[npt.NDArray[np.int64], Slots]] = []
+        self._least: int | None = None
 
     def add(self, times: Times, slots: Slots) -> None:
         """Add a run."""
@@ -69,10 +72,13 @@ class IntegerAgenda(Agenda):
         start = merge_from([len(run) for _, run in self._runs])
         if start is not None:
             self._runs[start:] = [_merged(self._runs[start:])]
+        self._note_least()
 
     def due(self, frontier: Antichain, *, inclusive: bool) -> tuple[Times, Slots]:
         """The front of each run."""
-        limit = frontier.only
+        limit, least = frontier.only, self._least
+        if least is None or (limit is not None and (limit, inclusive) < (least, True)):
+            return _NONE, _NONE
         taken, left = [], []
         for times, slots in self._runs:
             cut = len(times)
@@ -83,13 +89,15 @@ class IntegerAgenda(Agenda):
             if cut < len(times):
                 left.append((times[cut:], slots[cut:]))
         self._runs = left
-        if not taken:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        return _merged(taken)
+        self._note_least()
+        return _merged(taken) if taken else (_NONE, _NONE)
 
     def pending(self) -> Iterable[Time]:
         """The least time."""
-        return [min(int(times[0]) for times, _ in self._runs)] if self._runs else []
+        return [] if self._least is None else [self._least]
+
+    def _note_least(self) -> None:
+        self._least = min((int(times[0]) for times, _ in self._runs), default=None)
 
 
 class PartialAgenda(Agenda):
