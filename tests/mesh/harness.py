@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing as mp
+import shutil
 import sys
 import time
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -170,8 +172,8 @@ def started(
         theirs.close()
         processes.append(process)
         pipes.append(ours)
+    addresses: dict[int, Address] = {}
     try:
-        addresses = {}
         for index, pipe in enumerate(pipes):
             assert pipe.poll(LIMIT), f"worker {index} did not start"
             addresses[index] = pipe.recv()
@@ -184,6 +186,10 @@ def started(
                 process.join(5.0)
         for pipe in pipes:
             pipe.close()
+        for address in addresses.values():
+            # What a killed process could not remove itself.
+            if address.path:
+                shutil.rmtree(Path(address.path).parent, ignore_errors=True)
 
 
 def run(

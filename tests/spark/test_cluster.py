@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -45,8 +46,15 @@ def run_on(master: str) -> None:
     assert f"all is well on {master}" in done.stdout, done.stderr[-5000:]
 
 
-def test_two_executors_in_processes_of_their_own(tmp_path: Path) -> None:
-    run_on("local-cluster[2,1,1024]")
+def test_two_executors_in_processes_of_their_own() -> None:
+    # Spark leaves the executors' logs there, and has no setting for another place.
+    work = HOME / "work"
+    was_there = work.exists()
+    try:
+        run_on("local-cluster[2,1,1024]")
+    finally:
+        if not was_there:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager

@@ -127,7 +127,8 @@ def output_schema(
     if known is None or any(pa.types.is_null(field.type) for field in known):
         raise GraphError(
             f"Spark must know the columns of output {name!r} of flow {flow.name!r} beforehand: "
-            "declare the inputs' schemas (flow.input(…, schema=df.schema)) so that they follow, "
+            "declare the inputs' schemas, from which they follow (flow.input(…, schema=…), with a "
+            "DataFrame's as jeton.spark.schemas.arrow_schema(df.schema) has it), "
             f"or pass schemas={{{name!r}: pa.schema(…)}}"
         )
     return as_spark_has_it(pa.schema([pa.field(time, times), *known]), f"output {name!r}")
