@@ -14,7 +14,7 @@ def test_text_keys_of_closed_groups_are_forgotten() -> None:
         batch = jt.Batch({"word": words}, np.full(100, window))
         slots, _ = groups.find(batch, np.full(100, window, dtype=np.uint64))
         groups.add(slots, batch)
-        assert groups.columns(slots)["word"].to_pylist() == words.to_pylist()
+        assert list(groups.columns(slots)["word"]) == list(words)
         groups.remove(slots)
     assert len(groups) == 0
     assert groups._keys[0]._pool_rows < 5000

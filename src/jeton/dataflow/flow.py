@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -65,7 +65,7 @@ class Flow(Scope):
 
         When the flow is opened, ``run.input(name)`` sends records and advances.
 
-        With a ``schema`` (an Arrow schema, or names with Arrow, NumPy or Python types), records
+        With a ``schema`` (Arrow's or Spark's, or names with Arrow, NumPy or Python types), records
         are checked against it as they come in, and operators when they are added: their
         functions are tried on an empty batch to learn what they make.
 
@@ -94,6 +94,10 @@ class Flow(Scope):
          {'clicks': 1})
         """
         self.reserve("input", name)
+        if type(schema).__module__.startswith("pyspark."):
+            from jeton.spark.schemas import arrow_schema
+
+            schema = arrow_schema(cast("Any", schema))
         return add_input(self, name, time, schema, lateness)
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:

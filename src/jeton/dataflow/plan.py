@@ -37,6 +37,10 @@ class Crossing(Enum):
     ENTER = Enter()
     LEAVE = Leave()
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """Travel by name: the values are found by identity, which no copy has."""
+        return getattr, (Crossing, self.name)
+
     @property
     def summary(self) -> Summary:
         """What the crossing does to times."""

@@ -6,7 +6,6 @@ inputs, takes turns with the mesh, and yields what the flow's outputs collect.
 
 from __future__ import annotations
 
-import copyreg
 import json
 import logging
 import socket
@@ -22,7 +21,6 @@ import pyarrow.compute as pc
 from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
-from jeton.dataflow.plan import Crossing
 from jeton.spark.control import Control
 from jeton.spark.rendezvous import Meeting, meet
 from jeton.worker.doorway import Address, Doorway
@@ -43,11 +41,6 @@ REPORT: Final = 0.2
 """Seconds between reports to the driver."""
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
-
-
-# Flows travel inside the code of tasks. An enumeration goes by the values of its members, unless
-# told otherwise, and those of this one are found by identity only.
-copyreg.pickle(Crossing, lambda crossing: (getattr, (Crossing, crossing.name)))
 
 
 @dataclass(frozen=True)

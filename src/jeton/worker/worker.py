@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
-from jeton.core.errors import JetonError, LeakedToken, OperatorFailed, SnapshotError
+from jeton.core.errors import (
+    JetonError,
+    LeakedToken,
+    OperatorFailed,
+    ProtocolError,
+    SnapshotError,
+)
 from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
@@ -221,8 +227,9 @@ class Worker:
 
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
         """A message has arrived at an input."""
-        found = self._by_location[location]
-        assert found is not None, "messages go to inputs only"
+        found = self._by_location[location] if 0 <= location < len(self._by_location) else None
+        if found is None:
+            raise ProtocolError(f"a message came for location {location}, which is no input")
         operator, port = found
         port.deliver(time, batch)
         self.activate(operator)
