@@ -127,7 +127,7 @@ def output_schema(
     if known is None or any(pa.types.is_null(field.type) for field in known):
         raise GraphError(
             f"Spark must know the columns of output {name!r} of flow {flow.name!r} beforehand: "
-            "declare the inputs' schemas, from which they follow (flow.input(…, schema=df.schema)), "
+            "declare the inputs' schemas, so that they follow (flow.input(…, schema=df.schema)), "
             f"or pass schemas={{{name!r}: pa.schema(…)}}"
         )
     return as_spark_has_it(pa.schema([pa.field(time, times), *known]), f"output {name!r}")
