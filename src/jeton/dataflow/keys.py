@@ -154,26 +154,37 @@ def _hash_bytes(
 
 
 @nb.njit(cache=True)
+def group_order(
+    numbers: npt.NDArray[np.int64], groups: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Records grouped by number, each group in its original order.
+
+    Returns the order and, for each group, where it starts (and the total at the end).
+    """
+    counts = np.zeros(groups + 1, np.int64)
+    for i in range(len(numbers)):
+        counts[numbers[i] + 1] += 1
+    for group in range(groups):
+        counts[group + 1] += counts[group]
+    order = np.empty(len(numbers), np.int64)
+    at = counts.copy()
+    for i in range(len(numbers)):
+        group = numbers[i]
+        order[at[group]] = i
+        at[group] += 1
+    return order, counts
+
+
+@nb.njit(cache=True)
 def scatter_order(
     hashes: Hashes, owners: npt.NDArray[np.int64], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Records grouped by the worker that owns their bin, each group in its original order.
+    """Records grouped by the worker that owns their bin: see `group_order`.
 
-    Returns the order and, for each worker, where its group starts (and the total at the end).
+    The number of bins is a power of two.
     """
-    mask = np.uint64(len(owners) - 1)  # the number of bins is a power of two
-    counts = np.zeros(workers + 1, np.int64)
+    mask = np.uint64(len(owners) - 1)
     destination = np.empty(len(hashes), np.int64)
     for i in range(len(hashes)):
-        worker = owners[hashes[i] & mask]
-        destination[i] = worker
-        counts[worker + 1] += 1
-    for worker in range(workers):
-        counts[worker + 1] += counts[worker]
-    order = np.empty(len(hashes), np.int64)
-    at = counts.copy()
-    for i in range(len(hashes)):
-        worker = destination[i]
-        order[at[worker]] = i
-        at[worker] += 1
-    return order, counts
+        destination[i] = owners[hashes[i] & mask]
+    return group_order(destination, workers)

@@ -12,8 +12,8 @@ import pyarrow as pa
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import as_column
-from jeton.dataflow.keys import scatter_order
+from jeton.dataflow.columns import as_column, plain
+from jeton.dataflow.keys import group_order
 from jeton.dataflow.operators.stateless import require_type
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
@@ -57,7 +57,6 @@ class Partition(StreamBase):
         builder.input(self)
         for _ in range(parts):
             builder.output(schema=self.schema)
-        destinations = np.arange(parts, dtype=np.int64)
 
         def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
             while tokens:
@@ -66,7 +65,7 @@ class Partition(StreamBase):
             def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
                 for ref, batch in inputs[0]:
                     numbers = _numbers(number(batch), parts, len(batch))
-                    order, starts = scatter_order(numbers, destinations, parts)
+                    order, starts = group_order(numbers, parts)
                     for part, output in enumerate(outputs):
                         start, stop = int(starts[part]), int(starts[part + 1])
                         if stop - start == len(batch):
@@ -79,7 +78,7 @@ class Partition(StreamBase):
         return builder.build(build, notify="never")
 
 
-def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.uint64]:
+def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.int64]:
     column = as_column(values)
     if len(column) != length:
         raise BatchError(f"partition got {len(column)} numbers for {length} records")
@@ -93,4 +92,4 @@ def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.uint64]:
             f"partition needs integers from 0 to {parts - 1}, and got some from {column.min()} "
             f"to {column.max()}: take them modulo {parts}"
         )
-    return column.astype(np.uint64)
+    return plain(column.astype(np.int64, copy=False))
