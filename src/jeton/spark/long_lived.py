@@ -190,6 +190,7 @@ class LongLived:
             for name in task.flow.outputs
             if name not in wanted
         ]
+        self._began = time.monotonic()
         self._reported = 0.0
         self._rows = dict.fromkeys(self._writers, 0)
         self._busy_at = time.monotonic()
@@ -197,6 +198,7 @@ class LongLived:
 
     def run(self) -> None:
         """Go around until the flow is complete or the driver says stop."""
+        self._began = time.monotonic()
         process = self._process
         while not process.is_complete and not self._stopping:
             read = self._read()
@@ -279,6 +281,7 @@ class LongLived:
             "progress_batches": mesh.progress_batches if mesh else 0,
             "messages": mesh.messages if mesh else 0,
             "queued": worker.queued,
+            "seconds": round(time.monotonic() - self._began, 3),
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
         self._control.send("report", frontiers=places, metrics=metrics)
