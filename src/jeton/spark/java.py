@@ -83,11 +83,15 @@ def ensure_java() -> Path:
 
 
 def find_system_java() -> Java | None:
-    """Return the first Java of `JAVA_HOME` and the `PATH` that is new enough, if there is one."""
-    for _, command in _system_commands():
+    """Return the first Java of `JAVA_HOME` and the `PATH` that is new enough, if there is one.
+
+    A `JAVA_HOME` that works is kept as it is: it may be the shim that an earlier call has made,
+    whose Java calls another folder its home.
+    """
+    for place, command in _system_commands():
         java = ask(command)
         if java and java.is_enough:
-            return java
+            return Java(command.parent.parent, java.version) if "JAVA_HOME" in place else java
     return None
 
 
