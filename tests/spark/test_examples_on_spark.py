@@ -1,0 +1,68 @@
+"""The examples' flows give the same rows on Spark as in process, whatever the number of workers.
+
+That they are right in process, `tests/test_examples.py` holds by independent computations.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import jeton as jt
+from tests.test_examples import load
+
+Columns = Mapping[str, Any]
+
+
+def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
+    example = load(name)
+    if name == "joins":
+        return example.bidding(), {"auctions": example.AUCTIONS, "bids": example.BIDS}
+    if name == "loops":
+        return example.loops(), {"numbers": example.NUMBERS, "edges": example.EDGES}
+    if name == "windows":
+        # In order of time, so that how late a record is does not depend on who reads it.
+        rides = pa.table(example.reports()).sort_by("ended")
+        return example.taxis(), {"rides": rides.to_pydict()}
+    if name == "word_count":
+        return example.word_count(), {"lines": example.LINES}
+    readings = {"ts": [3, 7, 12, 35], "value": [1.0, 2.0, 4.0, 8.0]}
+    return example.averages(), {"readings": readings}
+
+
+def rows(table: Iterable[Mapping[str, Any]], *, leave_out: str = "") -> Counter[Any]:
+    return Counter(
+        tuple(
+            (name, round(value, 9) if isinstance(value, float) else value)
+            for name, value in sorted(row.items())
+            if name != leave_out
+        )
+        for row in table
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("name", ["joins", "loops", "word_count", "windows", "tumbling_average"])
+def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> None:
+    if name == "tumbling_average":
+        workers = 1  # as in the paper, each worker averages what it reads
+    flow, inputs = flow_and_inputs(name)
+    here = flow.run(inputs)
+    assert not any(here.late.values())
+    frames = {}
+    for given, columns in inputs.items():
+        table = pa.table(dict(columns))
+        # As many partitions as workers, each a stretch of the rows as they stand.
+        spread = spark.sparkContext.parallelize(list(zip(*columns.values(), strict=True)), workers)
+        frames[given] = spark.createDataFrame(spread, spark.createDataFrame(table).schema)
+    schemas = {output: here[output].schema for output in flow.outputs}
+    there = flow.on_spark(frames, workers=workers, schemas=schemas)
+    for output in flow.outputs:
+        # Which record of a key is counted first is up to the schedule; how often each count
+        # comes is not.
+        skip = "time" if name == "word_count" and output == "counts" else ""
+        found = (row.asDict() for row in there[output].collect())
+        assert rows(found, leave_out=skip) == rows(here[output].to_pylist(), leave_out=skip)
