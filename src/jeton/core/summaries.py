@@ -188,17 +188,18 @@ class Chain:
 
     @property
     def advances(self) -> bool:
-        """Whether some part does, in a coordinate that is not lost on the way out of a loop."""
-        advanced = [False]
+        """Whether some part does, in a coordinate that the time had and keeps.
+
+        A round that is lost on the way out of a loop does not count, and a path that begins by
+        leaving a loop makes no time later for certain: it may come back to an earlier round.
+        """
+        inside, advanced = 0, False
         for part in parts(self):
-            if isinstance(part, Enter):
-                advanced.append(False)
-            elif isinstance(part, Leave):
-                # Out of a loop that the path began in, nothing is known to have advanced.
-                advanced = advanced[:-1] or [False]
-            elif part.advances:
-                advanced[-1] = True
-        return any(advanced)
+            inside += isinstance(part, Enter) - isinstance(part, Leave)
+            if inside < 0:
+                return False
+            advanced |= inside == 0 and part.advances
+        return advanced
 
     def apply(self, time: Time, /) -> Time | None:
         """The first, then the second."""
