@@ -17,7 +17,7 @@ UPWARD = {
     ("dataflow/flow.py", "spark"),
 }
 IMPURE = {"asyncio", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}
-PUBLIC = ("jeton", "jeton.spark", "jeton.bench")
+PUBLIC = ("jeton", "jeton.spark", "jeton.idioms", "jeton.nexmark", "jeton.bench")
 BEHIND_THE_API = {
     # It measures the wire itself.
     "bench/mesh.py",

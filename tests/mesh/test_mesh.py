@@ -165,6 +165,23 @@ def failing() -> jt.Flow:
     return flow
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_flow_that_holds_a_token_for_ever_fails_and_says_who(workers: int) -> None:
+    def make() -> jt.Flow:
+        def hoard(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+            if info.worker:
+                token.drop()
+            return lambda input, output: [token for _ in input]
+
+        flow = jt.Flow("hoarding")
+        flow.output("out", flow.input("numbers").exchange("n").unary(hoard, name="hoarder"))
+        return flow
+
+    for report in run(make, {"numbers": NUMBERS}, workers=workers):
+        assert "FlowStalled: all workers came to rest" in report.error
+        assert "'hoarder' holds 1 token at 0" in report.error
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_failing_operator_fails_all_with_the_first_cause(workers: int) -> None:
     numbers = {"time": np.arange(ROWS), "n": np.arange(ROWS)}

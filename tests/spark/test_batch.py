@@ -340,3 +340,52 @@ def test_no_sockets_are_left_at_the_driver(views: dict[str, DataFrame]) -> None:
 def open_sockets() -> int:
     found: Iterator[Path] = Path("/proc/self/fd").iterdir()
     return sum(str(each.resolve()).startswith("/proc") for each in found if each.exists())
+
+
+def test_what_the_workers_did_is_in_an_accumulator(spark: SparkSession) -> None:
+    flow = jt.Flow("counted")
+    numbers = flow.input("n", time="id", schema={})
+    flow.output("few", numbers.exchange(lambda batch: batch.times).filter(lambda b: b.times < 10))
+    frames = flow.on_spark({"n": spark.range(0, 1000, 1, 2)}, workers=2)
+    assert set(frames.metrics().values()) == {0}
+    for runs in (1, 2):
+        assert frames["few"].count() == 10
+        counted = frames.metrics()
+        assert counted["runs"] == runs
+        assert counted["rows_in"] == 1000 * runs
+        assert counted["rows_out"] == 10 * runs
+        assert counted["late"] == 0
+        assert counted["messages"] >= 2 * runs
+        assert counted["progress_batches"] >= 2 * runs
+
+
+def test_late_rows_are_counted(spark: SparkSession) -> None:
+    flow = jt.Flow("late")
+    numbers = flow.input("n", time="t", schema={}, lateness=0)
+    flow.output("n", numbers)
+    frame = spark.createDataFrame([(5,), (9,), (2,)], "t long")
+    frames = flow.on_spark({"n": frame.repartition(1)}, workers=1)
+    frames["n"].collect()
+    assert frames.metrics()["late"] == flow.run({"n": {"t": [5, 9, 2]}}).late["n"] == 1
+
+
+def test_spark_shows_the_flow_s_name_in_its_plan(spark: SparkSession) -> None:
+    flow = jt.Flow("well known")
+    flow.output("n", flow.input("n", time="id", schema={}))
+    plan = flow.on_spark({"n": spark.range(10)})["n"]._jdf.queryExecution().toString()
+    assert "jeton:well known" in plan
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_token_held_for_ever_fails_the_action_and_names_its_holder(
+    spark: SparkSession, workers: int
+) -> None:
+    def hoard(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        return lambda input, output: [token for _ in input]
+
+    flow = jt.Flow("hoarding")
+    numbers = flow.input("n", time="id", schema={})
+    flow.output("n", numbers.unary(hoard, name="hoarder", schema={}))
+    frames = flow.on_spark({"n": spark.range(10)}, workers=workers, exchange=False)
+    with pytest.raises(Exception, match=f"'hoarder' holds {workers} token"):
+        frames["n"].collect()

@@ -57,6 +57,9 @@ class TokenSet:
     def downgrade(self, frontier: Iterable[Time]) -> None:
         """Hold exactly the times of ``frontier`` from now on; an empty one releases all."""
         times = list(frontier)
+        if len(times) == len(self._tokens) == 1:
+            self._tokens[0].downgrade(times[0])
+            return
         caller = sys._getframe(1)
         new: list[TimestampToken] = []
         try:

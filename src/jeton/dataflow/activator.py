@@ -17,6 +17,10 @@ class Wakeable(Protocol):
         """Invoke an operator once the worker's clock has moved on by ``seconds``."""
         ...
 
+    def now(self) -> float:
+        """What the worker's clock says, in seconds."""
+        ...
+
     def post(self, act: Callable[[], None]) -> None:
         """Run an act in the worker's next step; safe from any thread."""
         ...
@@ -45,6 +49,10 @@ class Activator:
         In process the clock is simulated: when nothing else is left to do, it jumps.
         """
         self._worker.activate_after(self._operator, seconds)
+
+    def now(self) -> float:
+        """What the worker's clock says, in seconds: whether a delay is over."""
+        return self._worker.now()
 
     def for_thread(self) -> ThreadActivator:
         """An activator for another thread: until it is closed, a flow at rest waits for it."""

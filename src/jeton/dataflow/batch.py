@@ -245,14 +245,15 @@ def concat(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     if len(batches) == 1:
         return first
+    names = first.columns.keys()
     for other in batches[1:]:
-        if other.columns.keys() != first.columns.keys():
+        if other.columns.keys() != names:
             raise BatchError(
                 f"batches with columns {list(other.columns)} and {list(first.columns)} "
                 "cannot be put together"
             )
     return Batch.trusted(
-        {name: cols.join([batch.columns[name] for batch in batches]) for name in first.columns},
+        {name: cols.join([batch.columns[name] for batch in batches]) for name in names},
         np.concatenate([batch.times for batch in batches]),
         first.time_name,
     )

@@ -85,7 +85,10 @@ def join(columns: Sequence[Column]) -> Column:
     """Columns one after the other."""
     if len(columns) == 1:
         return columns[0]
-    if all(isinstance(column, np.ndarray) for column in columns):
+    for column in columns:
+        if not isinstance(column, np.ndarray):
+            break
+    else:
         joined: npt.NDArray[Any] = np.concatenate(columns)
         return joined
     arrays = [to_arrow(column) for column in columns]

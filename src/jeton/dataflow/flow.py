@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.state.snapshot import Snapshot
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
+    from jeton.spark.metrics import Frames
     from jeton.spark.query import Query
     from jeton.worker.in_process import Run
     from jeton.worker.result import Result
@@ -203,7 +204,7 @@ class Flow(Scope):
             run.feed(inputs or {})
             return run.finish()
 
-    def on_spark(self, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    def on_spark(self, inputs: Mapping[str, Any], **options: Any) -> Frames:
         """Run on Spark: a DataFrame for each input, a DataFrame for each output.
 
         See `jeton.spark.batch.on_spark` for the options.

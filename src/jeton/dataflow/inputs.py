@@ -283,6 +283,11 @@ class UnorderedInputHandle:
         """A session at the token's time, or at a later ``time``."""
         return self._output.session(token, time)
 
+    @property
+    def closed(self) -> bool:
+        """Never for certain: clones of the token may be anywhere."""
+        return False
+
     def close(self) -> None:
         """Drop the first token if it is still held; clones are the user's own."""
         if not self.token.dropped:

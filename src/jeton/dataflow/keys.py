@@ -188,3 +188,15 @@ def scatter_order(
     for i in range(len(hashes)):
         destination[i] = owners[hashes[i] & mask]
     return group_order(destination, workers)
+
+
+@nb.njit(cache=True)
+def scatter_words(
+    words: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], workers: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same for a single column of integers, hashed on the way: see `scatter_order`."""
+    mask = np.uint64(len(owners) - 1)
+    destination = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
+    return group_order(destination, workers)

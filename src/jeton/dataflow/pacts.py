@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.keys import hash_columns, scatter_order
+from jeton.dataflow.columns import plain
+from jeton.dataflow.keys import hash_columns, scatter_order, scatter_words
 
 BINS = 256
 """Keys hash to this many bins; a worker owns bins. State moves between workers by bins."""
@@ -64,15 +65,19 @@ class Exchange(Pact):
         if not key:
             raise GraphError("Exchange needs a key: column names, or a function of the batch")
         self.key = key
-        self._owners: npt.NDArray[np.int64] | None = None
+        self._owners: dict[int, npt.NDArray[np.int64]] = {}
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key's bin."""
-        owners = self._owners
-        if owners is None or int(owners.max()) + 1 != workers:
-            owners = self._owners = bin_owners(workers)
+        owners = self._owners.get(workers)
+        if owners is None:
+            owners = self._owners[workers] = bin_owners(workers)
         columns = [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
-        order, starts = scatter_order(hash_columns(columns), owners, workers)
+        first = columns[0]
+        if len(columns) == 1 and isinstance(first, np.ndarray) and first.dtype == np.int64:
+            order, starts = scatter_words(plain(first), owners, workers)
+        else:
+            order, starts = scatter_order(hash_columns(columns), owners, workers)
         bounds = starts.tolist()
         together = batch.take(order)
         for worker in range(workers):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
@@ -20,6 +20,8 @@ from jeton.progress.graph import ProgressGraph
 
 if TYPE_CHECKING:
     from jeton.dataflow.time_columns import Times
+
+T = TypeVar("T")
 
 Step: TypeAlias = Callable[[Sequence[Input], Sequence[Output]], None]
 """An operator's logic: called whenever there is something to do."""
@@ -124,7 +126,43 @@ class OperatorInfo:
     """Make a handle of this operator known to whoever runs the flow."""
     restored: Callable[[str], Any] = lambda name: None
     """The state of that name to go on from (a table), or nothing."""
+    at_end: Callable[[Callable[[], None]], None] = lambda act: None
+    """Have an act called when the run is over, be it complete, failed or given up: for whatever
+    must not outlive it, such as threads and connections."""
     kept: dict[str, Stateful] = field(default_factory=dict)
+    common: dict[Hashable, Any] = field(default_factory=dict)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Something that operators of this worker share in this run: made by the first to ask.
+
+        Operators of one worker never run at the same time, so it needs no lock. The others have
+        one of their own, and so has the same flow in another run. An `object()` that all those
+        operators know makes a key that nobody else has.
+
+        >>> import jeton as jt
+        >>> def remember(token, info):
+        ...     token.drop()
+        ...     seen = info.shared("seen", set)
+        ...
+        ...     def step(input, output):
+        ...         for ref, batch in input:
+        ...             new = [n not in seen for n in batch["n"]]
+        ...             seen.update(batch["n"])
+        ...             output.session(ref).give(batch.filter(new))
+        ...
+        ...     return step
+        >>> flow = jt.Flow("new to both")
+        >>> flow.output("left", flow.input("left").unary(remember))
+        >>> flow.output("right", flow.input("right").unary(remember))
+        >>> rows = {"time": [0, 0], "n": [1, 2]}
+        >>> result = flow.run({"left": rows, "right": rows})
+        >>> result["left"].num_rows + result["right"].num_rows
+        2
+        """
+        if key not in self.common:
+            self.common[key] = make()
+        made: T = self.common[key]
+        return made
 
     def keep(self, state: Stateful, *tokens: TimestampToken, name: str = "state") -> None:
         """Make a container, or anything with its two methods, a part of snapshots.

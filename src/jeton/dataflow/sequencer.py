@@ -45,6 +45,11 @@ class SequencerHandle:
         """The next command in the common order, or ``None`` if it is not known yet."""
         return self._ready.popleft() if self._ready else None
 
+    @property
+    def closed(self) -> bool:
+        """Whether no more commands are given from here."""
+        return self._token.dropped
+
     def close(self) -> None:
         """Give no more commands from here."""
         if not self._token.dropped:

@@ -57,6 +57,8 @@ class TimeMap(Generic[V]):
                 return not any(frontier.less_than(time) for frontier in frontiers)
             return not any(frontier.less_equal(time) for frontier in frontiers)
 
+        if not values:
+            return
         if not self._heap:
             for time in sorted(values, key=sort_key):
                 if passed(time):

@@ -41,7 +41,7 @@ class Tracker:
     Antichain([5])
     """
 
-    __slots__ = ("_exits", "_key", "_segments", "graph", "places")
+    __slots__ = ("_exits", "_has_exits", "_key", "_segments", "graph", "places")
 
     def __init__(self, graph: ProgressGraph, workers: int = 1) -> None:
         graph.check()
@@ -49,6 +49,7 @@ class Tracker:
         self.graph = graph
         self.places = [(place.segment, place.position) for place in layout.places]
         self._exits = layout.exits
+        self._has_exits = any(layout.exits)
         self._segments: list[Segment] = [
             TotalSegment() if total else PartialSegment() for total in layout.total
         ]
@@ -65,7 +66,8 @@ class Tracker:
             segment, position = places[location]
             if segments[segment].count(position, time, delta):
                 changed.add(segment)
-        self._propagate(changed)
+        if changed and self._has_exits:
+            self._propagate(changed)
         return changed
 
     def _propagate(self, changed: set[int]) -> None:

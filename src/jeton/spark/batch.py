@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jeton.core.errors import GraphError
+from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
 from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema
@@ -46,7 +47,7 @@ def on_spark(
     exchange: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
     progress: bool | None = None,
-) -> dict[str, DataFrame]:
+) -> Frames:
     """A DataFrame for each output of a flow, computed when it is used, like any other.
 
     Args:
@@ -60,7 +61,8 @@ def on_spark(
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
 
     An output is computed anew for each action that uses it, and several outputs all at once:
-    ``cache()`` what is used more than once.
+    ``cache()`` what is used more than once. What the workers did is in the `Frames.metrics` of
+    what is returned; in Spark's plans and pages the stage goes by the flow's name.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("counts")
@@ -101,19 +103,26 @@ def on_spark(
     if progress is None:
         progress = ProgressBar.is_wanted()
     meeting, by_gathering = _meeting(spark, flow, progress)
+    context = _context(spark)
+    counts = None if context is None else accumulator(context)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(flow, ends, meeting, by_gathering, batches)
+        return run_task(flow, ends, meeting, by_gathering, counts, batches)
 
+    # Spark shows the name of the function in its plans.
+    task.__name__ = f"jeton:{flow.name}"
     result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = _exchanged(result, slots)
     if len(ends.outputs) == 1:
-        return {ends.outputs[0][0]: result}
-    return {
-        name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
-        for number, (name, _) in enumerate(ends.outputs)
-    }
+        return Frames({ends.outputs[0][0]: result}, counts)
+    return Frames(
+        {
+            name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
+            for number, (name, _) in enumerate(ends.outputs)
+        },
+        counts,
+    )
 
 
 def output_schema(

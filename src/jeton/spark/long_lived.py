@@ -12,7 +12,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,14 +199,14 @@ class LongLived:
     def run(self) -> None:
         """Go around until the flow is complete or the driver says stop."""
         self._began = time.monotonic()
-        process = self._process
-        while not process.is_complete and not self._stopping:
-            read = self._read()
-            did = process.turn(block=0.0 if read else self._patience())
-            if did or read:
-                self._busy_at = time.monotonic()
-                self._write()
-            self._keep_in_touch()
+        with closing(self._process) as process:
+            while not process.is_complete and not self._stopping:
+                read = self._read()
+                did = process.turn(block=0.0 if read else self._patience())
+                if did or read:
+                    self._busy_at = time.monotonic()
+                    self._write()
+                self._keep_in_touch()
         self._write()
         for _, writer in self._writers.values():
             writer.close()
@@ -279,6 +279,7 @@ class LongLived:
             "rows_out": sum(self._rows.values()),
             "late": sum(feed.handle.late_count for feed in self._inputs),
             "progress_batches": mesh.progress_batches if mesh else 0,
+            "progress_bytes": mesh.progress_bytes if mesh else 0,
             "messages": mesh.messages if mesh else 0,
             "queued": worker.queued,
             "seconds": round(time.monotonic() - self._began, 3),

@@ -12,6 +12,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from jeton.worker.process import BEAT, Process
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
+    from pyspark.accumulators import Accumulator
 
     from jeton.dataflow.flow import Flow
 
@@ -66,18 +68,25 @@ def run_task(
     ends: Ends,
     meeting: Meeting,
     by_gathering: bool,
+    counts: Accumulator[dict[str, int]] | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """One task: feed the batches to a worker, yield what comes out."""
+    """One task: feed the batches to a worker, yield what comes out, count what was done."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
     joined = join_peers(context, meeting, by_gathering)
+    log.info("worker %d of %d of flow %r begins", joined.rank, joined.workers, flow.name)
     try:
         process = Process(flow, joined.mesh, index=joined.rank, workers=joined.workers)
         report = Reporter(joined.driver if meeting.heard else None)
-        yield from _drive(flow, ends, process, batches, report)
+        with closing(process):
+            yield from _drive(flow, ends, process, batches, report)
         joined.leave()
+        done = report.counts(process) | {"runs": int(joined.rank == 0)}
+        log.info("worker %d of flow %r has ended: %s", joined.rank, flow.name, done)
+        if counts is not None:
+            counts.add(done)
     except Exception as error:
         joined.fail(error)
         raise first_cause(joined.rank, error) from None
@@ -173,20 +182,32 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
 
 
 class Reporter:
-    """Tells the driver now and then how many rows have passed, if somebody there listens."""
+    """Counts what passes, and tells the driver now and then, if somebody there listens."""
 
     def __init__(self, driver: socket.socket | None) -> None:
         self._control = None if driver is None else Control(driver)
         self._told = 0.0
+        self.handles: Sequence[InputHandle] = ()
+        self.rows_out = 0
 
-    def tell(self, handles: Sequence[InputHandle], rows_out: int) -> None:
+    def counts(self, process: Process) -> dict[str, int]:
+        """All that a worker counts."""
+        mesh = process.mesh
+        return {
+            "rows_in": sum(handle.sent_count for handle in self.handles),
+            "rows_out": self.rows_out,
+            "late": sum(handle.late_count for handle in self.handles),
+            "messages": mesh.messages if mesh else 0,
+            "progress_batches": mesh.progress_batches if mesh else 0,
+        }
+
+    def tell(self, process: Process) -> None:
         """Report, unless that was done a moment ago."""
         now = time.monotonic()
         if self._control is not None and now - self._told > REPORT:
             self._told = now
-            rows_in = sum(handle.sent_count for handle in handles)
             try:
-                self._control.send("report", metrics={"rows_in": rows_in, "rows_out": rows_out})
+                self._control.send("report", metrics=self.counts(process))
             except OSError as error:
                 log.info("the driver no longer listens: %s", error)
                 self._control = None
@@ -209,8 +230,8 @@ def _drive(
     for name, handle in zip(ends.inputs, handles, strict=True):
         if not isinstance(handle, InputHandle):
             raise GraphError(f"input {name!r} is unordered: Spark cannot hold its tokens")
+    report.handles = handles
     reading = True
-    rows_out = 0
     while not process.is_complete:
         did = process.turn(block=0.0 if reading else BEAT)
         if reading and not process.is_held_up and not worker.has_work:
@@ -228,13 +249,15 @@ def _drive(
             # Held up: whatever changes that wakes it.
             process.turn(block=BEAT)
         for out in _take(ends, collected, least=ROWS_OUT):
-            rows_out += out.num_rows
+            report.rows_out += out.num_rows
             yield out
-        report.tell(handles, rows_out)
+        report.tell(process)
     if process.mesh is not None:
         # Nobody needs this worker any more, however long Spark takes to accept the last rows.
         process.mesh.begin_goodbye()
-    yield from _take(ends, collected, least=1)
+    for out in _take(ends, collected, least=1):
+        report.rows_out += out.num_rows
+        yield out
 
 
 def _feed(handles: Sequence[InputHandle], batch: pa.RecordBatch) -> None:

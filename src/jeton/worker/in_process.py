@@ -208,7 +208,7 @@ class Run:
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""
         for worker in self.workers:
-            worker.closed = True
+            worker.close()
 
     def __enter__(self) -> Run:
         return self

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.worker.wire import HEADER, Buffer
 
 _AHEAD: Final = 1 << 16
+_SMALL: Final = 1 << 14
+"""Bytes that are cheaper to copy together than to hand over one by one."""
 _AT_ONCE: Final = 512
 """The most buffers that one system call takes."""
 LARGEST_FRAME: Final = 1 << 34
@@ -40,6 +42,7 @@ class Link:
         """Whether the peer has said good-bye."""
         self._out: deque[memoryview] = deque()
         self._ahead = bytearray(_AHEAD)
+        self._view = memoryview(self._ahead)
         self._filled = 0
         self._payload: bytearray | None = None
         self._have = 0
@@ -48,13 +51,38 @@ class Link:
         self.bytes_out = 0
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send now as much as goes, and keep the rest for `flush`."""
+        """Send now as much as goes, and keep the rest for `flush`; buffers are of bytes."""
+        if not self._out:
+            # Mostly all of it goes at once, and nothing needs to be kept.
+            size = sum(map(len, buffers))
+            sent = self._send_now(buffers, size)
+            if sent == size:
+                return
+        else:
+            sent = 0
         for buffer in buffers:
-            view = memoryview(buffer)
-            if view.nbytes:
-                self._out.append(view if view.format == "B" else view.cast("B"))
-                self.waiting += view.nbytes
-        self.flush()
+            if sent >= len(buffer):
+                sent -= len(buffer)
+            else:
+                self._out.append(memoryview(buffer)[sent:])
+                self.waiting += len(buffer) - sent
+                sent = 0
+
+    def _send_now(self, buffers: Sequence[Buffer], size: int) -> int:
+        """How many bytes of the buffers could be sent."""
+        try:
+            if size <= _SMALL:
+                sent = self.sock.send(b"".join(buffers))
+            else:
+                sent = self.sock.sendmsg(buffers[:_AT_ONCE])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if not self.closing:
+                raise self._lost(error) from error
+            return size
+        self.bytes_out += sent
+        return sent
 
     def flush(self) -> bool:
         """Send what waits; tells whether all is gone."""
@@ -83,41 +111,51 @@ class Link:
                     sent = 0
         return True
 
-    def receive(self) -> Iterator[tuple[int, int, Buffer]]:
+    def receive(self) -> list[tuple[int, int, Buffer]]:
         """The frames that have arrived, up to a bound: kind, number, payload."""
+        frames: list[tuple[int, int, Buffer]] = []
         enough = self.bytes_in + _AT_A_TIME
-        while self.bytes_in < enough:
-            if self._payload is not None:
-                if not self._fill_payload():
-                    return
-                payload, self._payload = self._payload, None
-                yield (*self._header, payload)
-                continue
-            size = self._read(memoryview(self._ahead)[self._filled :])
-            if size <= 0:
-                return
-            self._filled += size
-            yield from self._parse()
+        try:
+            while self.bytes_in < enough:
+                if self._payload is not None:
+                    if not self._fill_payload():
+                        break
+                    frames.append((*self._header, self._payload))
+                    self._payload = None
+                size = self._read(self._view[self._filled :])
+                if size <= 0:
+                    break
+                self._filled += size
+                drained = self._filled < _AHEAD
+                self._parse(frames)
+                if drained and self._payload is None:
+                    break
+        except PeerLost:
+            # What it said before comes first; the next call will find it gone again.
+            if not frames:
+                raise
+        return frames
 
-    def _parse(self) -> Iterator[tuple[int, int, Buffer]]:
+    def _parse(self, frames: list[tuple[int, int, Buffer]]) -> None:
         """Take whole frames out of what was read ahead; begin a payload that is longer."""
         at = 0
-        ahead = memoryview(self._ahead)
-        while self._filled - at >= HEADER.size:
-            kind, number, length = HEADER.unpack_from(ahead, at)
+        view, filled = self._view, self._filled
+        while filled - at >= HEADER.size:
+            kind, number, length = HEADER.unpack_from(view, at)
+            start = at + HEADER.size
+            at = start + length
+            if at <= filled:
+                frames.append((kind, number, bytearray(view[start:at])))
+                continue
             if length > LARGEST_FRAME:
                 raise ProtocolError(f"worker {self.peer} announced a frame of {length} bytes")
-            start = at + HEADER.size
-            here = min(length, self._filled - start)
             payload = bytearray(length)
-            payload[:here] = ahead[start : start + here]
-            at = start + here
-            if here < length:
-                self._header, self._payload, self._have = (kind, number), payload, here
-                break
-            yield kind, number, payload
-        left = self._filled - at
-        self._ahead[:left] = self._ahead[at : self._filled]
+            payload[: filled - start] = view[start:filled]
+            self._header, self._payload, self._have = (kind, number), payload, filled - start
+            at = filled
+        left = filled - at
+        if left:
+            self._ahead[:left] = self._ahead[at:filled]
         self._filled = left
 
     def _fill_payload(self) -> bool:

@@ -28,7 +28,8 @@ from jeton.worker.doorway import Address, Doorway, attend, connect
 from jeton.worker.handshake import greet
 from jeton.worker.link import Link, PeerLost
 from jeton.worker.network import Receiver
-from jeton.worker.wire import HEADER, Buffer, Decoder, Encoder, Kind
+from jeton.worker.rest import Rest, Word
+from jeton.worker.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Mesh:
     ) -> None:
         self.worker = worker
         self.workers = len(addresses)
-        self.progress_batches = 0
+        self.progress_batches = self.progress_bytes = 0
         self.messages = 0
         self._receiver: Receiver | None = None
         self._selector = selectors.DefaultSelector()
@@ -87,6 +88,8 @@ class Mesh:
         self.message_bytes = 0
         """Bytes of messages that have come from peers."""
         self.messages_in = 0
+        self._progress_in = 0
+        self._rest = Rest(worker, self.workers)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -147,8 +150,10 @@ class Mesh:
 
     def send_progress(self, to: int, batch: ProgressBatch) -> None:
         """Send a progress batch to another worker."""
+        buffers = self._encoders[to].progress(batch)
         self.progress_batches += 1
-        self._send(self._control[to], self._encoders[to].progress(batch))
+        self.progress_bytes += sum(map(len, buffers))
+        self._send(self._control[to], buffers)
 
     # What the host calls
 
@@ -181,7 +186,7 @@ class Mesh:
                 did = True
                 continue
             if events & selectors.EVENT_WRITE and link.flush():
-                self._mind(link, always=True)
+                self._mind(link)
             if events & selectors.EVENT_READ:
                 did = self._receive(link) or did
         return did
@@ -204,6 +209,14 @@ class Mesh:
                     SILENCE,
                 )
 
+    def rests_with_all(self) -> bool:
+        """This worker rests: tell the others, and whether it is certain that all do for ever."""
+        if not any(link.waiting for link in (*self._data.values(), *self._control.values())):
+            sent, received = self.messages + self.progress_batches, self.messages_in
+            word = self._rest.say(sent=sent, received=received + self._progress_in).pack()
+            self._tell_all(Kind.REST, self.worker, word)
+        return self._rest.of_all
+
     def announce(self, busy: bool) -> None:
         """Tell all peers that this worker has more than enough to do, or not any more."""
         if busy != self._busy:
@@ -215,7 +228,7 @@ class Mesh:
         if paused != self._paused:
             self._paused = paused
             for link in self._data.values():
-                self._mind(link, always=True)
+                self._mind(link)
 
     def wake(self) -> None:
         """Make `poll` return at once; safe from any thread."""
@@ -292,14 +305,15 @@ class Mesh:
         self._heard[peer] = time.monotonic()
         for kind, number, payload in link.receive():
             did = True
-            if kind in (Kind.MESSAGE, Kind.PROGRESS) and self._leaving:
-                continue
-            if kind == Kind.MESSAGE:
-                self.messages_in += 1
-                self.message_bytes += len(payload)
-                receiver.receive_message(number, *decoder.message(payload))
-            elif kind == Kind.PROGRESS:
-                receiver.receive_progress(decoder.progress(payload))
+            if kind == MESSAGE:
+                if not self._leaving:
+                    self.messages_in += 1
+                    self.message_bytes += len(payload)
+                    receiver.receive_message(number, *decoder.message(payload))
+            elif kind == PROGRESS:
+                if not self._leaving:
+                    self._progress_in += 1
+                    receiver.receive_progress(decoder.progress(payload))
             elif kind == Kind.LAYOUT:
                 decoder.layout(number, payload)
             elif kind == Kind.GOODBYE:
@@ -307,6 +321,8 @@ class Mesh:
                 self._busy_peers.discard(peer)
             elif kind == Kind.BUSY:
                 (self._busy_peers.add if number else self._busy_peers.discard)(peer)
+            elif kind == Kind.REST:
+                self._rest.hear(peer, Word.unpack(payload, self.workers))
             elif kind in (Kind.FAILED, Kind.LOST):
                 raise _last_words(kind, number, payload)
             elif kind != Kind.HEARTBEAT:
@@ -325,13 +341,14 @@ class Mesh:
         except PeerLost as error:
             self._broken = self._broken or error
             return
-        self._mind(link)
+        if link.waiting:
+            self._mind(link)
 
-    def _tell_all(self, kind: Kind, number: int) -> None:
+    def _tell_all(self, kind: Kind, number: int, payload: bytes = b"") -> None:
         # Good-bye is the last word: nobody reads what comes after it.
         for link in () if self._leaving else self._control.values():
             if not link.closing:
-                self._send(link, [HEADER.pack(kind, number, 0)])
+                self._send(link, [HEADER.pack(kind, number, len(payload)), payload])
 
     def _hear_last_words(self, peer: int) -> None:
         """Raise what a peer said before its connection broke, if it said why."""
@@ -355,9 +372,9 @@ class Mesh:
         events = selectors.EVENT_READ if reading else 0
         return events | (selectors.EVENT_WRITE if link.waiting else 0)
 
-    def _mind(self, link: Link, *, always: bool = False) -> None:
+    def _mind(self, link: Link) -> None:
         """Ask the selector about what the link waits for now."""
-        if (link.waiting or always) and not link.closing:
+        if not link.closing:
             events = self._interest(link)
             registered = link.sock in self._selector.get_map()
             if not events:

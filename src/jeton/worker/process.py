@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Event, get_ident
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from jeton.core.errors import FlowStalled
 from jeton.dataflow.plan import OperatorPlan, progress_graph
 from jeton.dataflow.state.snapshot import Snapshot
+from jeton.progress.explain import holders
 from jeton.worker.mesh import Mesh
 from jeton.worker.worker import Worker
 
@@ -60,6 +62,12 @@ class Process:
         )
         if mesh is not None:
             mesh.attach(self.worker)
+        handles = self.worker.handles
+        self._inputs = [
+            handles[flow.handle(what, name)]
+            for what, name in flow.handles()
+            if what in ("input", "sequencer")
+        ]
         self._beaten = self._busy_at = time.monotonic()
         self._turns = 0
         self._seen_bytes = 0
@@ -99,6 +107,10 @@ class Process:
             self._busy_at = time.monotonic()
         return did
 
+    def close(self) -> None:
+        """The run is over, however it ended."""
+        self.worker.close()
+
     def run(self, *, until: Callable[[], bool] | None = None) -> None:
         """Go around until the flow is complete, or until a condition holds."""
         while not self.is_complete and not (until is not None and until()):
@@ -121,6 +133,8 @@ class Process:
     def _poll(self, timeout: float) -> bool:
         mesh = self.mesh
         if mesh is None:
+            if timeout and self._rests:
+                self._say_stalled()
             woken = self._woken.wait(timeout) if timeout else self._woken.is_set()
             self._woken.clear()
             return woken
@@ -133,7 +147,28 @@ class Process:
         if now - self._beaten > BEAT:
             self._beaten = now
             mesh.beat()
+            if self._rests and mesh.rests_with_all():
+                self._say_stalled()
         return did
+
+    @property
+    def _rests(self) -> bool:
+        """Whether this worker will not act again unless another one does."""
+        worker = self.worker
+        return not (
+            self.is_complete
+            or worker.has_work
+            or worker.next_timer is not None
+            or worker.threads_expected
+            or not all(handle.closed for handle in self._inputs)
+        )
+
+    def _say_stalled(self) -> NoReturn:
+        worker = self.worker
+        held = "; ".join(holders(worker.graph, worker.tracker.pointstamps()))
+        raise FlowStalled(
+            f"all workers came to rest but the flow is not complete: {held or 'nothing is held'}"
+        )
 
     def _has_enough(self, mesh: Mesh) -> bool:
         """Whether so much waits in inputs that no more should be read now."""

@@ -9,8 +9,7 @@ for each layout.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -51,6 +50,13 @@ class Kind(IntEnum):
     """A worker stops because another one, whose number it gives, has gone."""
     BUSY = 8
     """A worker has more than enough to do (1), or not any more (0): sources should wait."""
+    REST = 9
+    """A worker rests, and tells what it has sent and received."""
+
+
+# Plain numbers, since looking up a member of an enumeration takes longer than packing one.
+MESSAGE: Final = int(Kind.MESSAGE)
+PROGRESS: Final = int(Kind.PROGRESS)
 
 
 class Layout(NamedTuple):
@@ -67,34 +73,44 @@ class Encoder:
     """Turns what goes to one peer into frames, remembering which layouts the peer knows."""
 
     def __init__(self) -> None:
-        self._known: dict[Layout, int] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
 
     def message(self, location: int, time: Time, batch: Batch) -> list[Buffer]:
         """The buffers of a message's frame, after that of its layout if that is new."""
-        layout = _layout(batch)
-        number = self._known.get(layout)
         frames: list[Buffer] = []
-        if number is None:
-            number = self._known[layout] = len(self._known)
-            text = _write_layout(layout)
-            frames += [HEADER.pack(Kind.LAYOUT, number, len(text)), text]
+        number = self._number(batch, frames)
         buffers: list[memoryview | None] = [_bytes_of(batch.times)]
         for column in batch.columns.values():
             buffers += _column_buffers(column)
-        stamp = time if isinstance(time, Product) else (time,)
+        stamp = (time,) if type(time) is int else time
         sizes = [-1 if buffer is None else len(buffer) for buffer in buffers]
-        contents = _CONTENTS.pack(number, len(batch), len(stamp), len(sizes))
-        contents += struct.pack(f"<{len(stamp) + len(sizes)}q", *stamp, *sizes)
-        payload: list[Buffer] = [contents]
-        length = len(contents)
-        for buffer in buffers:
+        words = len(stamp) + len(sizes)
+        contents = _CONTENTS.pack(number, len(batch.times), len(stamp), len(sizes))
+        payload: list[Buffer] = [contents, struct.pack(f"<{words}q", *stamp, *sizes)]
+        length = _CONTENTS.size + 8 * words
+        for buffer, size in zip(buffers, sizes, strict=True):
             if buffer is not None:
                 payload.append(buffer)
-                padding = _PADDING[len(buffer) % 8]
-                if padding:
+                length += size
+                if size % 8:
+                    padding = _PADDING[size % 8]
                     payload.append(padding)
-                length += len(buffer) + len(padding)
-        return [*frames, HEADER.pack(Kind.MESSAGE, location, length), *payload]
+                    length += len(padding)
+        return [*frames, HEADER.pack(MESSAGE, location, length), *payload]
+
+    def _number(self, batch: Batch, frames: list[Buffer]) -> int:
+        """The number of a batch's layout; one that is new goes out first."""
+        columns = batch.columns
+        # What tells layouts apart, as cheaply as it can be read off a batch.
+        kinds = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
+        shape = (batch.time_name, batch.times.shape[1:], *columns, *kinds)
+        number = self._known.get(shape)
+        if number is None:
+            layout = _layout(batch)
+            number = self._known[shape] = len(self._known)
+            text = _write_layout(layout)
+            frames += [HEADER.pack(Kind.LAYOUT, number, len(text)), text]
+        return number
 
     def progress(self, batch: ProgressBatch) -> list[Buffer]:
         """The buffers of a progress batch's frame."""
@@ -107,7 +123,7 @@ class Encoder:
             else:
                 raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
         payload = struct.pack(f"<{len(words)}q", *words)
-        return [HEADER.pack(Kind.PROGRESS, 0, len(payload)), payload]
+        return [HEADER.pack(PROGRESS, 0, len(payload)) + payload]
 
 
 class Decoder:
@@ -118,18 +134,24 @@ class Decoder:
 
     def layout(self, number: int, payload: Buffer) -> None:
         """Take note of a layout."""
-        with _understanding("a layout"):
+        try:
             self._layouts[number] = _read_layout(bytes(payload))
+        except _GARBLED as error:
+            raise _garbled("a layout", error) from error
 
     def message(self, payload: Buffer) -> tuple[Time, Batch]:
         """A message's lower bound and its batch, which uses the payload in place."""
-        with _understanding("a message"):
+        try:
             return self._message(memoryview(payload))
+        except _GARBLED as error:
+            raise _garbled("a message", error) from error
 
     def progress(self, payload: Buffer) -> ProgressBatch:
         """A progress batch."""
-        with _understanding("a progress batch"):
+        try:
             return self._progress(payload)
+        except _GARBLED as error:
+            raise _garbled("a progress batch", error) from error
 
     def _message(self, view: memoryview) -> tuple[Time, Batch]:
         number, rows, coordinates, count = _CONTENTS.unpack_from(view)
@@ -158,8 +180,9 @@ class Decoder:
         columns: dict[str, Column] = {}
         for name, dtype, kind in layout.columns:
             columns[name] = _read_column(dtype, kind, rows, taken)
-        if any(len(column) != rows for column in (times, *columns.values())):
-            raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
+        for column in (times, *columns.values()):
+            if len(column) != rows:
+                raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
         time = Product.of(stamp) if layout.time_width else stamp[0]
         return time, Batch.trusted(columns, times, layout.time_name, time)
 
@@ -179,15 +202,9 @@ class Decoder:
         return ProgressBatch(words[0], words[1], tuple(changes))
 
 
-@contextmanager
-def _understanding(what: str) -> Iterator[None]:
+def _garbled(what: str, error: Exception) -> ProtocolError:
     """Say what could not be read, whatever it was that stumbled over it."""
-    try:
-        yield
-    except ProtocolError:
-        raise
-    except _GARBLED as error:
-        raise ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+    return ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}")
 
 
 def _layout(batch: Batch) -> Layout:
@@ -227,7 +244,11 @@ def _read_layout(text: bytes) -> Layout:
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    return np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+    if array.dtype.kind in "mM":
+        # Python's buffers do not know dates.
+        array = array.view(np.int64)
+    data = array.data if array.flags.c_contiguous else np.ascontiguousarray(array).data
+    return data.cast("B") if array.size else memoryview(b"")
 
 
 def _is_flat(kind: pa.DataType) -> bool:
@@ -261,7 +282,7 @@ def _column_buffers(column: Column) -> list[memoryview | None]:
 
 def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) -> Column:
     if dtype:
-        array: np.ndarray[Any, Any] = np.frombuffer(_needed(next(taken)), dtype=np.dtype(dtype))
+        array: np.ndarray[Any, Any] = np.frombuffer(_needed(next(taken)), dtype=dtype)
         return array
     assert kind is not None
     if not _is_flat(kind):

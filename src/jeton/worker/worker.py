@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from random import Random
 from threading import Lock, get_ident
@@ -74,6 +74,8 @@ class Worker:
         self.consumed = self._outbox.add
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
+        self._ends: list[Callable[[], None]] = []
+        self._common: dict[Hashable, Any] = {}
         self._timers: list[tuple[float, int, int]] = []
         self._timer_count = 0
         self._lock = Lock()
@@ -155,7 +157,9 @@ class Worker:
             post=self.post,
             publish=lambda handle: self.handles.__setitem__(plan.index, handle),
             restored=lambda name: self._restored(plan.name, name),
+            at_end=self._ends.append,
             kept=operator.kept,
+            common=self._common,
         )
         try:
             operator.step = plan.build(tokens, info)
@@ -213,6 +217,10 @@ class Worker:
             self.threads_expected += change
         self._wake()
 
+    def now(self) -> float:
+        """What the clock says, in seconds."""
+        return self._clock()
+
     def activate_after(self, operator: int, seconds: float) -> None:
         """Invoke an operator once the clock has moved on."""
         self._timer_count += 1
@@ -250,6 +258,12 @@ class Worker:
             for operator in self.operators
             if operator.kept
         }
+
+    def close(self) -> None:
+        """The run is over, however it ended: tokens that are still held mean nothing any more."""
+        self.closed = True
+        while self._ends:
+            self._ends.pop()()
 
     @property
     def has_work(self) -> bool:

@@ -36,6 +36,13 @@ class Held:
         """The held token with which to speak at ``time``."""
         return self._tokens.token_for(time)
 
+    def settle_at(self, least: int | None) -> None:
+        """The same where times are integers, and the least of them is known."""
+        if least is None:
+            self._tokens.drop()
+        elif (least,) != self._tokens.times:
+            self._tokens.downgrade((least,))
+
     def settle(self, pending: Iterable[Time]) -> None:
         """Hold no more than is needed for what is still pending."""
         least = tuple(Antichain(pending))

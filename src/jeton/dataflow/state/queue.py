@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +16,19 @@ from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
+from jeton.dataflow.columns import plain
 from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.run_kernels import span
 from jeton.dataflow.state.runs import merge_from
 from jeton.dataflow.state.snapshot import BIN, bins_of
+
+
+class _Run(NamedTuple):
+    """Records that wait together; if times are totally ordered, in order of time."""
+
+    first: int
+    last: int
+    batch: Batch
 
 
 class RecordQueue:
@@ -57,23 +69,25 @@ class RecordQueue:
         self._shrink = shrink or (lambda batch: batch)
         self._key = tuple(key)
         self._held = Held(output)
-        self._runs: list[Batch] = []
+        self._runs: list[_Run] = []
 
     def push(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
         """Let a batch wait, holding the rights to answer it."""
         if len(batch) == 0:
             return
         if self._kind.total:
-            batch = _sorted(batch)
-            self._held.hold(right, int(batch.times[0]))
+            run = _sorted(batch)
+            self._held.hold(right, run.first)
         else:
+            run = _Run(0, 0, batch)
             for time, _ in time_columns.groups(batch.times):
                 self._held.hold(right, time)
-        self._runs.append(batch)
-        start = merge_from([len(run) for run in self._runs])
+        self._runs.append(run)
+        start = merge_from([len(run.batch) for run in self._runs])
         if start is not None:
             # What is not needed any more goes now and then, keeping the order of the rest.
-            self._runs[start:] = [self._shrink(self._join(self._runs[start:]))]
+            joined = self._shrink(self._join(self._runs[start:]))
+            self._runs[start:] = [self._known_sorted(joined)] if len(joined) else []
 
     def pop(self, frontier: Antichain, *, inclusive: bool = False) -> Iterator[tuple[Time, Batch]]:
         """Take out what is complete: batches in order of time, each with its least time.
@@ -81,21 +95,40 @@ class RecordQueue:
         With integer times that is a single batch. With ``inclusive``, records at the frontier
         itself count as complete.
         """
+        if not self._runs:
+            return
+        if not self._kind.total:
+            yield from self._pop_partial(frontier, inclusive)
+            return
+        limit = frontier.only
         done, left = [], []
         for run in self._runs:
-            passed, waiting = self._split(run, frontier, inclusive)
-            if len(passed):
-                done.append(passed)
-            if len(waiting):
-                left.append(waiting)
+            first, last, batch = run
+            if limit is None or last < limit or (inclusive and last == limit):
+                done.append(run)
+            elif first > limit or (first == limit and not inclusive):
+                left.append(run)
+            else:
+                times = batch.times
+                cut = int(times.searchsorted(limit, "right" if inclusive else "left"))
+                done.append(_Run(first, int(times[cut - 1]), batch.slice(0, cut)))
+                left.append(_Run(int(times[cut]), last, batch.slice(cut, len(batch))))
         self._runs = left
-        if not done:
-            return
-        together = self._join(done)
-        if self._kind.total:
+        if done:
+            together = self._join(done)
             yield int(together.times[0]), together
-        else:
-            yield from together.by_time()
+
+    def _pop_partial(self, frontier: Antichain, inclusive: bool) -> Iterator[tuple[Time, Batch]]:
+        done, left = [], []
+        for run in self._runs:
+            passed = time_columns.passed(run.batch.times, frontier, inclusive=inclusive)
+            if passed.any():
+                done.append(_Run(0, 0, run.batch.filter(passed)))
+            if not passed.all():
+                left.append(_Run(0, 0, run.batch.filter(~passed)))
+        self._runs = left
+        if done:
+            yield from self._join(done).by_time()
 
     def right_for(self, time: Time) -> TimestampToken:
         """The held token with which to answer records at ``time``."""
@@ -104,14 +137,14 @@ class RecordQueue:
     def settle(self) -> None:
         """Hold no more than what is needed for the records that still wait."""
         if self._kind.total:
-            self._held.settle([min(int(run.times[0]) for run in self._runs)] if self._runs else [])
+            self._held.settle_at(min([run.first for run in self._runs]) if self._runs else None)
         else:
-            times = (time for run in self._runs for time, _ in time_columns.groups(run.times))
+            times = (time for run in self._runs for time, _ in time_columns.groups(run.batch.times))
             self._held.settle(times)
 
     def __len__(self) -> int:
         """How many records wait."""
-        return sum(map(len, self._runs))
+        return sum(len(run.batch) for run in self._runs)
 
     def snapshot(self) -> pa.Table:
         """The waiting records, with the bins of their keys."""
@@ -135,23 +168,25 @@ class RecordQueue:
             batch = Batch.trusted(columns, stamps, times[len("time.") :])
             self.push(tokens[self._held.output], batch)
 
-    def _split(self, run: Batch, frontier: Antichain, inclusive: bool) -> tuple[Batch, Batch]:
-        if self._kind.total:
-            limit = frontier.only
-            if limit is None:
-                return run, run.slice(0, 0)
-            cut = int(np.searchsorted(run.times, limit, side="right" if inclusive else "left"))
-            return run.slice(0, cut), run.slice(cut, len(run))
-        done = time_columns.passed(run.times, frontier, inclusive=inclusive)
-        return run.filter(done), run.filter(~done)
+    def _join(self, runs: list[_Run]) -> Batch:
+        """The records of some runs in one batch, in order of time as far as that has one."""
+        if len(runs) == 1:
+            return runs[0].batch
+        name = runs[0].batch.time_name
+        whole = concat([run.batch.named(name) for run in runs])
+        if not self._kind.total or all(a.last <= b.first for a, b in pairwise(runs)):
+            return whole
+        return whole.take(np.argsort(whole.times, kind="stable"))
 
-    def _join(self, runs: list[Batch]) -> Batch:
-        whole = concat([run.named(runs[0].time_name) for run in runs])
-        return _sorted(whole) if self._kind.total else whole
+    def _known_sorted(self, batch: Batch) -> _Run:
+        total = self._kind.total
+        return (
+            _Run(int(batch.times[0]), int(batch.times[-1]), batch) if total else _Run(0, 0, batch)
+        )
 
 
-def _sorted(batch: Batch) -> Batch:
-    times = batch.times
-    if (times[1:] >= times[:-1]).all():
-        return batch
-    return batch.take(np.argsort(times, kind="stable"))
+def _sorted(batch: Batch) -> _Run:
+    in_order, first, last = span(plain(batch.times))
+    if not in_order:
+        batch = batch.take(np.argsort(batch.times, kind="stable"))
+    return _Run(first, last, batch)

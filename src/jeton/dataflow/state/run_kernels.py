@@ -157,3 +157,21 @@ def merging(ids: Integers, at: Integers, other_ids: Integers, other_at: Integers
             order[k] = len(ids) + j
             j += 1
     return order
+
+
+@nb.njit(cache=True)
+def span(times: Integers) -> tuple[bool, int, int]:
+    """Whether times are in order, and the least and the greatest of them.
+
+    >>> span(np.array([3, 5, 5])), span(np.array([5, 3, 4]))
+    ((True, 3, 5), (False, 3, 5))
+    """
+    first = last = times[0]
+    in_order = True
+    for time in times:
+        if time < last:
+            in_order = False
+            first = min(first, time)
+        else:
+            last = time
+    return in_order, first, last
