@@ -33,6 +33,7 @@ from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.flow import Flow
 from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
 from jeton.dataflow.keyed import KeyedStream
+from jeton.dataflow.keys import hash_columns
 from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
@@ -105,5 +106,6 @@ __all__ = [
     "agg",
     "bins_of",
     "concat",
+    "hash_columns",
     "kernel",
 ]

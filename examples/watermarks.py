@@ -1,0 +1,47 @@
+"""Flink's watermarks: sensors that are read out of order, one of which falls silent.
+
+Marks trail the readings by the disorder that is allowed for, on each worker, and travel among the
+data. A window is told when the least mark of all workers has reached its end. A worker that has had
+nothing for a while is idle, and no longer waited for; what it sends when it wakes up may be late,
+and then comes out of the late output, at its own time.
+"""
+
+import jeton as jt
+from jeton.idioms.watermark_sources import marks_from_times
+from jeton.idioms.watermarks import unmarked
+from jeton.idioms.window_mean import marked_window_mean
+
+
+def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
+    """A flow from readings to their averages over windows of 10, and those that were too late."""
+    flow = jt.Flow("averages")
+    readings = flow.input("readings", time="ts")
+    marked = marks_from_times(readings, disorder, idle_after=idle_after)
+    means = marked_window_mean(marked, 10, key="room", value="degrees", pact=jt.Exchange("room"))
+    flow.output("means", unmarked(means))
+    if means.late is not None:
+        flow.output("late", means.late)
+    return flow
+
+
+READINGS = {
+    "ts": [1, 4, 2, 8, 13, 11, 26],
+    "room": ["hall", "attic", "hall", "hall", "attic", "hall", "hall"],
+    "degrees": [20.0, 24.0, 22.0, 21.0, 25.0, 19.0, 18.0],
+}
+
+
+if __name__ == "__main__":
+    with averages(idle_after=60.0).open(workers=2) as run:
+        run.run_to_rest()  # a minute passes, simulated: both workers are idle
+        run.input("readings", 0).send(READINGS)
+        while run.step():
+            pass
+        told = run.results()["means"].num_rows
+        print(f"with worker 1 idle, {told} averages are told")
+        run.input("readings", 1).send({"ts": [9, 31], "room": ["attic"] * 2, "degrees": [30.0] * 2})
+        result = run.finish()
+    for row in result["means"].to_pylist():
+        print(f"until {row['ts']}, {row['room']}: {row['mean']}")
+    for row in result["late"].to_pylist():
+        print(f"too late: {row['room']} at {row['ts']}")

@@ -1,0 +1,1 @@
+"""Idioms: other systems' coordination, written with tokens in user code only."""

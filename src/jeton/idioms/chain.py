@@ -1,0 +1,96 @@
+"""A chain of operators that do nothing, by whichever mechanism: the paper's second benchmark.
+
+What it costs to get a time through a part of the dataflow that has nothing to say about it. Each
+link is an operator in user code. With tokens and notifications it is not even invoked; watermarks
+have to be handed on by every one of them, and over exchanges to all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jeton as jt
+from jeton.idioms.mechanisms import Mechanism, check_mechanism
+from jeton.idioms.notifications import Notificator, distinct_times
+from jeton.idioms.watermark_sources import marks_from_frontier
+from jeton.idioms.watermarks import (
+    Forward,
+    MarkedStream,
+    unmarked,
+    watermark_operator,
+)
+
+Step = Callable[[jt.Input, jt.Output], None]
+
+
+def chain(
+    stream: jt.Stream, length: int, *, mechanism: Mechanism = "tokens", key: str | None = None
+) -> jt.Stream:
+    """The same records, after ``length`` operators that hand them on.
+
+    With a ``key``, records are exchanged by it at every link, whatever the mechanism. Without
+    one they stay where they are; only ``"watermarks-x"``, which is about exchanges, deals them
+    out by their times.
+
+    >>> flow = jt.Flow("chain")
+    >>> flow.output("out", chain(flow.input("in"), 3, mechanism="watermarks-x"))
+    >>> flow.run({"in": {"time": [1, 2], "n": [10, 20]}}, workers=2)["out"]["n"].to_pylist()
+    [10, 20]
+    """
+    check_mechanism(mechanism)
+    pact = None if key is None else jt.Exchange(key)
+    if mechanism in ("watermarks-x", "watermarks-p"):
+        if mechanism == "watermarks-x":
+            pact = pact or jt.Exchange(stream.time_name)
+        marked = marked_chain(marks_from_frontier(stream), length, pact=pact)
+        return unmarked(marked, schema=stream.schema)
+    for _ in range(length):
+        if mechanism == "tokens":
+            stream = stream.unary(_hand_on, pact=pact, name="link", schema=stream.schema)
+        else:
+            stream = stream.unary_frontier(
+                _hand_on_and_ask, pact=pact, name="link", schema=stream.schema
+            )
+    return stream
+
+
+def marked_chain(marked: MarkedStream, length: int, *, pact: jt.Pact | None = None) -> MarkedStream:
+    """The same for a stream that has marks already.
+
+    >>> flow = jt.Flow("chain")
+    >>> flow.output("out", unmarked(marked_chain(marks_from_frontier(flow.input("in")), 3)))
+    >>> flow.run({"in": {"time": [1], "n": [10]}})["out"]["n"].to_pylist()
+    [10]
+    """
+    for _ in range(length):
+        marked = watermark_operator(
+            [marked], lambda info: Forward(), pacts=[pact], late="pass", name="link"
+        )
+    return marked
+
+
+def _hand_on(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
+    """Holds nothing, and is invoked by data only."""
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            output.session(ref).give(batch)
+
+    return step
+
+
+def _hand_on_and_ask(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
+    """Asks for a notification at each time at which there was data, and has nothing to say then."""
+    token.drop()
+    notificator = Notificator(info, mode="strict")
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            output.session(ref).give(batch)
+            for time in distinct_times(batch):
+                notificator.notify_at(ref, time)
+        for _ in notificator.ready(input.frontier):
+            pass
+
+    return step

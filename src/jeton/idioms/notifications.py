@@ -1,0 +1,196 @@
+"""Notifications, as in Naiad: ask to be told when a time is complete, and answer it then.
+
+Naiad's operators never see a frontier. They ask for a notification at a time, and the system calls
+them back, one time for each call, when no more messages can come for it. With tokens this is a
+small data structure in the operator's own hands: a notification is a token that is kept until the
+frontier has passed its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+import jeton as jt
+
+Mode: TypeAlias = Literal["strict", "relaxed"]
+"""One time for each invocation, as Naiad does it; or all that are complete."""
+
+
+class Notificator:
+    """Notifications that were asked for and not delivered yet, each with its token.
+
+    Call `ready` in every step, after what the step asks for, with the frontiers of all inputs
+    that a notification waits for. Times come in an order that extends theirs. A time that is
+    asked for twice is delivered once: Naiad counts requests, but its operators, too, are called
+    once for a time.
+
+    >>> def sizes(token, info):  # how many records there are of each time
+    ...     token.drop()
+    ...     sizes, notificator = {}, Notificator(info, mode="relaxed")
+    ...
+    ...     def step(input, output):
+    ...         for ref, batch in input.by_time():
+    ...             notificator.notify_at(ref)
+    ...             sizes[ref.time] = sizes.get(ref.time, 0) + len(batch)
+    ...         for token in notificator.ready(input.frontier):
+    ...             output.session(token).give(size=sizes.pop(token.time))
+    ...
+    ...     return step
+    >>> flow = jt.Flow("sizes")
+    >>> flow.output("sizes", flow.input("n").unary_frontier(sizes))
+    >>> flow.run({"n": {"time": [7, 3, 7], "n": [1, 2, 3]}})["sizes"].to_pylist()
+    [{'time': 3, 'size': 1}, {'time': 7, 'size': 2}]
+    """
+
+    __slots__ = ("_activator", "_due", "_due_times", "_frontiers", "_in_hand", "_strict", "_ties",
+                 "_waiting")  # fmt: skip
+
+    def __init__(self, info: jt.OperatorInfo, *, mode: Mode = "strict") -> None:
+        if mode not in ("strict", "relaxed"):
+            raise jt.GraphError(f"a notificator is 'strict' or 'relaxed', not {mode!r}")
+        self._strict = mode == "strict"
+        self._activator = info.activator
+        self._waiting: jt.TimeMap[jt.TimestampToken] = jt.TimeMap()
+        # Complete but not delivered, least first, in an order that extends that of times.
+        self._due: list[tuple[Any, int, jt.TimestampToken]] = []
+        self._due_times: set[Any] = set()
+        self._ties = count()
+        self._frontiers: tuple[jt.Antichain, ...] | None = None
+        self._in_hand: jt.TimestampToken | None = None
+
+    def notify_at(self, right: jt.TokenRef | jt.TimestampToken, time: Any = None) -> None:
+        """Ask for a notification at the right's time, or at a later ``time``.
+
+        A token is taken over, also the one that is just being delivered. A reference is retained
+        only if nobody has asked for that time yet. The frontier may have passed the time: then
+        the notification is due at once, in its turn.
+        """
+        at = right.time if time is None else time
+        known = at in self._waiting or at in self._due_times
+        if isinstance(right, jt.TokenRef):
+            if known:
+                return
+            token = right.retain(at)
+        else:
+            token = right
+            if token is self._in_hand:
+                self._in_hand = None
+            if known:
+                token.drop()
+                return
+            token.downgrade(at)
+        if self._frontiers is not None and all(f.passed(at) for f in self._frontiers):
+            self._put_due(token)
+            self._activator.activate()
+        else:
+            self._waiting[at] = token
+
+    def ready(self, *frontiers: jt.Antichain) -> Iterator[jt.TimestampToken]:
+        """Deliver what all of these frontiers have passed: a token for each time, in order.
+
+        The token is dropped after its step of the loop; clone it to keep it. In strict mode one
+        time is delivered, and the operator is invoked again for the next.
+        """
+        self._frontiers = frontiers
+        if len(self._waiting):
+            for _, token in self._waiting.pop_before(*frontiers):
+                self._put_due(token)
+        while self._due:
+            _, _, token = heappop(self._due)
+            self._due_times.discard(token.time)
+            self._in_hand = token
+            if self._strict and self._due:
+                self._activator.activate()
+            try:
+                yield token
+            finally:
+                if self._in_hand is token and not token.dropped:
+                    token.drop()
+                self._in_hand = None
+            if self._strict:
+                return
+
+    def _put_due(self, token: jt.TimestampToken) -> None:
+        time = token.time
+        rank = time if type(time) is int else time.sort_key()
+        heappush(self._due, (rank, next(self._ties), token))
+        self._due_times.add(time)
+
+    def __len__(self) -> int:
+        """How many notifications are still to be delivered."""
+        return len(self._waiting) + len(self._due)
+
+
+class Vertex(Protocol):
+    """An operator as Naiad sees it: called with messages, and with times that are complete."""
+
+    def on_receive(self, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        """Records have come: answer them with ``ref``, or ask for a notification."""
+        ...
+
+    def on_notify(self, token: jt.TimestampToken, output: jt.Output) -> None:
+        """The token's time is complete: nothing more comes at it."""
+        ...
+
+
+def unary_notify(
+    stream: jt.Stream,
+    build: Callable[[Notificator, jt.OperatorInfo], Vertex],
+    *,
+    pact: jt.Pact | None = None,
+    mode: Mode = "strict",
+    name: str = "unary_notify",
+) -> jt.Stream:
+    """An operator with Naiad's two callbacks, built once for each worker.
+
+    >>> class Sum:  # of each time
+    ...     def __init__(self, notificator, info):
+    ...         self.notificator, self.sums = notificator, {}
+    ...
+    ...     def on_receive(self, ref, batch, output):
+    ...         for time, part in batch.by_time():
+    ...             self.notificator.notify_at(ref, time)
+    ...             self.sums[time] = self.sums.get(time, 0) + int(part["n"].sum())
+    ...
+    ...     def on_notify(self, token, output):
+    ...         output.session(token).give(sum=self.sums.pop(token.time))
+    >>> flow = jt.Flow("sums")
+    >>> flow.output("sums", unary_notify(flow.input("n"), Sum, pact=jt.Together()))
+    >>> flow.run({"n": {"time": [7, 3, 7], "n": [1, 2, 3]}}, workers=2)["sums"].to_pylist()
+    [{'time': 3, 'sum': 2}, {'time': 7, 'sum': 4}]
+    """
+
+    def start(
+        token: jt.TimestampToken, info: jt.OperatorInfo
+    ) -> Callable[[jt.Input, jt.Output], None]:
+        token.drop()
+        notificator = Notificator(info, mode=mode)
+        vertex = build(notificator, info)
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                vertex.on_receive(ref, batch, output)
+            for token in notificator.ready(input.frontier):
+                vertex.on_notify(token, output)
+
+        return step
+
+    return stream.unary_frontier(start, pact=pact, name=name)
+
+
+def distinct_times(batch: jt.Batch) -> list[Any]:
+    """The times that occur in a batch, each once.
+
+    >>> distinct_times(jt.Batch({"n": [1, 2, 3]}, times=[7, 3, 7]))
+    [3, 7]
+    """
+    times = batch.times
+    if times.ndim > 1 or times.dtype == object:
+        return [time for time, _ in batch.by_time()]
+    found: list[Any] = np.unique(times).tolist()
+    return found

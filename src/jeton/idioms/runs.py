@@ -1,0 +1,296 @@
+"""Runs: immutable records sorted by key and time, and what they mean to those who look them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import jeton as jt
+from jeton.idioms.intervals import diffs_of, time_keys
+from jeton.idioms.sorting import Integers, grouping, merge_order, sort_order
+
+Times: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records sorted by key, then by time. Keys are known by 128 bits of two hashes.
+
+    Beside the records there are arrays: ``words`` and ``checks`` stand for keys, ``diffs`` say how
+    often a record is added, ``row_words`` and ``row_checks`` stand for its values. Where there are
+    those, equal records come together: the order is by key, values, time.
+    """
+
+    batch: jt.Batch
+    arrays: dict[str, Integers]
+    fresh: int = 0
+    """How many records were too late for their history to be forgotten when this was made."""
+    latest: Any = None
+    """A time that no record is later than."""
+
+    @property
+    def words(self) -> Integers:
+        """The first hashes of the keys, in ascending order."""
+        return self.arrays["words"]
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def slice(self, start: int, stop: int) -> Run:
+        """The records from ``start`` up to ``stop``, uncopied."""
+        arrays = {name: array[start:stop] for name, array in self.arrays.items()}
+        return Run(self.batch.slice(start, stop), arrays)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Run:
+        """Some of the records, in that order."""
+        arrays = {name: array[rows] for name, array in self.arrays.items()}
+        return Run(self.batch.take(rows), arrays)
+
+    def settled(self, since: jt.Antichain) -> Run:
+        """The same, with a note of what readers who have got to ``since`` make of it."""
+        times = self.batch.times
+        seen = np.zeros(len(self), dtype=bool)
+        for least in since:
+            seen |= not_later(times, np.array(least))
+        latest = times.max(axis=0) if len(self) else None
+        return Run(self.batch, self.arrays, int(np.count_nonzero(~seen)), latest)
+
+    def is_stale(self, since: jt.Antichain) -> bool:
+        """Whether much of its history could be forgotten that could not be before."""
+        return 2 * self.fresh > len(self) and any(
+            (self.latest <= np.array(least)).all() for least in since
+        )
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the records of a key are in the order of their times."""
+        return self.batch.times.ndim == 1 and "row_words" not in self.arrays
+
+    def find(self, keys: Keys, at: Times) -> tuple[Integers, Integers]:
+        """For each key, from where to where its records are; if `in_order`, those until ``at``."""
+        times, in_order = self.batch.times, self.in_order
+        nothing = np.empty(0, dtype=np.int64)
+        first, stop = _find(
+            self.words,
+            self.arrays["checks"],
+            _plain(times) if in_order else nothing,
+            keys.words,
+            keys.checks,
+            _plain(at) if in_order else nothing,
+            in_order,
+        )
+        return first, stop
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys, each by 128 bits of two hashes: for all that is practical no two share them."""
+
+    words: Integers
+    checks: Integers
+
+    @classmethod
+    def of(cls, columns: Sequence[Any]) -> Keys:
+        """The keys in some columns, one for each record."""
+        hashes = jt.hash_columns(columns), jt.hash_columns(columns, seed=1)
+        return cls(*(one.view(np.int64) for one in hashes))
+
+
+class Content:
+    """What the records of an arrangement mean: all of them, those not removed, or the latest."""
+
+    def __init__(self, key: Sequence[str], diff: str | None, upsert: bool) -> None:
+        self.key = tuple(key)
+        self.diff = diff
+        self.upsert = upsert
+        self.counts = diff is not None and not upsert
+        """Whether a record is there as often as it has been added more than removed."""
+        self.forgets = self.counts or upsert
+        """Whether history can make no difference any more at some time."""
+
+    def run(self, batch: jt.Batch) -> Run:
+        """A sealed batch as a run."""
+        diffs = None if self.diff is None else diffs_of(batch, self.diff)
+        if diffs is None and self.forgets:
+            diffs = np.ones(len(batch), dtype=np.int64)
+        batch = batch.select(*(name for name in batch.names if name != self.diff))
+        keys = Keys.of([batch[name] for name in self.key])
+        arrays = {"words": keys.words, "checks": keys.checks}
+        if diffs is not None:
+            arrays["diffs"] = diffs
+        if self.counts:
+            values = [batch[name] for name in batch.names if name not in self.key]
+            zero = np.zeros(len(batch), dtype=np.int64)
+            rows = Keys.of(values) if values else Keys(zero, zero)
+            arrays |= {"row_words": rows.words, "row_checks": rows.checks}
+        run = Run(batch, arrays)
+        if self.upsert:
+            run = self._without_equals(run)
+        return self.compacted(run, None, None, oldest=False)
+
+    def compacted(
+        self, run: Run, split: int | None, since: jt.Antichain | None, oldest: bool
+    ) -> Run:
+        """In order, and without what nobody can see who looks from ``since`` on.
+
+        Records before ``split`` are in order already, and so are those from there on. ``oldest``
+        tells that no earlier record of these keys is anywhere else.
+        """
+        if self.counts and since is not None:
+            run = Run(run.batch.at(advanced(run.batch.times, since)), run.arrays)
+        arrays, times = run.arrays, run.batch.times
+        keys = [arrays["words"], arrays["checks"]]
+        if self.counts:
+            keys += [arrays["row_words"], arrays["row_checks"]]
+        keys += time_keys(times)
+        # Products that have been moved on may have changed their places.
+        merges = split is not None and times.ndim == 1
+        order = merge_order(keys, split or 0) if merges else sort_order(keys)
+        if not self.counts:
+            run = run.take(order)
+            return self._latest(run, since, oldest) if self.upsert and since is not None else run
+        _, starts = grouping(keys, order)
+        if not len(starts):
+            return run
+        sums = np.add.reduceat(arrays["diffs"][order], starts)
+        kept = sums != 0
+        run = run.take(order[starts[kept]])
+        return Run(run.batch, run.arrays | {"diffs": sums[kept]})
+
+    def with_diffs(self, run: Run) -> jt.Batch:
+        """The records of a run as they came, with their ``diff``."""
+        if self.diff is None:
+            return run.batch
+        return run.batch.with_columns({self.diff: run.arrays["diffs"]})
+
+    def _latest(self, run: Run, since: jt.Antichain, oldest: bool) -> Run:
+        """Without records that later ones had replaced before any reader looks."""
+        [limit] = since
+        words, checks = run.words, run.arrays["checks"]
+        old = run.batch.times <= limit
+        gone = np.zeros(len(run), dtype=bool)
+        gone[:-1] = (words[1:] == words[:-1]) & (checks[1:] == checks[:-1]) & old[1:]
+        if oldest:
+            # What is removed already need not be said, if nothing is there to be removed.
+            gone |= old & (run.arrays["diffs"] <= 0)
+        return run.take(np.flatnonzero(~gone)) if gone.any() else run
+
+    def _without_equals(self, run: Run) -> Run:
+        """Of records with equal key and time the greatest, column by column; removals are least."""
+        keys = [run.words, run.arrays["checks"], run.batch.times]
+        order, starts = grouping(keys)
+        if len(starts) == len(run):
+            return run
+        group = np.empty(len(run), dtype=np.int64)
+        group[order] = np.repeat(np.arange(len(starts)), np.diff([*starts, len(run)]))
+        columns = {"group": group, "added": run.arrays["diffs"] > 0}
+        for at, column in enumerate(run.batch.columns.values()):
+            if isinstance(column, np.ndarray) or not pa.types.is_nested(column.type):
+                columns[f"value {at}"] = column
+        # From the greatest down, since nulls then come last.
+        order = pc.sort_indices(
+            pa.table(columns), sort_keys=[(name, "descending") for name in columns]
+        ).to_numpy()
+        first = np.flatnonzero(np.diff(group[order], prepend=-1))
+        return run.take(order[first].astype(np.intp, copy=False))
+
+    def snapshot(self, run: Run) -> pa.Table:
+        """The records of a run as a table with the bins of their keys."""
+        times = run.batch.times
+        if times.ndim != 1:
+            raise jt.SnapshotError("an arrangement inside a loop cannot be kept: empty it before")
+        bins = jt.bins_of([run.batch[name] for name in self.key])
+        values = {f"value.{name}": column for name, column in self.with_diffs(run).columns.items()}
+        name = f"time.{run.batch.time_name}"
+        return pa.table({"bin": pa.array(bins), name: pa.array(times), **values})
+
+    def restored(self, state: pa.Table) -> Run:
+        """The run that such a table was made of."""
+        _, time, *values = state.column_names
+        columns = {name[len("value.") :]: state.column(name) for name in values}
+        stamps = state.column(time).to_numpy()
+        return self.run(jt.Batch(columns, stamps, time_name=time[len("time.") :]))
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Runs one behind the other: sorted only if no key of a later one comes before."""
+    first = runs[0]
+    arrays = {name: np.concatenate([run.arrays[name] for run in runs]) for name in first.arrays}
+    return Run(jt.concat([run.batch for run in runs]), arrays)
+
+
+def advanced(times: Times, since: jt.Antichain) -> Times:
+    """Times moved on as far as nobody can tell who looks from ``since`` on.
+
+    >>> advanced(np.array([3, 12]), jt.Antichain([10]))
+    array([10, 12])
+    """
+    moved = [np.maximum(times, np.array(least)) for least in since]
+    least: Times = np.minimum.reduce(moved)
+    return least
+
+
+def not_later(times: Times, at: Times) -> npt.NDArray[np.bool_]:
+    """Which of some times are ``<=`` others.
+
+    >>> not_later(np.array([[1, 5], [1, 5]]), np.array([[2, 5], [2, 4]]))
+    array([ True, False])
+    """
+    below: npt.NDArray[np.bool_] = times <= at
+    return np.all(below, axis=1) if below.ndim == 2 else below
+
+
+def expand(first: Integers, stop: Integers) -> tuple[Integers, Integers]:
+    """All pairs of those who ask with the records in their ranges.
+
+    >>> [part.tolist() for part in expand(np.array([5, 0]), np.array([7, 1]))]
+    [[0, 0, 1], [5, 6, 0]]
+    """
+    counts = stop - first
+    asking = np.repeat(np.arange(len(counts)), counts)
+    before = np.cumsum(counts) - counts
+    return asking, np.arange(len(asking)) + np.repeat(first - before, counts)
+
+
+@nb.njit(cache=True)
+def _find(  # type: ignore[no-untyped-def]
+    words, checks, times, ask_words, ask_checks, ask_times, in_order
+) -> Any:
+    """The range of each key's records, and if they are in order, of those that are not later."""
+    first = np.empty(len(ask_words), np.int64)
+    stop = np.empty(len(ask_words), np.int64)
+    for i in range(len(ask_words)):
+        word, check = ask_words[i], ask_checks[i]
+        low, high = 0, len(words)
+        while low < high:
+            middle = (low + high) // 2
+            if words[middle] < word or (words[middle] == word and checks[middle] < check):
+                low = middle + 1
+            else:
+                high = middle
+        first[i] = low
+        high = len(words)
+        while low < high:
+            middle = (low + high) // 2
+            if (
+                words[middle] == word
+                and checks[middle] == check
+                and (not in_order or times[middle] <= ask_times[i])
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        stop[i] = low
+    return first, stop
+
+
+def _plain(array: Times) -> Times:
+    """The array as compiled loops want it: contiguous and writable, or each has two versions."""
+    return np.require(array, requirements=["C", "W"])

@@ -1,0 +1,207 @@
+"""Watermarks, as in Flink: promises about time that travel in-band, in the data's own channels.
+
+An operator holds *one* token, for its output watermark, and moves it on as marks arrive. It knows
+of nothing else: frontiers are consulted where marks are first made, and nowhere behind. Over a
+pipeline a mark goes to the next operator on the same worker; over an exchange it goes to all
+workers, each of which takes the minimum over senders.
+
+A data message still carries its own right to speak, so that a record which is late (before its
+operator's watermark) is sent aside at its own time, or passed on, but not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+import pyarrow as pa
+
+import jeton as jt
+from jeton.idioms.watermark_ports import CLOSED, IDLE, MARK, MarkReader, MarkWriter, WithMarks
+
+Times = npt.NDArray[Any]
+_Step = Callable[[jt.Input, jt.Output], None]
+
+
+@dataclass(frozen=True)
+class MarkedStream:
+    """A stream with marks among its data: for operators of this module, not for others."""
+
+    stream: jt.Stream
+    late: jt.Stream | None = None
+    """Records that came before the operator's watermark, at their own times."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stream.kind, jt.IntegerTimes):
+            raise jt.GraphError("watermarks are integers: they cannot be used inside a loop")
+
+
+class Logic(Protocol):
+    """What an operator does with data, and at its watermark."""
+
+    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        """Data has come on an input: answer it with ``ref``, or put it aside."""
+        ...
+
+    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        """Nothing before ``mark`` comes any more (``None``: nothing at all): answer it."""
+        ...
+
+
+class Forward:
+    """Logic that hands data on, late or not, and lets marks pass."""
+
+    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        """Hand data on."""
+        output.session(ref).give(batch)
+
+    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        """Nothing was put aside."""
+
+
+def watermark_operator(
+    inputs: Sequence[MarkedStream],
+    build: Callable[[jt.OperatorInfo], Logic],
+    *,
+    pacts: Sequence[jt.Pact | None] = (),
+    late: Literal["aside", "pass"] = "aside",
+    due: Callable[[Times], Times] | None = None,
+    name: str = "watermarks",
+) -> MarkedStream:
+    """An operator that acts on in-band marks only; its watermark is the least of its inputs'.
+
+    ``pacts`` says for each input how data moves; wherever it moves between workers, marks are
+    broadcast. A record is late if it is before the operator's watermark, or if the watermark has
+    reached what ``due`` makes of its time, such as the end of its window. It goes to the ``late``
+    stream of the result at its own time, or with ``late="pass"`` to the logic like any other.
+
+    >>> class Last:  # the last value before each mark
+    ...     def __init__(self, info):
+    ...         self.last = None
+    ...
+    ...     def take(self, port, ref, batch, output):
+    ...         self.last = int(batch["n"][-1])
+    ...
+    ...     def tell(self, mark, token, output):
+    ...         if self.last is not None:
+    ...             output.session(token).give(last=self.last)
+    ...         self.last = None
+    >>> from jeton.idioms.watermark_sources import marks_from_times
+    >>> flow = jt.Flow("last")
+    >>> numbers = marks_from_times(flow.input("n"), disorder=2)
+    >>> last = watermark_operator([numbers], Last)
+    >>> flow.output("last", unmarked(last))
+    >>> flow.output("late", last.late)
+    >>> with flow.open() as run:
+    ...     for time in (4, 9, 3):
+    ...         run.input("n").send({"time": [time], "n": [10 * time]})
+    ...         run.run_to_rest()
+    ...     result = run.finish()
+    >>> result["last"].to_pylist(), result["late"].to_pylist()
+    ([{'time': 0, 'last': 40}, {'time': 2, 'last': 90}], [{'time': 3, 'n': 30}])
+    """
+    op = inputs[0].stream.operator(name)
+    crossing = []
+    for port, marked in enumerate(inputs):
+        pact = pacts[port] if port < len(pacts) else None
+        crossing.append(pact is not None and not pact.local)
+        op.input(marked.stream, WithMarks(pact) if pact is not None and crossing[-1] else None)
+    op.output()
+    if late == "aside":
+        op.output()
+
+    def start(
+        tokens: list[jt.TimestampToken], info: jt.OperatorInfo
+    ) -> Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]:
+        for token in tokens[1:]:
+            token.drop()
+        reader = MarkReader([info.workers if crosses else 1 for crosses in crossing])
+        # In a pipeline there is one sender, whatever its number.
+        senders = [0 if crosses else 4 * info.worker for crosses in crossing]
+        writer = MarkWriter(tokens[0], info)
+        logic = build(info)
+
+        def step(ports: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
+            output = outputs[0]
+            for port, arrived in enumerate(ports):
+                for ref, batch in arrived:
+                    code = batch.columns.get(MARK)
+                    if code is not None:
+                        reader.read(port, int(code[0]) - senders[port], int(batch.times[0]))
+                        continue
+                    if len(outputs) > 1 and ref.time < reader.mark:
+                        batch = _set_late_aside(ref, batch, reader.mark, due, outputs[1])
+                    if len(batch):
+                        logic.take(port, ref, batch, output)
+            # Marks that came together are acted on once: data never falls behind by that.
+            if reader.changed:
+                reader.changed = False
+                _follow(reader, writer, logic, output)
+
+        return step
+
+    streams = op.build(start, notify="never")
+    return MarkedStream(*streams)
+
+
+def _set_late_aside(
+    ref: jt.TokenRef,
+    batch: jt.Batch,
+    mark: int,
+    due: Callable[[Times], Times] | None,
+    aside: jt.Output,
+) -> jt.Batch:
+    """Send what is late to the late output; returns what is not."""
+    late = batch.times < mark if due is None else due(batch.times) <= mark
+    if late.any():
+        aside.session(ref).give(batch.filter(late))
+        return batch.filter(~late)
+    return batch
+
+
+def _follow(reader: MarkReader, writer: MarkWriter, logic: Logic, output: jt.Output) -> None:
+    """Bring the output's watermark in line with the inputs'."""
+    status = reader.status
+    if status == CLOSED:
+        logic.tell(None, writer.token, output)
+        writer.close(output)
+        return
+    mark = reader.mark
+    if mark > writer.mark:
+        logic.tell(None if mark == jt.END_OF_TIME else mark, writer.token, output)
+        writer.advance(output, mark)
+    if status != writer.status:
+        if status == IDLE:
+            writer.idle(output)
+        else:
+            writer.resume(output)
+
+
+def unmarked(
+    marked: MarkedStream, *, name: str = "unmarked", schema: pa.Schema | None = None
+) -> jt.Stream:
+    """The data of a marked stream as a plain one; marks end here.
+
+    It holds nothing: the frontier behind it is that of the tokens and messages before it. A
+    ``schema`` says which columns come out.
+
+    >>> from jeton.idioms.watermark_sources import marks_from_frontier
+    >>> flow = jt.Flow("there and back")
+    >>> flow.output("n", unmarked(marks_from_frontier(flow.input("n"))))
+    >>> flow.run({"n": {"time": [4], "n": [40]}})["n"].to_pylist()
+    [{'time': 4, 'n': 40}]
+    """
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> _Step:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                if MARK not in batch.columns:
+                    output.session(ref).give(batch)
+
+        return step
+
+    return marked.stream.unary(build, name=name, schema=schema)

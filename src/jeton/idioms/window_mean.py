@@ -1,0 +1,145 @@
+"""Means over tumbling windows by key, by whichever mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+import jeton as jt
+from jeton.idioms.keyed_state import WindowSums
+from jeton.idioms.mechanisms import Mechanism, check_mechanism
+from jeton.idioms.notifications import Notificator
+from jeton.idioms.watermark_sources import marks_from_frontier
+from jeton.idioms.watermarks import (
+    MarkedStream,
+    unmarked,
+    watermark_operator,
+)
+
+Step = Callable[[jt.Input, jt.Output], None]
+
+
+def window_mean(
+    stream: jt.Stream,
+    size: int,
+    *,
+    key: str = "key",
+    value: str = "value",
+    mechanism: Mechanism = "tokens",
+) -> jt.Stream:
+    """The ``mean`` of a column by key over windows ``[n * size, (n + 1) * size)``, at their ends.
+
+    How each mechanism moves records and learns of complete windows is as in `word_count`.
+
+    >>> flow = jt.Flow("means")
+    >>> rows = flow.input("rows")
+    >>> flow.output("means", window_mean(rows, 10, mechanism="notifications"))
+    >>> table = {"time": [3, 7, 12], "key": [1, 1, 1], "value": [1.0, 2.0, 4.0]}
+    >>> flow.run({"rows": table}, workers=2)["means"].to_pylist()
+    [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
+    """
+    check_mechanism(mechanism)
+    stream.require_columns(key, value, operator="window mean")
+    schema = stream.schema
+    if schema is not None:
+        schema = pa.schema([schema.field(key), pa.field("mean", pa.float64())])
+    if mechanism in ("watermarks-x", "watermarks-p"):
+        pact = jt.Exchange(key) if mechanism == "watermarks-x" else None
+        marked = marks_from_frontier(stream if pact else stream.exchange(key))
+        means = marked_window_mean(marked, size, key=key, value=value, pact=pact)
+        return unmarked(means, schema=schema)
+    WindowSums(size, key, value)  # refuses what makes no sense before anything runs
+    make = _with_tokens if mechanism == "tokens" else _with_notifications
+    return stream.unary_frontier(
+        lambda token, info: make(token, info, WindowSums(size, key, value)),
+        pact=jt.Exchange(key),
+        name=f"window mean, {mechanism}",
+        schema=schema,
+    )
+
+
+def marked_window_mean(
+    marked: MarkedStream,
+    size: int,
+    *,
+    key: str = "key",
+    value: str = "value",
+    pact: jt.Pact | None = None,
+) -> MarkedStream:
+    """The same for a stream that has marks already; without a pact, keys stay where they are.
+
+    Records whose window the watermark has closed are in the result's ``late``.
+
+    >>> flow = jt.Flow("means")
+    >>> rows = marks_from_frontier(flow.input("rows"))
+    >>> flow.output("means", unmarked(marked_window_mean(rows, 10, pact=jt.Exchange("key"))))
+    >>> table = {"time": [3, 7], "key": [1, 1], "value": [1.0, 2.0]}
+    >>> flow.run({"rows": table}, workers=2)["means"].to_pylist()
+    [{'time': 10, 'key': 1, 'mean': 1.5}]
+    """
+    WindowSums(size, key, value)
+    return watermark_operator(
+        [marked],
+        lambda info: _AtMarks(info, WindowSums(size, key, value)),
+        pacts=[pact],
+        due=lambda times: (times // size + 1) * size,
+        name="window mean, watermarks",
+    )
+
+
+def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSums) -> Step:
+    info.keep(sums)
+    held = jt.TokenSet()
+    if sums.least is not None:
+        held.insert(token.clone())
+        held.downgrade([sums.least])
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            first = int(sums.add(batch)[0])
+            if not held.covers(first):
+                held.insert(ref.retain(first))
+        means = sums.take(input.frontier.only, time_name=output.time_name)
+        if means is not None:
+            output.session(*held).give(means)
+            held.downgrade(() if sums.least is None else (sums.least,))
+
+    return step
+
+
+def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSums) -> Step:
+    """Asks for the last time inside each window: once that is complete, so is the window."""
+    info.keep(sums)
+    notificator = Notificator(info, mode="strict")
+    for end in sums.ends:
+        notificator.notify_at(token.clone(), end - 1)
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            for end in sums.add(batch).tolist():
+                notificator.notify_at(ref, end - 1)
+        for token in notificator.ready(input.frontier):
+            means = sums.take(token.time + 1, time_name=output.time_name)
+            assert means is not None, "a notification was asked for by its records"
+            output.session(token).give(means)
+
+    return step
+
+
+class _AtMarks:
+    """Windows wait for the watermark."""
+
+    def __init__(self, info: jt.OperatorInfo, sums: WindowSums) -> None:
+        self._sums = sums
+        info.keep(sums)
+
+    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        self._sums.add(batch)
+
+    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        means = self._sums.take(mark, time_name=output.time_name)
+        if means is not None:
+            output.session(token).give(means)

@@ -1,0 +1,278 @@
+"""The same program by tokens, notifications and watermarks: the same answer on every schedule."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+
+import jeton as jt
+from jeton.idioms.chain import chain
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
+from jeton.idioms.window_mean import window_mean
+from jeton.idioms.word_count import word_count
+
+TEXT = st.sampled_from(["to", "be", "or", "not", None])
+
+
+def rows(seed: int, *, most: int = 30) -> list[Row]:
+    random = Random(seed)
+    return [
+        {"time": random.randint(0, 25), "key": random.randint(-2, 4), "value": random.randint(0, 9)}
+        for _ in range(random.randint(1, most))
+    ]
+
+
+def counted(given: list[Row], key: str = "key") -> list[Row]:
+    counts: Counter[Any] = Counter()
+    found = []
+    for row in sorted(given, key=lambda row: row["time"]):
+        counts[row[key]] += 1
+        # Of records at the same time, any may be counted first.
+        found.append({"time": row["time"], key: row[key], "count": counts[row[key]]})
+    return found
+
+
+def means(given: list[Row], size: int) -> list[Row]:
+    windows: dict[tuple[int, Any], list[float]] = defaultdict(list)
+    for row in given:
+        windows[(row["time"] // size + 1) * size, row["key"]].append(row["value"])
+    return [
+        {"time": end, "key": key, "mean": sum(values) / len(values)}
+        for (end, key), values in windows.items()
+    ]
+
+
+def schedule(seed: int) -> Schedule:
+    random = Random(seed)
+    return Schedule(
+        workers=1 + seed % 4,
+        seed=seed,
+        piece=random.choice([1, 2, 7, 1000]),
+        restart=random.choice([None, None, random.random()]),
+        workers_after=random.randint(1, 4),
+        mixed=random.random() < 0.5,
+    )
+
+
+def run_all(build: Any, given: list[Row], on: Schedule) -> dict[str, list[Row]]:
+    """Every mechanism's rows, all in one flow."""
+
+    def build_all(flow: jt.Flow) -> None:
+        stream = flow.input("rows")
+        for mechanism in MECHANISMS:
+            flow.output(mechanism, build(stream, mechanism))
+
+    return run_twin(build_all, {"rows": given}, on)
+
+
+@pytest.mark.parametrize("seed", range(70))
+def test_word_count(seed: int) -> None:
+    def build(stream: jt.Stream, mechanism: Mechanism) -> jt.Stream:
+        return word_count(stream, mechanism=mechanism, key="key").drop("value")
+
+    given = rows(seed)
+    for found in run_all(build, given, schedule(seed)).values():
+        assert_same(found, counted(given))
+
+
+@pytest.mark.parametrize("seed", range(70))
+def test_window_mean(seed: int) -> None:
+    size = 1 + seed % 9
+
+    def build(stream: jt.Stream, mechanism: Mechanism) -> jt.Stream:
+        return window_mean(stream, size, mechanism=mechanism)
+
+    given = rows(seed)
+    for found in run_all(build, given, schedule(seed)).values():
+        assert_same(found, means(given, size))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_chain(seed: int) -> None:
+    def build(stream: jt.Stream, mechanism: Mechanism) -> jt.Stream:
+        return chain(stream, seed % 4, mechanism=mechanism, key=["key", None][seed % 2])
+
+    given = rows(seed, most=15)
+    for found in run_all(build, given, schedule(seed)).values():
+        assert_same(found, given)
+
+
+@given(words=st.lists(st.tuples(st.integers(0, 9), TEXT), min_size=1), on=schedules())
+@settings(max_examples=15, deadline=None)
+def test_keys_of_text_and_nulls(words: list[tuple[int, str | None]], on: Schedule) -> None:
+    given = [{"time": time, "word": word, "n": 1} for time, word in words]
+
+    def build(flow: jt.Flow) -> None:
+        stream = flow.input("rows", schema={"word": str, "n": int})
+        for mechanism in MECHANISMS:
+            flow.output(f"count {mechanism}", word_count(stream, mechanism=mechanism).drop("n"))
+            flow.output(
+                f"mean {mechanism}",
+                window_mean(stream, 4, mechanism=mechanism, key="word", value="n"),
+            )
+
+    schema = pa.schema([("time", pa.int64()), ("word", pa.string()), ("n", pa.int64())])
+    found = run_twin(build, {"rows": given}, on, schema={"rows": schema})
+    ends = {(time // 4 * 4 + 4, word) for time, word in words}
+    for mechanism in MECHANISMS:
+        assert_same(found[f"count {mechanism}"], counted(given, "word"))
+        expected = [{"time": end, "word": word, "mean": 1.0} for end, word in ends]
+        assert_same(found[f"mean {mechanism}"], expected)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_agrees_with_the_librarys_own_operators(mechanism: Mechanism) -> None:
+    flow = jt.Flow("both")
+    stream = flow.input("rows", schema={"key": int, "value": int})
+    keyed = stream.key_by("key")
+    mine = word_count(stream, mechanism=mechanism, key="key")
+    flow.output("count", mine.drop("value"))
+    flow.output("library count", keyed.rolling(ordered=True).count().drop("value"))
+    flow.output("mean", window_mean(stream, 7, mechanism=mechanism))
+    flow.output("library mean", keyed.tumbling(7).mean("value"))
+    given = rows(5, most=300)
+    result = flow.run({"rows": given}, workers=3)
+    for name in ("count", "mean"):
+        assert_same(result[name].to_pylist(), result[f"library {name}"].to_pylist())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_many_keys(mechanism: Mechanism) -> None:
+    """Tables grow, and shrink once their windows are told."""
+    flow = jt.Flow("many")
+    stream = flow.input("rows")
+    flow.output("count", word_count(stream, mechanism=mechanism, key="key"))
+    flow.output("mean", window_mean(stream, 400, mechanism=mechanism))
+    random = Random(3)
+    given = [
+        {"time": n // 10, "key": random.randrange(-(2**62), 2**62), "value": n}
+        for n in range(4_000)
+    ]
+    given += [{**row, "time": row["time"] + 7} for row in given]
+    with flow.open(workers=2) as run:
+        for at in range(0, len(given), 500):
+            run.input("rows", at // 500 % 2).send(given[at : at + 500])
+            run.run_to_rest()
+        result = run.finish()
+    found = [{n: row[n] for n in ("time", "key", "count")} for row in result["count"].to_pylist()]
+    assert_same(found, counted(given))
+    assert_same(result["mean"].to_pylist(), means(given, 400))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_many_windows_of_few_keys(mechanism: Mechanism) -> None:
+    flow = jt.Flow("many")
+    flow.output("mean", window_mean(flow.input("rows"), 2, mechanism=mechanism))
+    given = [{"time": n // 3, "key": n % 3, "value": n} for n in range(6_000)]
+    with flow.open() as run:
+        run.input("rows").send(given)
+        run.run_to_rest()
+        assert_same(run.finish()["mean"].to_pylist(), means(given, 2))
+
+
+def test_marks_cross_workers_at_every_link_of_x_and_at_none_of_p() -> None:
+    def messages(mechanism: Mechanism) -> int:
+        flow = jt.Flow("links")
+        flow.output("out", chain(flow.input("rows"), 5, mechanism=mechanism))
+        with flow.open(workers=3) as run:
+            for worker in range(3):
+                run.input("rows", worker).advance_to(7)
+            run.run_to_rest()
+            return run.network.messages
+
+    assert [messages(m) for m in ("tokens", "notifications", "watermarks-p")] == [0, 0, 0]
+    # From each of three workers to two others, at five links, for one moved frontier.
+    assert messages("watermarks-x") == 3 * 2 * 5
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_results_come_out_as_soon_as_their_time_is_complete(mechanism: Mechanism) -> None:
+    flow = jt.Flow("prompt")
+    stream = flow.input("rows")
+    flow.output("count", word_count(stream, mechanism=mechanism, key="key"))
+    flow.output("mean", window_mean(stream, 10, mechanism=mechanism))
+    with flow.open(workers=2) as run:
+        run.input("rows", 1).send([{"time": t, "key": 1, "value": t} for t in (12, 9, 3)])
+        for time, counts, told in [(3, 0, 0), (4, 1, 0), (10, 2, 1), (12, 2, 1), (13, 3, 1)]:
+            for worker in range(2):
+                run.input("rows", worker).advance_to(time)
+            run.run_to_rest()
+            result = run.results()
+            assert (result["count"].num_rows, result["mean"].num_rows) == (counts, told)
+
+
+@pytest.mark.parametrize("mechanism", ["tokens", "notifications"])
+def test_a_chain_in_a_loop(mechanism: Mechanism) -> None:
+    flow = jt.Flow("looped")
+
+    def body(numbers: jt.Stream) -> tuple[jt.Stream, jt.Stream]:
+        more, done = chain(numbers, 3, mechanism=mechanism).branch(lambda batch: batch["n"] < 1)
+        return more.with_columns(n=lambda batch: batch["n"] - 1), done
+
+    loop = flow.loop()
+    again = loop.feedback()
+    more, done = body(flow.input("n").enter(loop).concat(again.stream))
+    again.connect(more)
+    flow.output("done", done.leave())
+    for seed in range(5):
+        table = {"time": [0, 1, 1], "n": [2, 0, 3]}
+        result = flow.run({"n": table}, workers=1 + seed % 3, seed=seed)
+        assert result["done"]["time"].to_pylist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_schemas_are_known_behind(mechanism: Mechanism) -> None:
+    flow = jt.Flow("known")
+    stream = flow.input("rows", schema={"key": str, "value": float})
+    counts = word_count(chain(stream, 2, mechanism=mechanism), mechanism=mechanism, key="key")
+    means = window_mean(stream, 5, mechanism=mechanism)
+    assert counts.schema is not None
+    assert means.schema is not None
+    assert counts.schema.names == ["key", "value", "count"]
+    assert means.schema.names == ["key", "mean"]
+    flow.output("counts", counts)
+    flow.output("means", means)
+    result = flow.run({"rows": {"time": [1], "key": ["a"], "value": [2.0]}})
+    for name, known in (("counts", counts.schema), ("means", means.schema)):
+        assert result[name].schema.remove(0).equals(known)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    flow = jt.Flow("refused")
+    stream = flow.input("rows", schema={"key": int, "value": float, "word": str})
+    with pytest.raises(jt.GraphError, match=r"no mechanism 'barriers'.*watermarks-p"):
+        word_count(stream, mechanism="barriers", key="key")  # type: ignore[arg-type]
+    for mechanism in MECHANISMS:
+        with pytest.raises(jt.GraphError, match="'kye'"):
+            word_count(stream, mechanism=mechanism, key="kye")
+        with pytest.raises(jt.GraphError, match="at least 1 long"):
+            window_mean(stream, 0, mechanism=mechanism)
+    with pytest.raises(jt.GraphError, match="cannot be used inside a loop"):
+        chain(stream.enter(flow.loop()), 1, mechanism="watermarks-p")
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "says"),
+    [
+        ([1.5], [1.0], "'key' is of type double"),
+        ([1, None], [1.0, 1.0], "'key' has nulls"),
+        ([1], [None], "'value' has nulls"),
+    ],
+)
+def test_columns_that_cannot_be_worked_with_are_refused(
+    keys: list[Any], values: list[Any], says: str
+) -> None:
+    flow = jt.Flow("refused")
+    flow.output("mean", window_mean(flow.input("rows"), 10))
+    with flow.open() as run:
+        for key, value in zip(keys, values, strict=True):
+            run.input("rows").send({"time": [0], "key": [key], "value": [value]})
+        with pytest.raises(jt.BatchError, match=says):
+            run.finish()

@@ -1,0 +1,336 @@
+"""Notifications: order, one time for each invocation, requests from notifications, loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.helpers import UnaryStep, held, operator, seeded, stamped
+from tests.test_examples import load
+
+import jeton as jt
+from jeton.idioms.notifications import Mode, Notificator, distinct_times, unary_notify
+
+Told = list[list[Any]]
+"""The times that each invocation was notified of."""
+
+
+def telling(mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None]) -> Any:
+    """Asks for every time at which there was data, and writes down what is delivered when."""
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+        notificator = Notificator(info, mode=mode)
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                for time in distinct_times(batch):
+                    notificator.notify_at(ref, time)
+            told.append([])
+            for token in notificator.ready(input.frontier):
+                assert input.frontier.passed(token.time)
+                told[-1].append(token.time)
+                output.session(token).give(n=0)
+                on_notify(token, notificator)
+
+        return step
+
+    return build
+
+
+def flow_of(
+    mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None] = lambda *_: None
+) -> jt.Flow:
+    flow = jt.Flow("told")
+    flow.output("out", flow.input("in").unary_frontier(telling(mode, told, on_notify), name="op"))
+    return flow
+
+
+def flat(told: Told) -> list[Any]:
+    return [time for times in told for time in times]
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@seeded
+def test_each_time_is_delivered_once_and_in_order(mode: Mode, seed: int | None) -> None:
+    told: Told = []
+    table = {"time": [5, 1, 5, 3, 1, 9], "n": [0] * 6}
+    result = flow_of(mode, told).run({"in": table}, seed=seed)
+    assert flat(told) == [1, 3, 5, 9]
+    assert result["out"]["time"].to_pylist() == [1, 3, 5, 9]
+    assert not result.leaks
+
+
+def test_strict_delivers_one_time_for_each_invocation_and_relaxed_all() -> None:
+    table = {"time": [4, 2, 8, 6], "n": [0] * 4}
+    told: Told = []
+    flow_of("strict", told).run({"in": table})
+    assert [times for times in told if times] == [[2], [4], [6], [8]]
+    told = []
+    flow_of("relaxed", told).run({"in": table})
+    assert [times for times in told if times] == [[2, 4, 6, 8]]
+
+
+def test_strict_yields_between_times_so_that_the_system_sees_each_of_them() -> None:
+    """After each delivery the token is gone, and only then comes the next."""
+    told: Told = []
+    flow = flow_of("strict", told)
+    with flow.open() as run:
+        run.input("in").send({"time": [2, 4], "n": [0, 0]})
+        run.run_to_rest()
+        assert held(run, "op") == {2: 1, 4: 1}
+        run.input("in").advance_to(10)
+        run.run_until(lambda: flat(told) == [2])
+        assert held(run, "op") == {4: 1}
+        before = operator(run, "op").invocations
+        run.run_to_rest()
+        assert flat(told) == [2, 4]
+        assert operator(run, "op").invocations == before + 1
+        assert held(run, "op") == {}
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+def test_nothing_is_delivered_before_the_frontier_has_passed(mode: Mode) -> None:
+    told: Told = []
+    with flow_of(mode, told).open() as run:
+        run.input("in").send({"time": [3, 7], "n": [0, 0]})
+        for time, expected in [(3, []), (4, [3]), (7, [3]), (8, [3, 7])]:
+            run.input("in").advance_to(time)
+            run.run_to_rest()
+            assert flat(told) == expected
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@seeded
+def test_a_notification_may_ask_for_more_even_for_times_that_have_passed(
+    mode: Mode, seed: int | None
+) -> None:
+    told: Told = []
+
+    def ask(token: jt.TimestampToken, notificator: Notificator) -> None:
+        if token.time == 1:
+            notificator.notify_at(token.clone(), 4)  # between what is due already
+            notificator.notify_at(token.clone(), 4)  # twice is once
+            notificator.notify_at(token.clone(), 40)  # not passed yet
+            notificator.notify_at(token, 3)  # the very token, which is taken over
+
+    with flow_of(mode, told, ask).open(seed=seed) as run:
+        run.input("in").send({"time": [1, 5], "n": [0, 0]})
+        run.input("in").advance_to(20)
+        run.run_to_rest()
+        assert flat(told) == [1, 3, 4, 5]
+        result = run.finish()
+    assert flat(told) == [1, 3, 4, 5, 40]
+    assert not result.leaks
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+def test_a_request_after_the_last_look_is_delivered_all_the_same(mode: Mode) -> None:
+    told: list[Any] = []
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        notificator = Notificator(info, mode=mode)
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _ in input:
+                pass
+            told.extend(token.time for token in notificator.ready(input.frontier))
+            if input.frontier.passed(3) and not token.dropped:
+                notificator.notify_at(token, 2)
+
+        return step
+
+    flow = jt.Flow("late request")
+    flow.output("out", flow.input("in").unary_frontier(build))
+    with flow.open() as run:
+        run.input("in").advance_to(5)
+        run.run_to_rest()
+        assert told == [2]
+
+
+def test_leaving_the_loop_early_keeps_the_rest() -> None:
+    told: list[Any] = []
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+        notificator = Notificator(info, mode="relaxed")
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, _ in input.by_time():
+                notificator.notify_at(ref)
+            for token in notificator.ready(input.frontier):
+                told.append(token.time)
+                break
+            if told and len(notificator):
+                info.activator.activate()
+
+        return step
+
+    flow = jt.Flow("early")
+    flow.output("out", flow.input("in").unary_frontier(build))
+    result = flow.run({"in": {"time": [3, 1, 2], "n": [0] * 3}})
+    assert told == [1, 2, 3]
+    assert not result.leaks
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@seeded
+def test_a_notification_waits_for_all_inputs(mode: Mode, seed: int | None) -> None:
+    told: list[Any] = []
+    flow = jt.Flow("two inputs")
+    op = flow.operator("both")
+    op.input(flow.input("left"))
+    op.input(flow.input("right"))
+    op.output()
+
+    def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Any:
+        tokens.pop().drop()
+        notificator = Notificator(info, mode=mode)
+
+        def step(inputs: Any, outputs: Any) -> None:
+            for port in inputs:
+                for ref, _ in port.by_time():
+                    notificator.notify_at(ref)
+            for token in notificator.ready(*(port.frontier for port in inputs)):
+                told.append(token.time)
+
+        return step
+
+    op.build(build)
+    with flow.open(seed=seed) as run:
+        run.input("left").send({"time": [1, 4], "n": [0, 0]})
+        run.input("right").send({"time": [4, 6], "n": [0, 0]})
+        for left, right, expected in [(9, 0, []), (9, 4, [1]), (9, 5, [1, 4])]:
+            run.input("left").advance_to(left)
+            run.input("right").advance_to(right)
+            run.run_to_rest()
+            assert told == expected
+        run.input("left").close()
+        run.finish()
+    assert told == [1, 4, 6]
+
+
+def test_a_request_in_between_waits_for_all_inputs_too() -> None:
+    told: list[Any] = []
+    flow = jt.Flow("two inputs")
+    op = flow.operator("both")
+    op.input(flow.input("left"))
+    op.input(flow.input("right"))
+    op.output()
+
+    def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Any:
+        notificator = Notificator(info, mode="relaxed")
+        notificator.notify_at(tokens.pop(), 1)
+
+        def step(inputs: Any, outputs: Any) -> None:
+            for token in notificator.ready(*(port.frontier for port in inputs)):
+                told.append(token.time)
+                if token.time == 1:
+                    notificator.notify_at(token, 4)
+
+        return step
+
+    op.build(build)
+    with flow.open() as run:
+        run.input("left").advance_to(9)
+        run.input("right").advance_to(2)
+        run.run_to_rest()
+        assert told == [1]
+        run.input("right").advance_to(5)
+        run.run_to_rest()
+        assert told == [1, 4]
+        run.finish()
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@pytest.mark.parametrize("seed", range(12))
+def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> None:
+    """Rounds of several times at once: no time comes after a greater one, each comes once."""
+    told: Told = []
+    flow = jt.Flow("looped")
+    loop = flow.loop()
+    again = loop.feedback()
+    numbers = flow.input("n").enter(loop).concat(again.stream)
+    more, done = numbers.branch(lambda batch: batch["n"] == 0)
+    again.connect(more.with_columns(n=lambda batch: batch["n"] - 1))
+    watched = numbers.unary_frontier(telling(mode, told, lambda *_: None), pact=jt.Together())
+    flow.output("watched", watched.leave())
+    flow.output("done", done.leave())
+    depths = [2, 0, 3, 1]
+    flow.run({"n": {"time": [0, 1, 2, 3], "n": depths}}, workers=1 + seed % 3, seed=seed)
+    times = flat(told)
+    # A worker other than the first is told nothing, so this is one operator's order.
+    assert sorted(times, key=tuple) == [
+        jt.Product(time, turn) for time, depth in enumerate(depths) for turn in range(depth + 1)
+    ]
+    for at, time in enumerate(times):
+        assert not any(later <= time for later in times[at + 1 :])
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+def test_a_request_for_a_product_comes_before_greater_ones_that_are_due(mode: Mode) -> None:
+    told: Told = []
+
+    def ask(token: jt.TimestampToken, notificator: Notificator) -> None:
+        if token.time == jt.Product(0, 0):
+            # Rounds of the first time, while rounds of the second are due already.
+            for turn in (3, 1):
+                notificator.notify_at(token.clone(), jt.Product(0, turn))
+        if token.time == jt.Product(0, 1):
+            notificator.notify_at(token.clone(), jt.Product(1, 2))
+
+    flow = jt.Flow("looped")
+    numbers = flow.input("n").enter(flow.loop())
+    flow.output("out", numbers.unary_frontier(telling(mode, told, ask)).leave())
+    flow.run({"n": {"time": [0, 1, 2], "n": [0] * 3}})
+    assert [tuple(time) for time in flat(told)] == [
+        (0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 0),
+    ]  # fmt: skip
+
+
+def test_naiads_two_callbacks() -> None:
+    received: list[Any] = []
+
+    class Sums:
+        def __init__(self, notificator: Notificator, info: jt.OperatorInfo) -> None:
+            self.notificator = notificator
+            self.sums: dict[Any, int] = {}
+
+        def on_receive(self, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+            received.append(len(batch))
+            for time, part in batch.by_time():
+                self.notificator.notify_at(ref, time)
+                self.sums[time] = self.sums.get(time, 0) + int(part["n"].sum())
+
+        def on_notify(self, token: jt.TimestampToken, output: jt.Output) -> None:
+            output.session(token).give(sum=self.sums.pop(token.time))
+
+    flow = jt.Flow("sums")
+    stream = unary_notify(flow.input("n"), Sums, pact=jt.Together(), mode="relaxed")
+    flow.output("sums", stream)
+    table = {"time": [2, 1, 2, 1], "n": [1, 2, 4, 8]}
+    for seed in range(10):
+        result = flow.run({"n": table}, workers=3, seed=seed)["sums"]
+        assert result.to_pylist() == [{"time": 1, "sum": 10}, {"time": 2, "sum": 5}]
+    assert sum(received) == 40
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    flow = jt.Flow("refused")
+    flow.output("out", flow.input("in").unary_frontier(telling("eager", [], lambda *_: None)))  # type: ignore[arg-type]
+    with pytest.raises(jt.GraphError, match="'strict' or 'relaxed', not 'eager'"):
+        flow.open()
+
+
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_example(mode: Mode, workers: int) -> None:
+    example = load("notifications")
+    words: dict[int, list[str]] = {}
+    for time, word in zip(*example.WORDS.values(), strict=True):
+        words.setdefault(time, []).append(word)
+    result = example.longest_words(mode).run({"words": example.WORDS}, workers=workers, seed=1)
+    assert stamped(result["longest"], "longest") == [
+        (time, max(sorted(words[time]), key=len)) for time in sorted(words)
+    ]
