@@ -159,3 +159,71 @@ def test_loops(workers: int, seed: int | None) -> None:
         rank = 0.15 + 0.85 * matrix @ rank
     found = by(rows["ranks"], "node", value="rank")
     assert np.allclose([found[(node,)] for node in nodes], rank)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_flow_control(workers: int) -> None:
+    ranges = {"time": [1, 2], "start": [1, 700], "stop": [60_000, 30_000]}
+    found = load("flow_control").divisors().run({"ranges": ranges}, workers=workers)["found"]
+    expected = []
+    for time, start, stop in zip(*ranges.values(), strict=True):
+        for n in range(start, stop):
+            divisors = sum(n % d == 0 for d in range(1, 21))
+            if divisors >= 15:
+                expected.append({"time": time, "n": n, "divisors": divisors})
+    assert sorted(found.to_pylist(), key=lambda row: (row["time"], row["n"])) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_shared_index(workers: int, seed: int | None) -> None:
+    example = load("shared_index")
+    result = example.company().run(example.INPUTS, workers=workers, seed=seed)
+    shipped = {(row["day"], row["version"], row["who"]) for row in result["shipped"].to_pylist()}
+    assert shipped == {(5, "1.0", "Ann"), (5, "1.0", "Bob"), (12, "1.1", "Ann")}
+    paged = {(row["day"], row["part"], row["who"]) for row in result["paged"].to_pylist()}
+    assert paged == {(9, "login", "Cleo"), (11, "login", "Cleo"), (11, "login", "Bob")}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_priority(workers: int, seed: int | None) -> None:
+    example = load("priority")
+    rng = random.Random(workers)
+    made = [(rng.randrange(60), rng.choice("ABC"), rng.randrange(25)) for _ in range(30)]
+    payments: dict[str, list[Any]] = {
+        "time": [time for time, _, _ in made],
+        "plate": [plate for _, plate, _ in made],
+        "until": [time + wait for time, _, wait in made],
+    }
+    result = example.parking().run({"payments": payments}, workers=workers, seed=seed)
+    expected = []
+    for time in range(90):
+        for plate in "ABC":
+            until = [at + wait for at, who, wait in made if who == plate and at <= time]
+            if until and max(until) == time:
+                expected.append((time, plate))
+    found = [(row["time"], row["plate"]) for row in result["tickets"].to_pylist()]
+    assert sorted(found) == expected
+    assert result["ends"]["time"].to_pylist() == sorted(payments["until"])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_async_lookup(workers: int) -> None:
+    example = load("async_lookup")
+    result = example.lookup().run({"orders": example.ORDERS}, workers=workers, seed=workers)
+    totals: dict[Any, float] = defaultdict(float)
+    unknown = []
+    for time, user, price in zip(*example.ORDERS.values(), strict=True):
+        if user in example.COUNTRIES:
+            totals[(time // 60 + 1) * 60, example.COUNTRIES[user]] += price
+        else:
+            unknown.append((time, user, "KeyError: 9", 3))
+    assert by(result["totals"].to_pylist(), "time", "country", value="total") == totals
+    rejected = result["rejected"].to_pylist()
+    assert [(r["time"], r["user"], r["error"], r["attempts"]) for r in rejected] == unknown
+    assert by(result["orders"].to_pylist(), "time", value="count") == {
+        (60,): 4,
+        (120,): 3,
+        (180,): 1,
+    }

@@ -27,6 +27,14 @@ def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
         # In order of time, so that how late a record is does not depend on who reads it.
         rides = pa.table(example.reports()).sort_by("ended")
         return example.taxis(), {"rides": rides.to_pydict()}
+    if name == "async_lookup":
+        return example.lookup(), {"orders": example.ORDERS}
+    if name == "priority":
+        return example.parking(), {"payments": example.PAYMENTS}
+    if name == "flow_control":
+        return example.divisors(), {"ranges": example.RANGES}
+    if name == "shared_index":
+        return example.company(), example.INPUTS
     if name == "word_count":
         return example.word_count(), {"lines": example.LINES}
     readings = {"ts": [3, 7, 12, 35], "value": [1.0, 2.0, 4.0, 8.0]}
@@ -45,7 +53,13 @@ def rows(table: Iterable[Mapping[str, Any]], *, leave_out: str = "") -> Counter[
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("name", ["joins", "loops", "word_count", "windows", "tumbling_average"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "async_lookup", "flow_control", "joins", "loops", "priority", "shared_index",
+        "tumbling_average", "windows", "word_count",
+    ],
+)  # fmt: skip
 def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> None:
     if name == "tumbling_average":
         workers = 1  # as in the paper, each worker averages what it reads

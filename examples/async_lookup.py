@@ -1,0 +1,64 @@
+"""Asynchronous calls: each order is looked up in a service, and nobody waits for it.
+
+The service is a coroutine here. It takes its time, it fails for some users at the first attempt,
+and it does not know others at all. Up to 16 calls are under way at a time on each worker, held by
+tokens: so the hourly totals behind are told when all answers for an hour are there, not before, and
+the count beside them goes on while calls are under way.
+"""
+
+import asyncio
+
+import jeton as jt
+from jeton.idioms.map_async import try_map_async
+
+COUNTRIES = {1: "CH", 2: "FR", 3: "CH", 4: "JP", 5: "FR"}
+
+
+class Service:
+    """Stands for a pool of connections: opened once on each worker, in its event loop."""
+
+    async def __aenter__(self):
+        self.asked: set[int] = set()
+        return self
+
+    async def __aexit__(self, *_):
+        self.asked.clear()
+
+    async def country(self, user: int) -> str:
+        await asyncio.sleep(0.002)
+        if user % 2 == 0 and user not in self.asked:
+            self.asked.add(user)
+            raise ConnectionError("try again")
+        return COUNTRIES[user]
+
+
+async def with_country(order, service: Service):
+    """An order with its user's country: what the service knows, when it does."""
+    return {**order, "country": await service.country(order["user"])}
+
+
+def lookup() -> jt.Flow:
+    """A flow from orders to hourly totals by country, and to the orders that nobody can place."""
+    flow = jt.Flow("lookup")
+    orders = flow.input("orders", schema={"user": int, "price": float})
+    placed, rejected = try_map_async(
+        orders, with_country, client=Service, concurrency=16, retries=2, backoff=0.001
+    )
+    flow.output("totals", placed.key_by("country").tumbling(60).sum("price", name="total"))
+    flow.output("rejected", rejected)
+    flow.output("orders", orders.key_by().tumbling(60).count())
+    return flow
+
+
+ORDERS = {
+    "time": [5, 10, 20, 40, 62, 70, 90, 130],
+    "user": [1, 2, 3, 9, 4, 5, 1, 2],
+    "price": [10.0, 20.0, 5.0, 8.0, 30.0, 2.5, 4.0, 1.0],
+}
+
+if __name__ == "__main__":
+    result = lookup().run({"orders": ORDERS}, workers=2)
+    for row in result["totals"].to_pylist():
+        print(f"until {row['time']}, {row['country']}: {row['total']}")
+    for row in result["rejected"].to_pylist():
+        print(f"user {row['user']}: {row['error']} after {row['attempts']} attempts")

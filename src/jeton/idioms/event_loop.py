@@ -1,0 +1,281 @@
+"""A thread with an event loop: where the coroutines of an asynchronous operator wait for others.
+
+Only plain data crosses over: batches one way, answers the other. Tokens stay with the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from threading import Thread, current_thread
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import jeton as jt
+
+GRACE: Final = 10.0
+"""Seconds to wait for a cancelled thread: what does not heed a cancellation may take longer."""
+
+Logic: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+"""An operator's coroutine: ``async def logic(input, *outputs)``, and the client if there is one."""
+
+Client: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens what the coroutines of one worker share, such as a pool of connections."""
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """Records, and the right to answer them, in the hands of a coroutine.
+
+    It is good for its own step of the loop: when the coroutine asks for the next one, all that
+    was given for this one goes out together.
+    """
+
+    number: int
+    time: Any
+    """A lower bound of the records' times, from which on answers may be given."""
+    batch: jt.Batch
+    answers: list[Answer] = field(default_factory=list)
+    over: bool = False
+
+
+class Answer(NamedTuple):
+    """What was given on an output: a batch, or one record, which costs least as it is."""
+
+    output: int
+    batch: jt.Batch | None
+    time: Any = None
+    record: Mapping[str, Any] | None = None
+
+
+class Done(NamedTuple):
+    """What became of an event: its answers, or the error that ended everything."""
+
+    event: Event | None
+    error: BaseException | None
+
+
+class AsyncInput(Protocol):
+    """Events, one after the other: ``async for event in input``."""
+
+    def __aiter__(self) -> AsyncInput:
+        """The input itself."""
+        ...
+
+    async def __anext__(self) -> Event:
+        """The next event; the one before is over."""
+        ...
+
+
+class AsyncOutput:
+    """Where a coroutine gives its answers."""
+
+    def __init__(self, index: int, time_name: str, kind: Any) -> None:
+        self._index = index
+        self._time_name = time_name
+        self._kind = kind
+
+    def give(
+        self,
+        event: Event,
+        data: jt.Batch | Mapping[str, Any] | None = None,
+        *,
+        times: Any = None,
+        **values: Any,
+    ) -> None:
+        """Answer an event: with a batch, with columns, or with the values of one record.
+
+        The records of a batch keep their times. Columns are sent at ``times``, a single record at
+        one; without them, at the event's time.
+        """
+        if data is None:
+            self.give_record(event, values, times)
+            return
+        self._require(event, over=event.over)
+        if not isinstance(data, jt.Batch):
+            if times is None:
+                times = [event.time] * len(next(iter(data.values()), ()))
+            data = jt.Batch(data, times, time_name=self._time_name, kind=self._kind)
+        self._require(event, early=data.bound_from(event.time) is None)
+        if len(data):
+            event.answers.append(Answer(self._index, data))
+
+    def give_record(self, event: Event, record: Mapping[str, Any], time: Any = None) -> None:
+        """Answer with one record, at the event's time or at ``time``."""
+        if time is None:
+            time = event.time
+        self._require(event, over=event.over, early=not event.time <= time)
+        event.answers.append(Answer(self._index, None, time, record))
+
+    @staticmethod
+    def _require(event: Event, *, over: bool = False, early: bool = False) -> None:
+        if over:
+            raise jt.TokenError(
+                "this event is over: answer it before asking for the next one. To have several "
+                "in hand at a time, leave it to concurrency="
+            )
+        if early:
+            raise jt.TokenError(f"an answer to an event at {event.time} cannot be earlier than it")
+
+
+class EventLoop:
+    """Runs up to ``concurrency`` coroutines side by side, in a thread of its own.
+
+    Each takes events from the same queue. The thread begins at once, and is over when the input
+    has ended and all coroutines have returned, when one of them has failed, or on `cancel`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        logic: Logic,
+        outputs: Sequence[AsyncOutput],
+        *,
+        concurrency: int,
+        client: Client | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self.done: deque[Done] = deque()
+        """What the worker takes out: appended to here, then `wake` is called."""
+        self._logic = logic
+        self._outputs = outputs
+        self._concurrency = concurrency
+        self._client = client
+        self._wake = wake
+        self._shared: list[Any] = []
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._group: asyncio.TaskGroup | None = None
+        self._ended = asyncio.Event()
+        self._coroutines = 0
+        self._free = 0
+        """Coroutines that have no event in hand, and so will take one from the queue."""
+        self._failed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    # From any thread
+
+    def hand_over(self, events: Sequence[Event]) -> None:
+        """Let coroutines take these events."""
+        self._call(self._take, events)
+
+    def end(self) -> None:
+        """No more events will come: the coroutines' loops end."""
+        self._call(self._end)
+
+    def cancel(self) -> None:
+        """Give up: whatever waits for an answer is cancelled."""
+        self._call(self._cancel)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to be over."""
+        if self._thread is not current_thread():
+            self._thread.join(timeout)
+
+    def _call(self, act: Callable[..., None], *args: Any) -> None:
+        # A loop that is closed has told why, or has nothing left to do.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act, *args)
+
+    # In the loop's own thread
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            self._fail(error, None)
+
+    async def _main(self) -> None:
+        async with AsyncExitStack() as stack:
+            if self._client is not None:
+                self._shared.append(await stack.enter_async_context(self._client()))
+            async with asyncio.TaskGroup() as self._group:
+                self._start_coroutines()
+                await self._ended.wait()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._queue.put_nowait(event)
+        self._start_coroutines()
+
+    def _start_coroutines(self) -> None:
+        """As many as are needed: each may come with some cost of the user's."""
+        if self._group is not None:
+            while self._coroutines < self._concurrency and self._free < self._queue.qsize():
+                self._coroutines += 1
+                self._free += 1
+                self._group.create_task(self._coroutine())
+
+    async def _coroutine(self) -> None:
+        input = _Input(self)
+        try:
+            await self._logic(input, *self._outputs, *self._shared)
+            if not input.ended:
+                raise RuntimeError("the coroutine returned before its input had ended")
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            self._fail(error, input.event)
+            # Whatever it was, it ends the other coroutines too, and nothing beyond them.
+            raise RuntimeError("a coroutine has failed") from error
+
+    async def next_event(self) -> Event | None:
+        """What a coroutine gets when it asks for an event; ``None`` at the end."""
+        event = await self._queue.get()
+        if event is None:
+            self._queue.put_nowait(None)
+        else:
+            self._free -= 1
+        return event
+
+    def finish(self, event: Event) -> None:
+        """A coroutine has no more to say about an event."""
+        event.over = True
+        self._free += 1
+        self.done.append(Done(event, None))
+        self._wake()
+
+    def _end(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._queue.put_nowait(None)
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+
+    def _fail(self, error: BaseException, event: Event | None) -> None:
+        """Tell the first failure: the others are its consequences."""
+        if not self._failed:
+            self._failed = True
+            self.done.append(Done(event, error))
+            self._wake()
+
+
+class _Input:
+    """One coroutine's view of the events that all share."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self.event: Event | None = None
+        self.ended = False
+
+    def __aiter__(self) -> AsyncInput:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self.event is not None:
+            before, self.event = self.event, None
+            self._loop.finish(before)
+        self.event = None if self.ended else await self._loop.next_event()
+        if self.event is None:
+            self.ended = True
+            raise StopAsyncIteration
+        return self.event

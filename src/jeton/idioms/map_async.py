@@ -1,0 +1,185 @@
+"""map_async: a service's answer for each record, with retries, and a way out for failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+import jeton as jt
+from jeton.idioms.asynchronous import async_operator
+from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Event
+
+T = TypeVar("T")
+
+Ask = Callable[..., Awaitable[Any]]
+"""``async def ask(row)`` or ``async def ask(batch)``, with the client if there is one."""
+
+
+def map_async(stream: jt.Stream, ask: Ask, **options: Any) -> jt.Stream:
+    """What ``ask`` answers for each record; if it fails, and fails again, so does the flow.
+
+    The options are those of `try_map_async`.
+
+    >>> import asyncio
+    >>> import jeton as jt
+    >>> async def ask(row):
+    ...     await asyncio.sleep(0)  # in real life, a call
+    ...     return {**row, "city": "Zürich" if row["user"] == 7 else None}
+    >>> flow = jt.Flow("cities")
+    >>> flow.output("cities", map_async(flow.input("users"), ask))
+    >>> flow.run({"users": {"time": [3, 5], "user": [7, 8]}})["cities"].to_pylist()
+    [{'time': 3, 'user': 7, 'city': 'Zürich'}, {'time': 5, 'user': 8, 'city': None}]
+    """
+    return _map(stream, ask, rejects=False, **options)[0]
+
+
+def try_map_async(stream: jt.Stream, ask: Ask, **options: Any) -> tuple[jt.Stream, jt.Stream]:
+    """What ``ask`` answers, and the records for which it failed, as a second stream.
+
+    ``ask`` is a coroutine function. It gets a record as a dictionary with its time, and returns
+    one like it, several, or ``None``, as for ``map_rows``. With ``rows=n`` it gets a batch of up
+    to ``n`` records, and returns a batch or columns of that length.
+
+    ``retries`` says how many times to try again, ``backoff`` how many seconds to wait before, at
+    first: twice as many each time. A call that takes longer than ``timeout`` seconds has failed.
+    Each rejected record has the last ``error``, as text, and the number of ``attempts`` in two
+    columns more. The other options are those of `async_operator`: ``concurrency``, ``order``,
+    ``client``, ``pact``, ``name``.
+
+    >>> import jeton as jt
+    >>> async def ask(row):
+    ...     return {"inverse": 1 / row["n"]}
+    >>> flow = jt.Flow("inverses")
+    >>> inverses, rejected = try_map_async(flow.input("n"), ask, retries=1, backoff=0.0)
+    >>> flow.output("inverses", inverses)
+    >>> flow.output("rejected", rejected)
+    >>> result = flow.run({"n": {"time": [0, 1], "n": [0, 4]}})
+    >>> result["inverses"].to_pylist()
+    [{'time': 1, 'inverse': 0.25}]
+    >>> result["rejected"].to_pylist()
+    [{'time': 0, 'n': 0, 'error': 'ZeroDivisionError: division by zero', 'attempts': 2}]
+    """
+    answered, rejected = _map(stream, ask, rejects=True, **options)
+    return answered, rejected
+
+
+async def retrying(
+    ask: Callable[[], Awaitable[T]],
+    *,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+) -> T:
+    """Await ``ask()``, again if it fails or takes too long, and later each time.
+
+    >>> import asyncio
+    >>> answers = iter([OSError("busy"), 42])
+    >>> async def ask():
+    ...     answer = next(answers)
+    ...     if isinstance(answer, OSError):
+    ...         raise answer
+    ...     return answer
+    >>> asyncio.run(retrying(ask, retries=1, backoff=0.0))
+    42
+    """
+    for attempt in range(retries + 1):
+        try:
+            return await _in_time(ask, timeout)
+        except Exception:
+            if attempt == retries:
+                raise
+        await asyncio.sleep(backoff * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _in_time(ask: Callable[[], Awaitable[T]], timeout: float | None) -> T:
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            return await ask()
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError(f"no answer within {timeout} seconds") from error
+        raise
+
+
+def _map(
+    stream: jt.Stream,
+    ask: Ask,
+    *,
+    rejects: bool,
+    rows: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+    name: str = "map_async",
+    **options: Any,
+) -> tuple[jt.Stream, ...]:
+    if retries < 0:
+        raise jt.GraphError(f"operator {name!r} cannot have {retries} retries")
+
+    async def logic(input: AsyncInput, answered: AsyncOutput, *others: Any) -> None:
+        rejected, client = others[:rejects], others[rejects:]
+        async for event in input:
+            batch = event.batch
+            asked = _record(event) if rows is None else batch
+            try:
+                answer = await retrying(
+                    lambda asked=asked: ask(asked, *client),  # type: ignore[misc]
+                    retries=retries,
+                    timeout=timeout,
+                    backoff=backoff,
+                )
+            except Exception as error:
+                if not rejected:
+                    raise
+                told = {
+                    "error": [f"{type(error).__name__}: {error}"] * len(batch),
+                    "attempts": [retries + 1] * len(batch),
+                }
+                rejected[0].give(event, batch.with_columns(told))
+            else:
+                (_give_rows if rows is None else _give_batch)(answered, event, answer)
+
+    return async_operator(
+        stream,
+        logic,
+        outputs=1 + rejects,
+        rows=1 if rows is None else rows,
+        name=name,
+        **options,
+    )
+
+
+def _record(event: Event) -> dict[str, Any]:
+    """The only record of an event, with plain values."""
+    batch = event.batch
+    record = {batch.time_name: event.time}
+    for name, column in batch.columns.items():
+        if not isinstance(column, np.ndarray):
+            record[name] = column[0].as_py()
+        elif column.dtype.kind in "biuf":
+            record[name] = column[0].item()
+        else:
+            record[name] = batch.select(name).rows()[0][name]
+    return record
+
+
+def _give_rows(output: AsyncOutput, event: Event, answer: Any) -> None:
+    if answer is None:
+        return
+    found: Iterable[Mapping[str, Any]] = (answer,) if isinstance(answer, Mapping) else answer
+    for row in found:
+        record = dict(row)
+        time = record.pop(event.batch.time_name, None)
+        output.give_record(event, record, time)
+
+
+def _give_batch(output: AsyncOutput, event: Event, answer: Any) -> None:
+    if isinstance(answer, jt.Batch):
+        output.give(event, answer)
+    elif answer is not None:
+        output.give(event, answer, times=event.batch.times)
