@@ -1,0 +1,204 @@
+"""What is generated: how often, how skewed, how large; and the columns of the three kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from math import gcd
+from typing import Final, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+import jeton as jt
+
+Kind: TypeAlias = Literal["persons", "auctions", "bids"]
+"""The three kinds of events, each of them an input of its own."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+Columns: TypeAlias = "Mapping[Kind, Sequence[str]]"
+"""Which columns are wanted of which kinds; kinds that are not there are not wanted."""
+
+FIRST_PERSON_ID: Final = 1000
+FIRST_AUCTION_ID: Final = 1000
+FIRST_CATEGORY: Final = 10
+CATEGORIES: Final = 5
+HOT_EVERY: Final = 100
+"""One auction, one seller and one bidder in so many may be hot."""
+
+MICROSECONDS: Final = 1_000_000
+
+_LARGEST: Final = 1 << 30
+"""Draws have 32 random bits, so that what is drawn from must be well below their range."""
+_SCHEMAS: Final[Mapping[Kind, Mapping[str, pa.DataType]]] = {
+    "persons": {
+        "ts": pa.int64(),
+        "id": pa.int64(),
+        "name": pa.string(),
+        "email": pa.string(),
+        "credit_card": pa.string(),
+        "city": pa.string(),
+        "state": pa.string(),
+    },
+    "auctions": {
+        "ts": pa.int64(),
+        "id": pa.int64(),
+        "seller": pa.int64(),
+        "category": pa.int64(),
+        "initial_bid": pa.int64(),
+        "reserve": pa.int64(),
+        "expires": pa.int64(),
+        "item_name": pa.string(),
+        "description": pa.string(),
+    },
+    "bids": {
+        "ts": pa.int64(),
+        "auction": pa.int64(),
+        "bidder": pa.int64(),
+        "price": pa.int64(),
+        "channel": pa.string(),
+        "url": pa.string(),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is generated. The defaults are those of NEXMark's other implementations.
+
+    Events come in rounds: first persons, then auctions, then bids, as many of each as their
+    proportions say. Event *n* happens at ``base_time + n / rate`` seconds, in whole microseconds.
+
+    >>> config = Config(rate=8_000_000, hot_auction_ratio=4)
+    >>> config.time(80)
+    10
+    >>> config.schema("bids").names
+    ['ts', 'auction', 'bidder', 'price', 'channel', 'url']
+    >>> Config(rate=0)
+    Traceback (most recent call last):
+    ValueError: rate must be a whole number from 1 on, not 0
+    """
+
+    rate: int = 10_000
+    """Events in a second of event time."""
+    seed: int = 0
+    base_time: int = 0
+    """When the first event happens, in microseconds."""
+    person_proportion: int = 1
+    auction_proportion: int = 3
+    bid_proportion: int = 46
+    hot_auction_ratio: int = 2
+    """All bids but one in so many are for the hot auction; with 1, none are."""
+    hot_bidder_ratio: int = 4
+    """All bids but one in so many are by the hot bidder."""
+    hot_seller_ratio: int = 4
+    """All auctions but one in so many are by the hot seller."""
+    in_flight_auctions: int = 100
+    """Bids that are not for the hot auction are for one of so many latest; it sets how long
+    auctions are open."""
+    active_people: int = 1000
+    """Bidders and sellers that are not hot are some of so many latest people."""
+    id_lead: int = 10
+    """How many ids ahead of the last one made a bid or an auction may name."""
+    out_of_order_group_size: int = 1
+    """Events change places within groups of so many; with 1 they come in order of time."""
+    avg_person_extra: int = 0
+    """The mean length of the text ``extra`` of a person; with 0 there is no such column."""
+    avg_auction_extra: int = 0
+    avg_bid_extra: int = 0
+
+    def __post_init__(self) -> None:
+        at_least = {
+            "rate": 1,
+            "person_proportion": 1,
+            "auction_proportion": 1,
+            "bid_proportion": 0,
+            "hot_auction_ratio": 1,
+            "hot_bidder_ratio": 1,
+            "hot_seller_ratio": 1,
+            "in_flight_auctions": 1,
+            "active_people": 1,
+            "id_lead": 0,
+            "out_of_order_group_size": 1,
+            "avg_person_extra": 0,
+            "avg_auction_extra": 0,
+            "avg_bid_extra": 0,
+        }
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
+            if value > _LARGEST:
+                raise ValueError(f"{name} must be at most {_LARGEST}, not {value}")
+        for name in ("seed", "base_time"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise ValueError(f"{name} must be a whole number, not {value!r}")
+        if self.base_time < 0:
+            raise ValueError(f"base_time must not be negative, but is {self.base_time}")
+
+    @property
+    def round(self) -> int:
+        """How many events make a round: so many persons, then auctions, then bids."""
+        return self.person_proportion + self.auction_proportion + self.bid_proportion
+
+    @cached_property
+    def time_step(self) -> tuple[int, int]:
+        """Microseconds from an event to the next one, as a fraction in lowest terms."""
+        common = gcd(MICROSECONDS, self.rate)
+        return MICROSECONDS // common, self.rate // common
+
+    def time(self, event: int) -> int:
+        """When an event happens, in microseconds: by its number in order of time."""
+        above, below = self.time_step
+        return self.base_time + event * above // below
+
+    def place(self, kind: Kind) -> tuple[int, int]:
+        """Where events of a kind are in a round: the first of them, and the first after them."""
+        persons, auctions = self.person_proportion, self.auction_proportion
+        return {
+            "persons": (0, persons),
+            "auctions": (persons, persons + auctions),
+            "bids": (persons + auctions, self.round),
+        }[kind]
+
+    def extra(self, kind: Kind) -> int:
+        """The mean length of the text ``extra`` of a kind."""
+        return {
+            "persons": self.avg_person_extra,
+            "auctions": self.avg_auction_extra,
+            "bids": self.avg_bid_extra,
+        }[kind]
+
+    def schema(self, kind: Kind, columns: Iterable[str] | None = None) -> pa.Schema:
+        """The columns of a kind, all or some of them; ``ts`` is always there, and first.
+
+        >>> Config().schema("bids", ["price"])
+        ts: int64
+        price: int64
+        """
+        if kind not in KINDS:
+            raise jt.MissingColumn(f"there is no kind {kind!r} of events, only {', '.join(KINDS)}")
+        known = dict(_SCHEMAS[kind])
+        if self.extra(kind):
+            known["extra"] = pa.string()
+        wanted = known if columns is None else dict.fromkeys(("ts", *columns))
+        for name in wanted:
+            if name not in known:
+                raise jt.MissingColumn(_no_column(name, kind, tuple(known)))
+        return pa.schema({name: known[name] for name in wanted})
+
+    def schemas(self, columns: Columns | None = None) -> dict[Kind, pa.Schema]:
+        """A schema for each kind that is wanted; all columns of all kinds if nothing is said."""
+        if columns is None:
+            return {kind: self.schema(kind) for kind in KINDS}
+        return {kind: self.schema(kind, names) for kind, names in columns.items()}
+
+
+def _no_column(name: str, kind: Kind, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name, known, n=1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    if name == "extra":
+        hint = f": set avg_{kind.removesuffix('s')}_extra to have one"
+    return f"{kind} have no column {name!r}{hint} (there are: {', '.join(map(repr, known))})"
