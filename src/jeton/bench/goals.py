@@ -1,0 +1,137 @@
+"""Goals: what Jeton set out to reach on a machine with two cores, beside what was seen."""
+
+from __future__ import annotations
+
+from jeton.bench.experiment import Line
+from jeton.bench.lines import Lines, NotMeasuredError
+from jeton.bench.panels import power, short
+from jeton.bench.plan import COARSE, FINE, HIGH, LONGEST, MANY_TIMES, MODERATE_TIMES
+from jeton.bench.verdicts import Claim, links, p50, ratio, told, words
+
+SHORTEST = 8
+
+
+def sustained(lines: Lines, quantum: int) -> float:
+    """The highest rate per worker, with tokens on two workers."""
+    line = lines.one(
+        experiment="wordcount",
+        mechanism="tokens",
+        quantum_log2=quantum,
+        workers=2,
+        sustained=True,
+    )
+    return float(line["rate_per_worker"])
+
+
+def _rate(lines: Lines) -> tuple[bool, str]:
+    rate = sustained(lines, FINE)
+    return rate >= 20e6, f"{short(rate)} records/s per worker"
+
+
+def _median(lines: Lines) -> tuple[bool, str]:
+    line = words(lines, "tokens", FINE, HIGH)
+    return p50(line) <= 0.3, told(line)
+
+
+def _tail(lines: Lines) -> tuple[bool, str]:
+    line = words(lines, "tokens", FINE, HIGH)
+    floor = line["noise_p999_ms"]
+    seen = f"p999 {told(line, 'p999_ms')}, noise {floor:.3g} ms"
+    return not line["dnf"] and line["p999_ms"] <= 2 * floor, seen
+
+
+def _any_quantum(lines: Lines) -> tuple[bool, str]:
+    fine, coarse = sustained(lines, FINE), sustained(lines, COARSE)
+    return fine >= 0.9 * coarse, f"{short(fine)} / {short(coarse)} = {fine / coarse:.2f}"
+
+
+def _length(lines: Lines) -> tuple[bool, str]:
+    factors = {
+        rate: ratio(*(links(lines, "tokens", length, rate) for length in (LONGEST, SHORTEST)))
+        for rate in (MODERATE_TIMES, MANY_TIMES)
+    }
+    seen = ", ".join(f"×{factor:.2f} at {short(rate)}/s" for rate, factor in factors.items())
+    return max(factors.values()) <= 1.5, seen
+
+
+def _many_times(lines: Lines) -> tuple[bool, str]:
+    line = links(lines, "tokens", LONGEST, MANY_TIMES)
+    return p50(line) <= 0.46, told(line)
+
+
+def _notifications_collapse(lines: Lines) -> tuple[bool, str]:
+    found = {
+        quantum: [words(lines, each, quantum, HIGH) for each in ("notifications", "tokens")]
+        for quantum in range(FINE, 13)
+    }
+    collapsed = [power(q) for q, (theirs, _) in found.items() if theirs["dnf"]]
+    ours = [power(q) for q, (_, ours) in found.items() if ours["dnf"]]
+    seen = (
+        f"notifications DNF at {', '.join(collapsed) or 'none'} of {power(FINE)}…{power(12)} ns; "
+        f"tokens at {', '.join(ours) or 'none'}"
+    )
+    return len(collapsed) == len(found) and not ours, seen
+
+
+def _watermarks_collapse(lines: Lines) -> tuple[bool, str]:
+    def factor(mechanism: str, rate: float) -> float:
+        return ratio(*(links(lines, mechanism, length, rate) for length in (LONGEST, SHORTEST)))
+
+    theirs, ours = factor("watermarks-x", MODERATE_TIMES), factor("tokens", MODERATE_TIMES)
+    seen = (
+        f"p50 of {LONGEST} / {SHORTEST} operators: watermarks-X ×{theirs:.3g}, tokens ×{ours:.2f}"
+    )
+    return theirs >= LONGEST / SHORTEST / 4 and ours <= 1.5, seen
+
+
+def _idle(lines: Lines) -> tuple[bool, str]:
+    line = lines.one(experiment="idle")
+    return line["cpu_most"] < 0.02, f"{line['cpu_most']:.2%} of a core, the busier worker"
+
+
+def _peers(lines: Lines) -> tuple[bool, str]:
+    found = lines.some(experiment="peers")
+    factors = {}
+    for program in found.values("program"):
+        ours, theirs = _best(found.where(program=program))
+        if ours and theirs:
+            factors[program] = (ours["records_per_s"] / theirs["records_per_s"], theirs["system"])
+    if not factors:
+        raise NotMeasuredError("no program that Jeton and a peer have both run")
+    seen = ", ".join(f"{program}: ×{by:.1f} of {peer}" for program, (by, peer) in factors.items())
+    return min(by for by, _ in factors.values()) >= 10, seen
+
+
+def _best(lines: Lines) -> tuple[Line | None, Line | None]:
+    """Ours, and the fastest of the others that go record by record."""
+    fast = sorted(lines, key=lambda line: -float(line["records_per_s"]))
+    ours = [line for line in fast if line["system"].lower().startswith("jeton")]
+    theirs = [line for line in fast if line not in ours and line.get("per_record", True)]
+    return next(iter(ours), None), next(iter(theirs), None)
+
+
+GOALS = (
+    Claim("Word count at 2⁸ ns on 2 workers sustains 20M records/s per worker.", "rate", _rate),
+    Claim("Its median at 4M records/s per worker is at most 0.3 ms.", "latency", _median),
+    Claim("Its p999 there is within twice the machine's noise.", "latency", _tail),
+    Claim("It sustains at 2⁸ ns at least 0.9 of what it does at 2¹⁶ ns.", "rate", _any_quantum),
+    Claim("A chain of 256 has at most 1.5 times the median of 8.", "latency", _length),
+    Claim(
+        "A chain of 256 keeps up with 250K timestamps/s per worker, median at most 0.46 ms.",
+        "latency",
+        _many_times,
+    ),
+    Claim(
+        "Notifications collapse at fine quanta, as in the paper, and tokens do not.",
+        "collapse",
+        _notifications_collapse,
+    ),
+    Claim(
+        "Watermarks-X degrade with the length of a chain, as in the paper, and tokens do not.",
+        "collapse",
+        _watermarks_collapse,
+    ),
+    Claim("A worker of an idle query takes less than 2 % of a core.", "cost", _idle),
+    Claim("Ten times the best peer that goes record by record.", "peers", _peers),
+)
+"""What each is about stands in the place of where it was said."""

@@ -1,0 +1,84 @@
+"""Traffic: what is counted is what workers would send, and what is not simulated is exact too."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jeton as jt
+from jeton.bench import traffic
+from jeton.bench.traffic import Case, simulate
+from jeton.cli import main
+from jeton.idioms.watermark_ports import MARK
+from jeton.progress.protocol import ProgressBatch
+from jeton.worker.wire import Encoder
+
+
+def test_a_chain_costs_one_batch_for_each_pair_however_long_it_is() -> None:
+    for length in (2, 20):
+        line = Case("chain", "tokens", 6, length).line()
+        assert line["progress_batches"] == 6 * 5
+        assert line["progress_changes"] == 2 * 6 * 5  # the old time and the new
+        assert line["marks"] == line["data_messages"] == 0
+
+
+def test_marks_go_from_everyone_to_everyone_at_every_link() -> None:
+    for length in (2, 7):
+        line = Case("chain", "watermarks-x", 4, length).line()
+        assert line["marks"] == length * 4 * 3
+        assert line["data_messages"] == 0
+        assert line["bytes"] > Case("chain", "tokens", 4, length).line()["bytes"]
+
+
+def test_a_word_count_sends_its_records_whatever_the_mechanism() -> None:
+    lines = [Case("wordcount", each, 5).line() for each in traffic.COMPARED]
+    assert lines[0]["data_messages"] == lines[1]["data_messages"] > 0
+    assert [line["marks"] for line in lines] == [0, 5 * 4]
+
+
+@pytest.mark.parametrize("mechanism", traffic.COMPARED)
+def test_what_is_too_large_is_counted_from_smaller_sizes(
+    monkeypatch: pytest.MonkeyPatch, mechanism: str
+) -> None:
+    [case] = [each for each in traffic.cases([12], [3]) if each.mechanism == mechanism][1:]
+    simulated = case.line()
+    monkeypatch.setattr(traffic, "AFFORDABLE", 1)
+    monkeypatch.setattr(traffic, "SMALLER", (3, 5))
+    counted = case.line()
+    assert simulated["simulated"]
+    assert not counted["simulated"]
+    assert {**counted, "simulated": True} == simulated
+
+
+def test_what_is_not_in_proportion_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "AFFORDABLE", 1)
+    monkeypatch.setattr(traffic, "SMALLER", (3, 8))
+    with pytest.raises(jt.JetonError, match="too large"):
+        Case("wordcount", "tokens", 50).line()
+
+
+def test_bytes_are_those_of_the_wire() -> None:
+    changes = tuple(((location, 5), 1) for location in range(3))
+    [batch] = Encoder().progress(ProgressBatch(0, 0, changes))
+    assert len(batch) == traffic.BATCH_BYTES + 3 * traffic.CHANGE_BYTES
+    encoder = Encoder()
+    mark = jt.Batch.trusted({MARK: np.array([4])}, np.array([9]), "time", 9)
+    encoder.message(0, 9, mark)  # the layout goes once
+    assert sum(map(len, encoder.message(0, 9, mark))) == traffic.MARK_BYTES
+
+
+def test_only_the_second_time_is_counted() -> None:
+    """With the first go the tokens that operators had at the start."""
+    count = simulate(Case("chain", "tokens", 3, 10))
+    assert count.changes == 2 * count.batches
+
+
+def test_the_command_prints_a_table_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["bench", "traffic", "--workers", "2,3", "--lengths", "2,4"]
+    assert main(options) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert main([*options, "--json"]) == 0
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    # Both programs on both sizes, and the longer chain on the smaller.
+    assert len(lines) == len(rows) - 2 == 2 * (2 + 2 + 1)
+    assert {line["experiment"] for line in lines} == {"traffic"}
