@@ -105,7 +105,7 @@ def compare(got: DataFrame, wanted: DataFrame) -> Verdict:
         _examples(compared.where(which > 0)) if count else ()
         for which, count in ((missing, absent), (extra, wrong))
     ]
-    compared.unpersist()
+    compared.unpersist(blocking=True)
     return Verdict(rows, absent, wrong, *examples)
 
 

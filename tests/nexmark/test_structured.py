@@ -1,0 +1,57 @@
+"""Structured Streaming: the rows that Spark SQL has, but for those of windows still open."""
+
+import doctest
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jeton import nexmark
+from jeton.nexmark import queries, structured, truth
+
+# So slow that a few thousand events last for several windows of all queries, and so even that
+# bids of a bidder are often exactly the gap of a session apart.
+CONFIG = nexmark.Config(rate=200, seed=5, in_flight_auctions=20, active_people=30)
+EVENTS = 5_000
+
+EACH_KIND = ("q5", "q8", "q11")
+"""One aggregation after another, a join of windows, sessions."""
+OTHERS = sorted({*structured.AS_IT_IS, *structured.STREAMED} - {*EACH_KIND})
+
+
+@pytest.mark.parametrize(
+    "name", [*EACH_KIND, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
+def test_rows_are_right_as_far_as_the_watermark_goes(name: str, spark: SparkSession) -> None:
+    query = queries.get(name)
+    structured.run_stream(spark, query, CONFIG, EVENTS, sink="memory")
+    frames = nexmark.frames(spark, CONFIG, EVENTS, columns=query.columns)
+    wanted = truth.answer(spark, query, frames)
+    everything = truth.compare(spark.table(name), wanted)
+    assert everything.extra == 0, str(everything)
+    # The watermark is that of the last event of the kind that is rarest.
+    over = f"ts < {CONFIG.time(EVENTS) - 1_000_000}"
+    told = truth.compare(spark.table(name).where(over), wanted.where(over))
+    assert told.equal, str(told)
+    assert told.rows > 1
+
+
+def test_every_query_is_asked_or_there_is_a_reason() -> None:
+    parts = [*structured.AS_IT_IS, *structured.STREAMED, *structured.CANNOT]
+    assert sorted(parts) == sorted(queries.names())
+
+
+@pytest.mark.parametrize("name", structured.CANNOT)
+def test_what_it_cannot_do_it_refuses(name: str, spark: SparkSession) -> None:
+    """So that the table's footnotes stay true with newer versions of Spark."""
+    query = queries.get(name)
+    stream = nexmark.stream_frames(spark, CONFIG, 100, columns=query.columns)
+    for kind, frame in stream.items():
+        frame.createOrReplaceTempView(kind)
+    with pytest.raises(Exception, match=r"not supported|unsupported|UNSUPPORTED|NON_TIME"):
+        spark.sql(query.sql).writeStream.format("noop").outputMode("append").start()
+
+
+def test_examples_of_structured(spark: SparkSession) -> None:
+    result = doctest.testmod(structured, extraglobs={"spark": spark})
+    assert result.attempted > 0
+    assert result.failed == 0, "see what was captured"
