@@ -16,7 +16,19 @@ from importlib.metadata import version
 BENCHMARKS = {
     "operators": "what operators cost, beside plain scripts that do the bare computation",
     "spark": "what the Spark host costs: a stage, a row, a message, a long-lived query",
+    "streaming": "micro-batches: a flow beside Spark's own operators and Python state",
     "progress": "what one advance of a frontier costs over a chain of idle operators",
+    "wordcount": "word count under an open-loop load: latency and sustained rate",
+    "chain": "a chain of idle operators under an open-loop load of timestamps",
+    "nexmark": "NEXMark queries under an open-loop load: latency and sustained rate",
+    "memory": "what flow control saves when one record makes very many",
+    "priority": "what a pending time costs: in columns, in a heap, with a token for each",
+    "async_calls": "what slow calls do to the latency of a neighbour",
+    "idle": "how much of a core an idle long-lived query takes on Spark",
+    "peers": "Bytewax, Pathway, PyFlink and Spark Structured Streaming beside Jeton",
+    "traffic": "progress traffic of 8 to 1024 simulated workers, tokens beside watermarks",
+    "sweep": "the whole evaluation, run by run, into one file of JSON lines",
+    "figures": "the evaluation's figures, tables and verdicts, from that file",
 }
 """The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""
 
@@ -32,13 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
-    if rest and options.command != "bench":
+    if rest and options.command not in ("bench", "nexmark"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     match options.command:
         case "version":
             return _version()
         case "demo":
             return _demo(options.workers)
+        case "nexmark":
+            return _nexmark(rest)
         case _:
             return _bench(options.benchmark, rest)
 
@@ -55,10 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="show a flow in this process and on Spark",
-        description="Run a small dataflow in this process, then a larger one on a local Spark.",
+        description="Run a small dataflow in this process, then a NEXMark query on a local Spark.",
     )
     demo.add_argument(
         "--workers", type=int, default=2, metavar="N", help="how many run at a time (default: 2)"
+    )
+
+    # It reads its own options, --help among them.
+    commands.add_parser(
+        "nexmark", help="run NEXMark's queries on Spark, beside Spark's own", add_help=False
     )
 
     bench = commands.add_parser(
@@ -93,10 +112,15 @@ def _demo(workers: int) -> int:
     try:
         [(java,)] = spark.sql(_JAVA_VERSION).collect()
         print(f"  Spark {spark.version}, Java {java}, Python {platform.python_version()}")
-        demo.run_on_spark(spark, workers)
+        return 0 if demo.run_on_spark(spark, workers) else 1
     finally:
         spark.stop()
-    return 0
+
+
+def _nexmark(argv: Sequence[str]) -> int:
+    from jeton.nexmark import command
+
+    return command.main(argv)
 
 
 def _bench(name: str, argv: Sequence[str]) -> int:

@@ -47,6 +47,8 @@ class Flow(Scope):
         self.operators: list[OperatorPlan] = []
         self._handles: dict[tuple[str, str], int] = {}
         self._output_schemas: dict[str, pa.Schema | None] = {}
+        self.lateness: dict[str, int | None] = {}
+        """How late the records of each input may be, if it says so."""
 
     def add(self, plan: OperatorPlan) -> OperatorPlan:
         """Add an operator's plan; builders do this."""
@@ -99,6 +101,7 @@ class Flow(Scope):
             from jeton.spark.schemas import arrow_schema
 
             schema = arrow_schema(cast("Any", schema))
+        self.lateness[name] = lateness
         return add_input(self, name, time, schema, lateness)
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
@@ -207,8 +210,13 @@ class Flow(Scope):
     def on_spark(self, inputs: Mapping[str, Any], **options: Any) -> Frames:
         """Run on Spark: a DataFrame for each input, a DataFrame for each output.
 
-        See `jeton.spark.batch.on_spark` for the options.
+        See `jeton.spark.batch.on_spark` for the options; for streaming DataFrames
+        `jeton.spark.streaming.on_stream`.
         """
+        if any(frame.isStreaming for frame in inputs.values()):
+            from jeton.spark.streaming import on_stream
+
+            return on_stream(self, inputs, **options)
         from jeton.spark.batch import on_spark
 
         return on_spark(self, inputs, **options)
@@ -216,7 +224,7 @@ class Flow(Scope):
     def start(self, spark: Any, **options: Any) -> Query:
         """Run on Spark in the background, for as long as there is something to do.
 
-        See `jeton.spark.long_lived.start` for the options: sources, sinks, workers, name.
+        See `jeton.spark.long_lived.start` for the options: sources, sinks, workers, checkpoint …
         """
         from jeton.spark.long_lived import start
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from jeton.core.errors import GraphError, SnapshotError
+from jeton.core.errors import GraphError, JetonError, SnapshotError
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
@@ -175,7 +175,15 @@ class OperatorInfo:
         self.kept[name] = state
         table = self.restored(name)
         if table is not None:
-            state.restore(table, tokens)
+            try:
+                state.restore(table, tokens)
+            except JetonError:
+                raise
+            except Exception as error:
+                raise SnapshotError(
+                    f"state {name!r} is not what the snapshot has under this name, with the "
+                    f"columns {table.column_names}: {type(error).__name__}: {error}"
+                ) from error
 
 
 def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:

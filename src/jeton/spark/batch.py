@@ -73,6 +73,49 @@ def on_spark(
     [Row(id=50, k=0, count=25), Row(id=50, k=1, count=25),
      Row(id=100, k=0, count=25), Row(id=100, k=1, count=25)]
     """
+    check_inputs(flow, inputs)
+    if any(frame.isStreaming for frame in inputs.values()):
+        raise GraphError("streaming DataFrames go through flow.on_spark, or streaming.on_stream")
+    first = next(iter(inputs.values()))
+    spark = first.sparkSession
+    slots = require_slots(spark, 1 if workers is None else workers)
+    names = tuple(flow.inputs)
+    times = time_type(flow, inputs)
+    ends = Ends(
+        names,
+        tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
+    )
+    frame = together([inputs[name] for name in names])
+    frame = _partitioned(frame, workers, slots)
+    if progress is None:
+        progress = ProgressBar.is_wanted()
+    meeting, by_gathering = _meeting(spark, flow, progress)
+    context = _context(spark)
+    counts = None if context is None else accumulator(context)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_task(flow, ends, meeting, by_gathering, counts, batches)
+
+    # Spark shows the name of the function in its plans.
+    task.__name__ = f"jeton:{flow.name}"
+    result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
+    if exchange:
+        result = exchanged(result, slots)
+    return Frames(divided(result, ends), counts)
+
+
+def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:
+    """A DataFrame for each output, from the one that has the rows of all."""
+    if len(ends.outputs) == 1:
+        return {ends.outputs[0][0]: result}
+    return {
+        name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
+        for number, (name, _) in enumerate(ends.outputs)
+    }
+
+
+def check_inputs(flow: Flow, inputs: Mapping[str, DataFrame]) -> None:
+    """Refuse DataFrames that are not those of the flow's inputs."""
     missing = [name for name in flow.inputs if name not in inputs]
     unknown = [name for name in inputs if name not in flow.inputs]
     if missing or unknown:
@@ -89,40 +132,6 @@ def on_spark(
         )
     if not inputs or not flow.outputs:
         raise GraphError(f"flow {flow.name!r} needs an input and an output to run on Spark")
-    first = next(iter(inputs.values()))
-    spark = first.sparkSession
-    slots = require_slots(spark, 1 if workers is None else workers)
-    names = tuple(flow.inputs)
-    times = _time_type(flow, inputs)
-    ends = Ends(
-        names,
-        tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
-    )
-    frame = _together([inputs[name] for name in names])
-    frame = _partitioned(frame, workers, slots)
-    if progress is None:
-        progress = ProgressBar.is_wanted()
-    meeting, by_gathering = _meeting(spark, flow, progress)
-    context = _context(spark)
-    counts = None if context is None else accumulator(context)
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(flow, ends, meeting, by_gathering, counts, batches)
-
-    # Spark shows the name of the function in its plans.
-    task.__name__ = f"jeton:{flow.name}"
-    result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
-    if exchange:
-        result = _exchanged(result, slots)
-    if len(ends.outputs) == 1:
-        return Frames({ends.outputs[0][0]: result}, counts)
-    return Frames(
-        {
-            name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
-            for number, (name, _) in enumerate(ends.outputs)
-        },
-        counts,
-    )
 
 
 def output_schema(
@@ -142,7 +151,7 @@ def output_schema(
     return as_spark_has_it(pa.schema([pa.field(time, times), *known]), f"output {name!r}")
 
 
-def _time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
+def time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
     """The type of all inputs' time columns, which outputs' will have too."""
     found: dict[pa.DataType, str] = {}
     for name, frame in inputs.items():
@@ -196,7 +205,7 @@ def _context(spark: SparkSession) -> Any | None:
         return None
 
 
-def _together(frames: list[DataFrame]) -> DataFrame:
+def together(frames: list[DataFrame]) -> DataFrame:
     """All inputs in one DataFrame; rows of several say which input they belong to."""
     if len(frames) == 1:
         return frames[0]
@@ -239,7 +248,7 @@ def _partitions_of(frame: DataFrame) -> int | None:
     return int(frame.rdd.getNumPartitions())
 
 
-def _exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
+def exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
     """The same rows behind a shuffle that keeps them where they are, as far as it can."""
     return frame.repartition(slots or 2, F.spark_partition_id())
 

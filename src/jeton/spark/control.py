@@ -10,6 +10,7 @@ import json
 import select
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +69,9 @@ class Control:
 
     def close(self) -> None:
         """Hang up."""
+        # A thread that waits for a frame here is not woken by close() alone.
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def _exactly(self, size: int) -> bytes | None:

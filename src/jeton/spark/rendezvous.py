@@ -103,6 +103,12 @@ class Rendezvous:
             for key in [key for key in self._parties if key[0] == plan]:
                 del self._parties[key]
 
+    def forget_stages(self, plan: str, below: int) -> None:
+        """A plan's earlier stages will not run again."""
+        with self._lock:
+            for key in [key for key in self._parties if key[0] == plan and key[1] < below]:
+                del self._parties[key]
+
     def close(self) -> None:
         """Stop listening."""
         # A thread that waits in accept() is not woken by close() alone.

@@ -3,6 +3,10 @@
 A source is opened once for each of its partitions, on the worker that the partition belongs to. Its
 reader is asked for records again and again and never blocks: it says that there are none now, or
 that there will be none any more.
+
+A query with checkpoints also asks readers for their *position*, and opens partitions there again
+after a restart. The position belongs to the partition, so that it does not matter which worker
+reads it then.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,14 @@ class Reader(ABC):
     def read(self) -> Any | None:
         """Records (a table, a batch, columns), or ``None`` if there are none now."""
 
+    @property
+    def position(self) -> Any | None:
+        """After what has been read so far: anything that JSON can hold.
+
+        ``None`` says that this source cannot tell, so that there can be no checkpoints.
+        """
+        return None
+
 
 class Source(ABC):
     """Where records of an input come from."""
@@ -45,8 +58,11 @@ class Source(ABC):
         """How many partitions there are, for a query of so many workers."""
 
     @abstractmethod
-    def open(self, partition: int, partitions: int) -> Reader:
-        """Open one of them."""
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+        """Open one of them: at its beginning, or at a position that its reader told before.
+
+        From there on the reader must give the same records again.
+        """
 
 
 class Batches(Source):
@@ -55,10 +71,15 @@ class Batches(Source):
     The iterator may yield ``None`` where it has nothing now; when it ends, the partition does.
     Plain Python rows (lists of dictionaries) will do as well as Arrow tables.
 
+    The position is the number of tables taken. After a restart the iterator is made anew and that
+    many are skipped: it must yield the same ones again.
+
     >>> source = Batches(lambda partition, partitions: iter([{"time": [1], "n": [partition]}]), 1)
     >>> reader = source.open(0, 1)
     >>> reader.read(), reader.read(), reader.ended
     ({'time': [1], 'n': [0]}, None, True)
+    >>> reader.position
+    1
     """
 
     def __init__(
@@ -71,20 +92,31 @@ class Batches(Source):
         """As many as were asked for, or one for each worker."""
         return self._partitions or workers
 
-    def open(self, partition: int, partitions: int) -> Reader:
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
         """Start the iterator."""
-        return _IteratorReader(iter(self._make(partition, partitions)))
+        return _IteratorReader(iter(self._make(partition, partitions)), position or 0)
 
 
 class _IteratorReader(Reader):
-    def __init__(self, items: Iterator[Any]) -> None:
+    def __init__(self, items: Iterator[Any], skip: int) -> None:
         self._items = items
+        self._skip = skip
+        self._taken = 0
 
     def read(self) -> Any | None:
         for item in self._items:
-            return item
+            if item is None:
+                return None
+            self._taken += 1
+            if self._taken > self._skip:
+                return item
         self.ended = True
         return None
+
+    @property
+    def position(self) -> int:
+        # What is still to be skipped has been taken before.
+        return max(self._taken, self._skip)
 
 
 class Rate(Source):
@@ -93,6 +125,9 @@ class Rate(Source):
     ``make(positions)`` gets the numbers of the records that are due and returns their columns.
     Record *n* is due ``n / rate`` seconds after the start, and its time is when it was due: in
     nanoseconds since the start. Worker *w* of *k* makes records *w*, *w + k*, and so on.
+
+    The position is the number of the next record. After a restart that one is due at once: what
+    would have been due while the query was down is not made up for.
 
     >>> source = Rate(1e6, lambda positions: {"n": positions}, limit=3)
     >>> reader = source.open(0, 1)
@@ -123,18 +158,18 @@ class Rate(Source):
         """One for each worker."""
         return workers
 
-    def open(self, partition: int, partitions: int) -> Reader:
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
         """Start the clock."""
-        return _RateReader(self, partition, partitions)
+        return _RateReader(self, partition, partitions, position)
 
 
 class _RateReader(Reader):
-    def __init__(self, source: Rate, partition: int, partitions: int) -> None:
+    def __init__(self, source: Rate, partition: int, partitions: int, position: int | None) -> None:
         self._source = source
-        self._next = partition
+        self._next = partition if position is None else position
         self._step = partitions
-        self._start = time.monotonic()
-        self.floor = 0
+        self._start = time.monotonic() - (0.0 if position is None else position / source.rate)
+        self.floor = 0 if position is None else self._time_of(position)
 
     def read(self) -> Any | None:
         source = self._source
@@ -150,8 +185,15 @@ class _RateReader(Reader):
         positions = np.arange(self._next, end, self._step)
         times = (positions * (1e9 / source.rate)).astype(np.int64)
         self._next = int(positions[-1]) + self._step
-        self.floor = int(self._next * (1e9 / source.rate))
+        self.floor = self._time_of(self._next)
         return {source.time: times, **source.make(positions)}
+
+    @property
+    def position(self) -> int:
+        return self._next
+
+    def _time_of(self, record: int) -> int:
+        return int(record * (1e9 / self._source.rate))
 
 
 class Files(Source):
@@ -159,6 +201,9 @@ class Files(Source):
 
     A file is read once. Write it under another name and rename it, so that it appears whole.
     Worker *w* of *k* reads the files whose name hashes to it.
+
+    The position has the names of the files that have been read, so clear the folder out now and
+    then: what is gone from it is forgotten.
     """
 
     def __init__(
@@ -174,30 +219,58 @@ class Files(Source):
         """One for each worker."""
         return workers
 
-    def open(self, partition: int, partitions: int) -> Reader:
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
         """Start looking."""
-        return _FileReader(self, partition, partitions)
+        return _FileReader(self, partition, partitions, position or {})
 
 
 class _FileReader(Reader):
-    def __init__(self, source: Files, partition: int, partitions: int) -> None:
+    def __init__(
+        self, source: Files, partition: int, partitions: int, position: dict[str, Any]
+    ) -> None:
         self._source = source
         self._partition = partition
         self._partitions = partitions
-        self._seen: set[str] = set()
+        self._done: set[str] = set(position.get("done", ()))
+        self._seen: set[str] = set(self._done)
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._fresh: deque[Path] = deque()
+        self._reading: str | None = None
+        self._rows = 0
         self.ready_at = 0.0
+        if position.get("reading") is not None:
+            self._begin(source.path / position["reading"])
+            self._skip(int(position["rows"]))
 
     def read(self) -> Any | None:
         while True:
             for batch in self._batches:
                 if batch.num_rows:
+                    self._rows += batch.num_rows
                     return batch
+            if self._reading is not None:
+                self._done.add(self._reading)
+                self._reading = None
             if not self._fresh and not self._look():
                 return None
-            path = self._fresh.popleft()
-            self._batches = ds.dataset(path, format=self._source.format).to_batches()
+            self._begin(self._fresh.popleft())
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return {"done": sorted(self._done), "reading": self._reading, "rows": self._rows}
+
+    def _begin(self, path: Path) -> None:
+        self._seen.add(path.name)
+        self._reading, self._rows = path.name, 0
+        self._batches = ds.dataset(path, format=self._source.format).to_batches()
+
+    def _skip(self, rows: int) -> None:
+        while self._rows < rows:
+            batch = next(self._batches)
+            left = rows - self._rows
+            self._rows += min(batch.num_rows, left)
+            if batch.num_rows > left:
+                self._batches = chain([batch.slice(left)], self._batches)
 
     def _look(self) -> bool:
         """Whether there are files of this partition that were not seen yet: by name, in order."""
@@ -205,7 +278,9 @@ class _FileReader(Reader):
         if self.ended or (self.ready_at is not None and now < self.ready_at):
             return False
         folder = self._source.path
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        there = sorted(folder.iterdir()) if folder.is_dir() else []
+        self._done &= {path.name for path in there}
+        for path in there:
             if path.name.startswith((".", "_")) or path.name in self._seen or not path.is_file():
                 continue
             self._seen.add(path.name)

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -148,8 +148,17 @@ def first_cause(rank: int, error: Exception) -> JetonError:
     return WorkerFailed(f"worker {rank} failed:\n{text}")
 
 
-def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool) -> Joined:
-    """Meet the other tasks of the stage and connect to each of them."""
+def join_peers(
+    context: BarrierTaskContext,
+    meeting: Meeting,
+    by_gathering: bool,
+    arrange: Callable[[socket.socket], Sequence[int]] | None = None,
+) -> Joined:
+    """Meet the other tasks of the stage and connect to each of them.
+
+    ``arrange`` may ask the driver which worker each task shall be; by default they are numbered
+    like the partitions that they read.
+    """
     infos = context.getTaskInfos()
     rank, workers = context.partitionId(), len(infos)
     # Bind no wider than the address that Spark itself shows for this executor.
@@ -172,6 +181,10 @@ def join_peers(context: BarrierTaskContext, meeting: Meeting, by_gathering: bool
                 attempt=attempt,
                 address=doorway.address,
             )
+            if arrange is not None:
+                numbers = arrange(driver)
+                addresses = {numbers[at]: address for at, address in addresses.items()}
+                rank = numbers[rank]
         mesh = Mesh(rank, addresses, doorway, meeting.secret, epoch)
     except BaseException:
         doorway.close()
@@ -221,15 +234,7 @@ def _drive(
     report: Reporter,
 ) -> Iterator[pa.RecordBatch]:
     worker = process.worker
-    handles: list[InputHandle] = [
-        worker.handles[flow.handle("input", name)] for name in ends.inputs
-    ]
-    collected: list[list[Batch]] = [
-        worker.handles[flow.handle("output", name)] for name, _ in ends.outputs
-    ]
-    for name, handle in zip(ends.inputs, handles, strict=True):
-        if not isinstance(handle, InputHandle):
-            raise GraphError(f"input {name!r} is unordered: Spark cannot hold its tokens")
+    handles, collected = ends_of(flow, ends, process)
     report.handles = handles
     reading = True
     while not process.is_complete:
@@ -244,34 +249,50 @@ def _drive(
                     if what == "sequencer":
                         worker.handles[flow.handle(what, name)].close()
             else:
-                _feed(handles, batch)
+                for number, rows in rows_by_input(len(handles), batch):
+                    handles[number].send(rows)
         elif not did and reading:
             # Held up: whatever changes that wakes it.
             process.turn(block=BEAT)
-        for out in _take(ends, collected, least=ROWS_OUT):
+        for out in take_rows(ends, collected, least=ROWS_OUT):
             report.rows_out += out.num_rows
             yield out
         report.tell(process)
     if process.mesh is not None:
         # Nobody needs this worker any more, however long Spark takes to accept the last rows.
         process.mesh.begin_goodbye()
-    for out in _take(ends, collected, least=1):
+    for out in take_rows(ends, collected, least=1):
         report.rows_out += out.num_rows
         yield out
 
 
-def _feed(handles: Sequence[InputHandle], batch: pa.RecordBatch) -> None:
-    if len(handles) == 1:
-        handles[0].send(batch)
+def ends_of(
+    flow: Flow, ends: Ends, process: Process
+) -> tuple[list[InputHandle], list[list[Batch]]]:
+    """A worker's inputs, and what its outputs have collected."""
+    known = process.worker.handles
+    handles: list[InputHandle] = [known[flow.handle("input", name)] for name in ends.inputs]
+    for name, handle in zip(ends.inputs, handles, strict=True):
+        if not isinstance(handle, InputHandle):
+            raise GraphError(f"input {name!r} is unordered: Spark cannot hold its tokens")
+    return handles, [known[flow.handle("output", name)] for name, _ in ends.outputs]
+
+
+def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows that Spark gave, and which of the inputs they belong to."""
+    if inputs == 1:
+        yield 0, batch
         return
     which = batch.column(0)
-    for number, handle in enumerate(handles):
+    for number in range(inputs):
         rows = batch.column(number + 1).filter(pc.equal(which, number))
         if len(rows):
-            handle.send(pa.RecordBatch.from_struct_array(rows))
+            yield number, pa.RecordBatch.from_struct_array(rows)
 
 
-def _take(ends: Ends, collected: Sequence[list[Batch]], *, least: int) -> Iterator[pa.RecordBatch]:
+def take_rows(
+    ends: Ends, collected: Sequence[list[Batch]], *, least: int
+) -> Iterator[pa.RecordBatch]:
     """What the outputs have collected, once it is enough to be worth handing over."""
     for number, (batches, (name, schema)) in enumerate(zip(collected, ends.outputs, strict=True)):
         if sum(map(len, batches)) < least:

@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from jeton.core.errors import JetonError, ProtocolError
@@ -28,7 +29,7 @@ from jeton.worker.doorway import Address, Doorway, attend, connect
 from jeton.worker.handshake import greet
 from jeton.worker.link import Link, PeerLost
 from jeton.worker.network import Receiver
-from jeton.worker.rest import Rest, Word
+from jeton.worker.rest import Rounds
 from jeton.worker.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class Mesh:
         """Bytes of messages that have come from peers."""
         self.messages_in = 0
         self._progress_in = 0
-        self._rest = Rest(worker, self.workers)
+        self.rounds = Rounds(worker, self.workers, partial(self._tell_all, Kind.REST, worker))
+        """What workers tell each other about coming to rest together."""
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -160,7 +162,11 @@ class Mesh:
     @property
     def backlog(self) -> int:
         """The most bytes that wait to go out to one peer."""
-        return max((link.waiting for link in self._data.values()), default=0)
+        most = 0
+        for link in self._data.values():
+            if link.waiting > most:
+                most = link.waiting
+        return most
 
     @property
     def has_busy_peers(self) -> bool:
@@ -209,13 +215,11 @@ class Mesh:
                     SILENCE,
                 )
 
-    def rests_with_all(self) -> bool:
-        """This worker rests: tell the others, and whether it is certain that all do for ever."""
+    def say_rest(self, number: int) -> None:
+        """This worker has nothing left to do: tell the others, once nothing waits to go out."""
         if not any(link.waiting for link in (*self._data.values(), *self._control.values())):
             sent, received = self.messages + self.progress_batches, self.messages_in
-            word = self._rest.say(sent=sent, received=received + self._progress_in).pack()
-            self._tell_all(Kind.REST, self.worker, word)
-        return self._rest.of_all
+            self.rounds.say(number, sent=sent, received=received + self._progress_in)
 
     def announce(self, busy: bool) -> None:
         """Tell all peers that this worker has more than enough to do, or not any more."""
@@ -322,7 +326,7 @@ class Mesh:
             elif kind == Kind.BUSY:
                 (self._busy_peers.add if number else self._busy_peers.discard)(peer)
             elif kind == Kind.REST:
-                self._rest.hear(peer, Word.unpack(payload, self.workers))
+                self.rounds.hear(peer, payload)
             elif kind in (Kind.FAILED, Kind.LOST):
                 raise _last_words(kind, number, payload)
             elif kind != Kind.HEARTBEAT:

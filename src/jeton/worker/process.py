@@ -6,6 +6,7 @@ answer may be microseconds away, and then blocks, so that an idle query costs ne
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from threading import Event, get_ident
@@ -16,6 +17,8 @@ from jeton.dataflow.plan import OperatorPlan, progress_graph
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.progress.explain import holders
 from jeton.worker.mesh import Mesh
+from jeton.worker.network import Network
+from jeton.worker.rest import STALL, Rounds
 from jeton.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -49,13 +52,14 @@ class Process:
         self.mesh = mesh
         self._thread = get_ident()
         self._woken = Event()
+        self._line = _Line(mesh)
         plans: list[OperatorPlan] = flow.operators
         self.worker = Worker(
             plans,
             progress_graph(plans),
             index=index,
             workers=workers,
-            network=mesh if mesh is not None else _Alone(),
+            network=self._line,
             clock=time.monotonic,
             wake=self._wake,
             restore=restore,
@@ -72,6 +76,16 @@ class Process:
         self._turns = 0
         self._seen_bytes = 0
         self._congested = False
+        self._resting = False
+        self._own_rounds = Rounds(0, 1, lambda told: None)
+
+    def rejoin(self, mesh: Mesh | None) -> None:
+        """Go on with the same peers over other connections, once all have come to rest."""
+        self.mesh = mesh
+        self._line.lead_through(mesh)
+        self._seen_bytes = 0
+        if mesh is not None:
+            mesh.attach(self.worker)
 
     @property
     def is_complete(self) -> bool:
@@ -97,7 +111,7 @@ class Process:
         self._thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
-        worker.hold_sources(self.is_held_up)
+        worker.hold_sources(self.is_held_up or self._resting)
         if worker.has_work:
             worker.step()
             did = True
@@ -115,6 +129,67 @@ class Process:
         """Go around until the flow is complete, or until a condition holds."""
         while not self.is_complete and not (until is not None and until()):
             self.turn(block=BEAT)
+
+    # Coming to rest together, for instance to take a snapshot
+
+    @property
+    def called_to_rest(self) -> int:
+        """The number of the latest round that anybody has begun; 0 if there was none."""
+        return self._rounds.begun
+
+    def rest_together(self, number: int, *, patience: float = math.inf) -> bool:
+        """Come to rest together with all workers, while inputs stay open: a matter of milliseconds.
+
+        Do it on all workers, with the same number, greater than those before; whoever begins tells
+        the others, who see it in `called_to_rest`. Meanwhile nothing may be sent to inputs.
+        Operators without inputs and timers wait; threads that operators expect are waited for.
+
+        Returns once no worker has anything left to do and nothing is under way between them. That
+        stays so until all have called `go_on_together`. Tells whether it came to that: after
+        ``patience`` seconds a worker gives up, and no worker may rely on this round then.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> process = Process(flow, None)
+        >>> process.worker.handles[flow.handle("input", "words")].send({"word": ["a", "b"]})
+        >>> process.rest_together(1)
+        True
+        >>> snapshot = process.worker.snapshot()
+        >>> process.go_on_together(1)
+        """
+        deadline = time.monotonic() + patience
+        self._resting = self.worker.timers_wait = True
+        self._rounds.begin(number)
+        while not self._rounds.all_rest(number):
+            if time.monotonic() > deadline:
+                return False
+            if self.turn():
+                continue
+            if not self.worker.threads_expected:
+                if self.mesh is not None:
+                    self.mesh.say_rest(number)
+                else:
+                    self._rounds.say(number, sent=0, received=0)
+            if not self._rounds.all_rest(number):
+                self.turn(block=min(BEAT, max(0.0, deadline - time.monotonic())))
+        # If a worker gave up, what it did since may have come together with this.
+        return not self.worker.has_work
+
+    def go_on_together(self, number: int) -> None:
+        """End a round, once all workers have; nothing that one does now disturbs another's rest."""
+        self._rounds.say_ready(number)
+        try:
+            while not self._rounds.all_ready(number):
+                self.turn(block=BEAT)
+        finally:
+            self._resting = self.worker.timers_wait = False
+
+    # Inside
+
+    @property
+    def _rounds(self) -> Rounds:
+        return self._own_rounds if self.mesh is None else self.mesh.rounds
 
     def _wait(self, block: float) -> bool:
         if self.mesh is not None:
@@ -147,8 +222,10 @@ class Process:
         if now - self._beaten > BEAT:
             self._beaten = now
             mesh.beat()
-            if self._rests and mesh.rests_with_all():
-                self._say_stalled()
+            if self._rests:
+                mesh.say_rest(STALL)
+                if mesh.rounds.all_rest(STALL):
+                    self._say_stalled()
         return did
 
     @property
@@ -157,6 +234,7 @@ class Process:
         worker = self.worker
         return not (
             self.is_complete
+            or self._resting
             or worker.has_work
             or worker.next_timer is not None
             or worker.threads_expected
@@ -185,6 +263,18 @@ class Process:
             self._woken.set()
         elif get_ident() != self._thread:
             self.mesh.wake()
+
+
+class _Line:
+    """What a worker sends through: a mesh, in whose place another one may come."""
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self.lead_through(mesh)
+
+    def lead_through(self, mesh: Mesh | None) -> None:
+        network: Network = _Alone() if mesh is None else mesh
+        self.send_message = network.send_message
+        self.send_progress = network.send_progress
 
 
 class _Alone:

@@ -1,16 +1,21 @@
-"""Rest: how workers in processes of their own find out that none of them will ever act again.
+"""Rest: how workers in processes of their own find out that none of them will act again.
 
-A flow that is not complete although everybody rests has stalled: an operator holds a token for
-which nobody will invoke it. No worker can see that alone, since a message may be on its way to
-another that seems to rest. So workers that rest tell each other how much they have sent and
-received. If the sums agree, and everybody says the same again after having heard that, then
-nothing was on its way in between: Mattern's method of four counters.
+No worker can see that alone, since a message may be on its way to another that seems to rest. So
+workers that rest tell each other how much they have sent and received. If the sums agree, and
+everybody says the same again after having heard that, then nothing was on its way in between:
+Mattern's method of four counters.
+
+It serves twice. A flow that is not complete although everybody rests for ever has *stalled*: an
+operator holds a token for which nobody will invoke it. And workers that pause their sources come
+to rest together in numbered *rounds*, as often as they like, to take a snapshot.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 from jeton.core.errors import ProtocolError
 
@@ -58,12 +63,19 @@ class Rest:
         self.of_all = False
         """Whether it is certain that nobody will act again."""
 
+    @property
+    def seems_of_all(self) -> bool:
+        """Whether everybody said that it rests, and what was sent has been received."""
+        return self._first is not None
+
+    @property
+    def heard(self) -> tuple[int, ...]:
+        """The number of the latest word of each worker."""
+        return tuple(0 if word is None else word.number for word in self._words)
+
     def say(self, *, sent: int, received: int) -> Word:
         """This worker rests now: what to tell all others."""
-        before = self._words[self._worker]
-        number = 1 if before is None else before.number + 1
-        heard = tuple(0 if word is None else word.number for word in self._words)
-        word = Word(number, sent, received, heard)
+        word = Word(self.heard[self._worker] + 1, sent, received, self.heard)
         self.hear(self._worker, word)
         return word
 
@@ -84,3 +96,135 @@ class Rest:
             for word in words
             for heard, number in zip(word.heard, numbers, strict=True)
         )
+
+
+class Saying(IntEnum):
+    """What a worker tells the others about a round."""
+
+    BEGIN = 0
+    """The round has begun: pause, and come to rest."""
+    REST = 1
+    """It rests for now: a word follows."""
+    ALL = 2
+    """It is certain that all rest."""
+    READY = 3
+    """It has done what it wanted rest for, or gives up: as far as it goes, others may act."""
+
+
+_HEAD: Final = struct.Struct("<qB")
+STALL: Final = 0
+"""The number of the round that nobody begins: that of workers which rest for ever."""
+
+
+class Round:
+    """What one worker knows of one round."""
+
+    def __init__(self, worker: int, workers: int) -> None:
+        self.rest = Rest(worker, workers)
+        self.all_rest = False
+        self.ready: set[int] = set()
+        self.said: tuple[int, ...] = ()
+        """What the latest word was about; nothing is said twice."""
+
+
+class Rounds:
+    """One worker's part in coming to rest together: what to tell the others, what they told.
+
+    >>> told = [], []
+    >>> here, there = (Rounds(index, 2, tell.append) for index, tell in enumerate(told))
+    >>> here.begin(1)
+    >>> while not here.all_rest(1):
+    ...     for worker, (mine, other) in enumerate([(here, there), (there, here)]):
+    ...         mine.say(1, sent=7, received=7)
+    ...         while told[worker]:
+    ...             other.hear(worker, told[worker].pop(0))
+    >>> there.begun, there.all_rest(1)
+    (1, True)
+    >>> here.say_ready(1)
+    >>> there.hear(0, told[0].pop())
+    >>> there.all_ready(1)
+    False
+    >>> there.say_ready(1)
+    >>> there.all_ready(1)
+    True
+    """
+
+    def __init__(self, worker: int, workers: int, tell: Callable[[bytes], None]) -> None:
+        self._worker = worker
+        self._workers = workers
+        self._tell = tell
+        self._rounds = {STALL: Round(worker, workers)}
+        self._over = STALL
+        self.begun = STALL
+        """The number of the latest round that anybody has begun."""
+
+    def begin(self, number: int) -> None:
+        """Take part in a round; whoever has not heard of it is told."""
+        if number <= self._over:
+            raise ProtocolError(f"round {number} cannot begin after round {self._over}")
+        if number > self.begun:
+            self.begun = number
+            self._tell(_HEAD.pack(number, Saying.BEGIN))
+
+    def say(self, number: int, *, sent: int, received: int) -> None:
+        """This worker rests: tell the others, if that is news for them."""
+        round_ = self._of(number)
+        rest, said = round_.rest, round_.said
+        # What others said is worth an answer only if it may be the last one.
+        news = (sent, received) != said[:2] or (rest.seems_of_all and rest.heard != said[2:])
+        # A worker that rests for ever says so from time to time; in a round, once for each news.
+        if news or number == STALL:
+            word = rest.say(sent=sent, received=received)
+            round_.said = (sent, received, *rest.heard)
+            self._tell(_HEAD.pack(number, Saying.REST) + word.pack())
+            self._conclude(number, round_)
+
+    def say_ready(self, number: int) -> None:
+        """This worker has done what it wanted rest for, or gives up."""
+        self._of(number).ready.add(self._worker)
+        self._tell(_HEAD.pack(number, Saying.READY))
+
+    def all_rest(self, number: int) -> bool:
+        """Whether it is certain that nobody acts before everybody is ready."""
+        return self._of(number).all_rest
+
+    def all_ready(self, number: int) -> bool:
+        """Whether everybody is ready; the round is over then."""
+        if len(self._of(number).ready) < self._workers:
+            return False
+        for each in [each for each in self._rounds if STALL < each <= number]:
+            del self._rounds[each]
+        self._over = number
+        return True
+
+    def hear(self, worker: int, payload: bytes | bytearray | memoryview) -> None:
+        """Another worker tells something."""
+        try:
+            number, what = _HEAD.unpack_from(payload)
+            saying = Saying(what)
+        except (struct.error, ValueError) as error:
+            raise ProtocolError(f"something about rest that cannot be read: {error}") from error
+        if STALL < number <= self._over:
+            return
+        self.begun = max(self.begun, number)
+        round_ = self._of(number)
+        if saying is Saying.REST:
+            word = Word.unpack(memoryview(payload)[_HEAD.size :], self._workers)
+            round_.rest.hear(worker, word)
+            self._conclude(number, round_)
+        elif saying is Saying.ALL:
+            round_.all_rest = True
+        elif saying is Saying.READY:
+            round_.ready.add(worker)
+
+    def _conclude(self, number: int, round_: Round) -> None:
+        """Whoever finds out first tells all, so that nobody is left waiting for another word."""
+        if (round_.rest.of_all or self._workers == 1) and not round_.all_rest:
+            round_.all_rest = True
+            if number != STALL:
+                self._tell(_HEAD.pack(number, Saying.ALL))
+
+    def _of(self, number: int) -> Round:
+        if number not in self._rounds:
+            self._rounds[number] = Round(self._worker, self._workers)
+        return self._rounds[number]

@@ -66,6 +66,8 @@ class Worker:
         self.leaks: list[str] = []
         self.closed = False
         self.threads_expected = 0
+        self.timers_wait = False
+        """Whether timers that are due are put off for now."""
         self._network = network
         self._clock = clock
         self._wake = wake
@@ -273,7 +275,7 @@ class Worker:
     @property
     def next_timer(self) -> float | None:
         """When the next timer is due."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers[0][0] if self._timers and not self.timers_wait else None
 
     def step(self, random: Random | None = None) -> None:
         """Take posted acts, invoke the operators that have something to do, tell the others.
@@ -309,7 +311,8 @@ class Worker:
                 self._harvest()
 
     def _due(self) -> bool:
-        return bool(self._timers) and self._timers[0][0] <= self._clock()
+        timer = self.next_timer
+        return timer is not None and timer <= self._clock()
 
     def _invoke(self, operator: Operator) -> None:
         step = operator.step

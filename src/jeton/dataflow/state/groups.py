@@ -113,6 +113,13 @@ class Groups:
         missing = [name for name in self.key if f"key.{name}" not in found]
         if missing:
             raise SnapshotError(f"the snapshot's groups have no key columns {missing}")
+        known = {"key": set(self.key), "of": set(self.aggregates)}
+        other = [name for name in found if name != BIN and not _is_known(name, known)]
+        if other:
+            raise SnapshotError(
+                f"the snapshot's groups have columns {other}, but this operator has the key "
+                f"{list(self.key)} and the aggregates {list(self.aggregates)}"
+            )
         keys = {name: found[f"key.{name}"] for name in self.key}
         batch = Batch.trusted(keys, np.zeros(table.num_rows, dtype=np.int64), "")
         slots, new = self.find(batch, times)
@@ -161,3 +168,11 @@ class Groups:
         if memory is None or (isinstance(memory, Nothing) and not is_unknown(column)):
             memory = self._memory[name] = self.aggregates[name].make(column)
         return memory
+
+
+def _is_known(column: str, known: Mapping[str, set[str]]) -> bool:
+    """Whether a column of a snapshot belongs to a key or an aggregate of that name."""
+    what, _, name = column.partition(".")
+    return name in known.get(what, ()) or (
+        what == "of" and any(name.startswith(f"{aggregate}.") for aggregate in known[what])
+    )

@@ -1,0 +1,387 @@
+"""Commits: the driver's side of the checkpoints of a long-lived query.
+
+For each version the driver asks the first worker to bring all to rest. Each worker tells when its
+part is written and its rows are staged; then the driver writes the manifest, which is the moment
+from which the version counts, and makes the rows visible. Whatever happens in between, the next
+attempt finds a version whose rows are visible, or become so, and whose successors left no trace.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyarrow import fs as arrow_fs
+
+from jeton.core.errors import JetonError, SnapshotError
+from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
+from jeton.spark.control import Control
+from jeton.spark.keeper import Ground
+from jeton.spark.sinks import DriverSink, Sink, StagedSink
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+log = logging.getLogger(__name__)
+
+BREATH: Final = 0.1
+"""Seconds to wait after a version that workers missed."""
+
+
+class Superseded(JetonError):
+    """Another run of the query has taken its checkpoint over."""
+
+
+class Commits:
+    """All attempts at one query: what they go on from, and what they have committed.
+
+    >>> import tempfile, jeton as jt
+    >>> commits = Commits(
+    ...     jt.Flow("none"),
+    ...     Checkpoints(tempfile.mkdtemp()),
+    ...     {},
+    ...     print,
+    ...     every=None,
+    ...     keep=2,
+    ...     allow_removed=(),
+    ... )
+    >>> part = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.002, "bytes": 0}
+    >>> commits.recover().version, commits.commit(1, {0: part}, {}, {}, seconds=0.1)
+    (None, None)
+    >>> ground = commits.recover()  # another attempt
+    >>> ground.attempt, ground.version, commits.metrics()["pause_ms"]
+    (2, 1, 2.0)
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        store: Checkpoints,
+        sinks: Mapping[str, Sink],
+        deliver: Callable[[str, pa.Table], None],
+        *,
+        every: float | None,
+        keep: int,
+        allow_removed: Collection[str],
+    ) -> None:
+        self._flow = flow
+        self._store = store
+        self._sinks = sinks
+        self._deliver = deliver
+        self._every = every
+        self._keep = keep
+        self._allow_removed = tuple(allow_removed)
+        self._query = _name_of_query(store)
+        self._claim = (0, "")
+        self._metrics: dict[str, Any] = {"taken": 0, "missed": 0}
+        self.version: int | None = None
+        """The newest version that was committed, or that the present attempt goes on from."""
+
+    def metrics(self) -> dict[str, Any]:
+        """What checkpoints cost: the latest one, and the longest pause of all."""
+        return {"version": self.version, **self._metrics}
+
+    def recover(self) -> Ground:
+        """Before an attempt: find the newest whole version, and undo what goes beyond it."""
+        if self._claim[0]:
+            # Another run may have taken over, and be the reason why the attempt before failed.
+            self._require_claim()
+        versions, found = self._find()
+        self._take_over()
+        if self._store.versions() != versions:
+            # Whoever held it until now was quicker.
+            versions, found = self._find()
+        version = 0 if found is None else found.version
+        if found is not None and versions[-1] > version:
+            self._fall_back(version)
+        for name, sink in self._sinks.items():
+            if isinstance(sink, StagedSink):
+                if found is not None:
+                    sink.commit(self._query, version, found.meta["sinks"].get(name, []))
+                sink.roll_back(self._query, version)
+        self.version = None if found is None else version
+        return Ground(
+            self._store,
+            self._query,
+            self._claim[0],
+            self.version,
+            {} if found is None else found.meta["positions"],
+            self._allow_removed,
+        )
+
+    def attempt(self, ground: Ground, workers: int, failed: Callable[[], None]) -> Attempt:
+        """Begin to take checkpoints of an attempt; ``failed`` is called if one cannot be taken."""
+        return Attempt(self, ground, workers, self._every, failed)
+
+    def commit(
+        self,
+        version: int,
+        told: Mapping[int, Mapping[str, Any]],
+        rows: Mapping[str, list[pa.Table]],
+        staged: Mapping[str, list[Any]],
+        seconds: float,
+    ) -> None:
+        """Commit a version, of which every worker has written its part."""
+        self._require_claim()
+        positions: dict[str, dict[str, Any]] = {}
+        for part in told.values():
+            for name, partitions in part["positions"].items():
+                positions.setdefault(name, {}).update(partitions)
+        meta = {"query": self._query, "positions": positions, "sinks": staged}
+        parts = [Part.from_json(part["part"]) for part in told.values()]
+        self._store.commit(version, parts, flow=self._flow.name, epoch=self._claim[0], meta=meta)
+        for name, items in staged.items():
+            sink = self._sinks[name]
+            if isinstance(sink, StagedSink):
+                sink.commit(self._query, version, items)
+        for name, tables in rows.items():
+            for table in tables:
+                self._deliver(name, table)
+        self.version = version
+        pause = round(max(part["pause"] for part in told.values()) * 1e3, 3)
+        self._metrics |= {
+            "taken": self._metrics["taken"] + 1,
+            "pause_ms": pause,
+            "longest_pause_ms": max(pause, self._metrics.get("longest_pause_ms", 0.0)),
+            "seconds": round(seconds, 4),
+            "bytes": sum(part["bytes"] for part in told.values()),
+        }
+        self._store.clean(self._keep)
+
+    def missed(self, version: int, why: str) -> None:
+        """Workers could not take a version; the next one will do."""
+        self._metrics["missed"] += 1
+        log.warning("checkpoint %d of flow %r was not taken: %s", version, self._flow.name, why)
+
+    # Inside
+
+    def _fall_back(self, version: int) -> None:
+        """Go on from a version that is not the newest, since that is spoilt."""
+        at_driver = [name for name, sink in self._sinks.items() if isinstance(sink, DriverSink)]
+        if at_driver and self.version is not None and self.version > version:
+            raise SnapshotError(
+                f"version {self.version} in {self._store.root} cannot be read any more, but the "
+                f"sinks of {at_driver} have got its rows already, and cannot give them back"
+            )
+        # They must not come to life again: from now on they are not part of the history.
+        self._store.abandon(above=version)
+        log.warning(
+            "flow %r goes on from checkpoint %d; rows of later ones are made again",
+            self._flow.name,
+            version,
+        )
+
+    def _find(self) -> tuple[list[int], Checkpoint | None]:
+        """All versions, and the newest that is whole, which the flow must fit."""
+        versions, found = self._store.versions(), self._store.latest()
+        if found is not None:
+            if found.meta.get("query") != self._query:
+                raise SnapshotError(
+                    f"{self._store.root} has checkpoints of something else than a long-lived query"
+                )
+            found.check(self._flow, allow_removed=self._allow_removed)
+        return versions, found
+
+    def _take_over(self) -> None:
+        """From now on nobody who claimed the checkpoint before can commit."""
+        folder = str(self._store.root / "claims")
+        claims = _names(self._store.fs, folder)
+        latest = max((int(name.split("-")[0]) for name in claims), default=0)
+        self._claim = (latest + 1, os.urandom(4).hex())
+        self._store.fs.create_dir(folder, recursive=True)
+        name = "-".join(map(str, self._claim))
+        with self._store.fs.open_output_stream(f"{folder}/{name}") as stream:
+            stream.write(b"")
+        for name in claims:
+            with suppress(OSError):
+                self._store.fs.delete_file(f"{folder}/{name}")
+
+    def _require_claim(self) -> None:
+        for name in _names(self._store.fs, str(self._store.root / "claims")):
+            number, _, who = name.partition("-")
+            if (int(number), who) > self._claim:
+                raise Superseded(
+                    f"another run has taken over the checkpoint in {self._store.root}: this one "
+                    "cannot go on"
+                )
+
+
+class Attempt:
+    """The checkpoints of one attempt: begun one at a time, committed when all parts are there."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        ground: Ground,
+        workers: int,
+        every: float | None,
+        failed: Callable[[], None],
+    ) -> None:
+        self._commits = commits
+        self._workers = workers
+        self._every = every
+        self._failed = failed
+        self._leader: Control | None = None
+        self._next = (ground.version or 0) + 1
+        self._under_way: int | None = None
+        self._began = self._not_before = time.monotonic()
+        self._wanted: int | None = None
+        """The least version that would satisfy whoever asked for one."""
+        self._told: dict[int, dict[str, Any]] = {}
+        self._rows: dict[int, dict[str, list[pa.Table]]] = {}
+        self._ready_rows: dict[str, list[pa.Table]] = {}
+        self._staged: dict[str, list[Any]] = {}
+        self._over = False
+        self._changed = threading.Condition()
+        self.error: BaseException | None = None
+        """Why a version could not be committed."""
+        self._thread = threading.Thread(target=self._run, name="jeton-commits", daemon=True)
+        self._thread.start()
+
+    # What workers tell
+
+    def joined(self, worker: int, control: Control) -> None:
+        """A worker is there; the first one is the one to ask for checkpoints."""
+        if worker == 0:
+            with self._changed:
+                self._leader = control
+                self._began = time.monotonic()
+                self._changed.notify_all()
+
+    def rows(self, worker: int, output: str, table: pa.Table) -> None:
+        """Rows of a sink at the driver, for the next version that the worker tells."""
+        with self._changed:
+            self._rows.setdefault(worker, {}).setdefault(output, []).append(table)
+
+    def hear(self, worker: int, header: dict[str, Any]) -> None:
+        """A part is written, or was missed, or all is complete, so that there is a last one."""
+        with self._changed:
+            if header["kind"] == "complete":
+                self._wanted = self._next
+            elif header["kind"] == "part":
+                # Rows up to here are covered by this version or, should it be missed, the next.
+                for output, tables in self._rows.pop(worker, {}).items():
+                    self._ready_rows.setdefault(output, []).extend(tables)
+                for output, items in header["staged"].items():
+                    self._staged.setdefault(output, []).extend(items)
+                if header["version"] == self._under_way:
+                    self._told[worker] = header
+            elif header["version"] == self._under_way:
+                self._commits.missed(header["version"], header["why"])
+                self._under_way = None
+                self._not_before = time.monotonic() + BREATH
+            self._changed.notify_all()
+
+    # What the query asks for
+
+    def take(self, timeout: float, *, last: bool = False) -> int | None:
+        """Take a checkpoint now; returns its version once it is committed, if that is in time.
+
+        None is begun by itself after the ``last`` one.
+        """
+        with self._changed:
+            wanted = self._wanted = self._next
+            if last:
+                self._every = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_done(wanted) or self._over, timeout)
+            return self._commits.version if self._is_done(wanted) else None
+
+    def end(self) -> None:
+        """The attempt is over; what all workers have written still counts."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # Inside
+
+    def _is_done(self, version: int) -> bool:
+        return self._commits.version is not None and self._commits.version >= version
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._under_way is not None and len(self._told) == self._workers
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                if self._is_whole:
+                    self._commit()
+                else:
+                    self._begin()
+        except Exception as error:
+            with self._changed:
+                self.error = error
+                self._over = True
+                self._changed.notify_all()
+            self._failed()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; tells whether there is."""
+        with self._changed:
+            while not self._is_whole:
+                if self._over:
+                    return False
+                due = self._due()
+                now = time.monotonic()
+                if due is not None and due <= now:
+                    return True
+                self._changed.wait(None if due is None else due - now)
+            return True
+
+    def _due(self) -> float | None:
+        """When to begin the next version, if that is known."""
+        if self._leader is None or self._under_way is not None:
+            return None
+        if self._wanted is not None:
+            return self._not_before
+        return None if self._every is None else max(self._began + self._every, self._not_before)
+
+    def _begin(self) -> None:
+        with self._changed:
+            assert self._leader is not None
+            self._under_way, self._next = self._next, self._next + 1
+            self._told = {}
+            self._began = time.monotonic()
+        # If the worker has gone, so has the attempt, which somebody else will find out.
+        with suppress(OSError):
+            self._leader.send("checkpoint", version=self._under_way)
+
+    def _commit(self) -> None:
+        with self._changed:
+            version, told = self._under_way, self._told
+            rows, self._ready_rows = self._ready_rows, {}
+            staged, self._staged = self._staged, {}
+        assert version is not None
+        self._commits.commit(version, told, rows, staged, time.monotonic() - self._began)
+        with self._changed:
+            self._under_way = None
+            if self._wanted is not None and version >= self._wanted:
+                self._wanted = None
+            self._changed.notify_all()
+
+
+def _name_of_query(store: Checkpoints) -> str:
+    """By what sinks know the query: made up once, and kept with its checkpoints."""
+    path = str(store.root / "query.json")
+    if store.fs.get_file_info(path).type == arrow_fs.FileType.NotFound:
+        store.fs.create_dir(str(store.root), recursive=True)
+        unready = f"{path}.{os.urandom(4).hex()}"
+        with store.fs.open_output_stream(unready) as stream:
+            stream.write(json.dumps({"query": os.urandom(6).hex()}).encode())
+        store.fs.move(unready, path)
+    name: str = json.loads(store.read(store.root / "query.json"))["query"]
+    return name
+
+
+def _names(fs: Any, folder: str) -> list[str]:
+    selector = arrow_fs.FileSelector(folder, allow_not_found=True)
+    return [info.base_name for info in fs.get_file_info(selector) if info.is_file]

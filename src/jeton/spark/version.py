@@ -1,0 +1,132 @@
+"""Checkpoint: one version of a flow's state, to be read by any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import SnapshotError
+from jeton.dataflow.pacts import BINS, bin_owners
+from jeton.dataflow.state.snapshot import Snapshot
+from jeton.spark.parts import Key, Part
+from jeton.spark.state_files import Chunk, Digests, digests_of, rows_of
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+    from jeton.spark.checkpoints import Checkpoints
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One version of a flow's state.
+
+    >>> import tempfile
+    >>> from jeton.spark.checkpoints import Checkpoints
+    >>> store = Checkpoints(tempfile.mkdtemp())
+    >>> table = pa.table({"bin": pa.array([0, 1, 2], pa.uint16()), "value": ["a", "b", "c"]})
+    >>> part = store.write_part(0, 0, {"operator": {"state": table}})
+    >>> checkpoint = store.commit(0, [part], flow="f")
+    >>> for worker in (0, 1):
+    ...     share = checkpoint.share(worker, 2)
+    ...     print(share.operators["operator"]["state"]["value"].to_pylist())
+    ['a', 'c']
+    ['b']
+    """
+
+    store: Checkpoints
+    version: int
+    epoch: int
+    flow: str
+    meta: Mapping[str, Any]
+    parts: tuple[Part, ...]
+
+    @property
+    def workers(self) -> int:
+        """How many workers wrote it; any number can read it."""
+        return len(self.parts)
+
+    @property
+    def operators(self) -> list[str]:
+        """The operators that it has state of."""
+        return list(dict.fromkeys(key.operator for part in self.parts for key in part.chunks))
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the part files that it needs."""
+        return {chunk.file for _, chunk in self._chunks()}
+
+    def check(self, flow: Flow, *, allow_removed: Collection[str] = ()) -> None:
+        """Refuse state of operators that the flow does not have, unless that is allowed.
+
+        Operators that are new in the flow start empty.
+        """
+        names = [plan.name for plan in flow.operators]
+        gone = [name for name in self.operators if name not in names and name not in allow_removed]
+        if gone:
+            new = [name for name in names if name not in self.operators]
+            raise SnapshotError(
+                f"version {self.version} in {self.store.root} has state of the operators {gone}, "
+                f"which flow {flow.name!r} does not have. If they were renamed, give them their "
+                f"old names back (operators without state there: {new}); if they were removed for "
+                f"good, say allow_removed={gone}"
+            )
+
+    def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
+        """What one of any number of workers goes on from: the rows of the bins that it owns."""
+        wanted = bin_owners(workers) == worker
+        found: dict[str, dict[str, list[pa.Table]]] = {}
+        for key, chunk in self._chunks():
+            live = np.zeros(BINS, dtype=bool)
+            live[list(chunk.bins)] = True
+            live &= wanted
+            if key.operator not in allow_removed and live.any():
+                table = rows_of(self.store.read_chunk(chunk), live)
+                found.setdefault(key.operator, {}).setdefault(key.name, []).append(table)
+        return Snapshot(
+            self.flow,
+            {
+                operator: {name: _concat(Key(operator, name), t) for name, t in kept.items()}
+                for operator, kept in found.items()
+            },
+        )
+
+    def part(self, worker: int, workers: int) -> Part | None:
+        """What a worker wrote, as the base of what it writes next; nothing if it was not there."""
+        if workers != self.workers:
+            return None
+        part = self.parts[worker]
+        digests: dict[Key, Digests] = {}
+        for key, chunks in part.chunks.items():
+            found: dict[int, bytes] = {}
+            for chunk in chunks:
+                told = digests_of(self.store.read_chunk(chunk))
+                found |= {number: told[number] for number in chunk.bins}
+            digests[key] = found
+        return Part(worker, part.chunks, digests)
+
+    def verify(self) -> None:
+        """Read everything; `CorruptCheckpoint` if a file is not what was written."""
+        for _, chunk in self._chunks():
+            self.store.read_chunk(chunk)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.version} of {self.flow!r}: {self.workers} workers>"
+
+    def _chunks(self) -> Iterator[tuple[Key, Chunk]]:
+        for part in self.parts:
+            for key, chunks in part.chunks.items():
+                for chunk in chunks:
+                    yield key, chunk
+
+
+def _concat(key: Key, tables: list[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SnapshotError(
+            f"the parts of state {key.name!r} do not fit together: {error}"
+        ).located(operator=key.operator) from error

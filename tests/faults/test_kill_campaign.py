@@ -1,0 +1,177 @@
+"""A kill campaign: whatever is killed, and whenever, the output is that of an undisturbed run.
+
+Seeded, so that a campaign can be run again; what it meets at those moments is up to the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from jeton.spark.query import Query
+from tests.faults import campaign
+
+PROGRAM = Path(campaign.__file__)
+LIMIT = 180.0
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def workers(folder: Path) -> list[int]:
+    """The processes that have made records since the last kill, and still live."""
+    found = [int(path.name) for path in (folder / "pids").iterdir()]
+    return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+
+
+def forget_workers(folder: Path) -> None:
+    for path in (folder / "pids").iterdir():
+        path.unlink()
+
+
+def executor_of(worker: int) -> int:
+    """A Python worker is a child of its executor's daemon, and that of the executor."""
+    return _parent(_parent(worker))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def check(folder: Path, limit: int) -> None:
+    assert campaign.committed(folder) == campaign.undisturbed(limit)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_workers(spark: SparkSession, tmp_path: Path, kills: int) -> None:
+    random = Random(kills)
+    limit = campaign.RATE * (2 + 2 * kills)
+    query = campaign.start(spark, tmp_path, limit)
+    back: list[float] = []
+    for _ in range(kills):
+        until(lambda: len(workers(tmp_path)) >= 2, "both workers")
+        time.sleep(random.uniform(0.0, 1.2))
+        committed, restarts = told(query)
+        os.kill(random.choice(workers(tmp_path)), signal.SIGKILL)
+        killed = time.monotonic()
+        until(lambda before=restarts: told(query)[1] > before, "a restart")  # type: ignore[misc]
+        forget_workers(tmp_path)
+        until(lambda before=committed: told(query)[0] > before, "a new version")  # type: ignore[misc]
+        back.append(time.monotonic() - killed)
+    assert query.await_termination(LIMIT)
+    check(tmp_path, limit)
+    back.sort()
+    cost = query.metrics()["checkpoints"]
+    print(
+        f"{kills} workers killed; the next version came {back[len(back) // 2]:.1f} s later "
+        f"(at most {back[-1]:.1f}); a pause took {cost['pause_ms']:.1f} ms (at most "
+        f"{cost['longest_pause_ms']:.1f}), a checkpoint {cost['seconds'] * 1e3:.0f} ms"
+    )
+
+
+def told(query: Query) -> tuple[int, int]:
+    """The newest version and the number of restarts."""
+    checkpoints = query.metrics()["checkpoints"]
+    return checkpoints["version"] or 0, checkpoints["restarts"]
+
+
+@contextmanager
+def driver(folder: Path, limit: int, cluster: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A driver in a process and a group of its own, of which nothing is left at the end."""
+    (folder / "running").unlink(missing_ok=True)
+    (folder / "pids").mkdir(exist_ok=True)
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(folder), str(limit), cluster],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def running(folder: Path, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, (folder / "log").read_text()[-5000:]
+    return (folder / "running").exists()
+
+
+def last_attempt(folder: Path) -> int:
+    """The number of the latest attempt that has committed a version."""
+    names = (folder / "checkpoint" / "manifests").glob("*.json")
+    return max((int(path.stem.split("-")[1]) for path in names), default=0)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.long)])
+def test_drivers(tmp_path: Path, kills: int) -> None:
+    random = Random(kills)
+    limit = campaign.RATE * (3 + 2 * kills)
+    for _ in range(kills):
+        with driver(tmp_path, limit) as process:
+            until(lambda p=process: running(tmp_path, p), "the query to run")  # type: ignore[misc]
+            time.sleep(random.uniform(0.3, 2.0))
+            # Only the driver: what it started must find out by itself.
+            process.kill()
+            process.wait()
+            until(lambda: not workers(tmp_path), "the orphans to end")
+    with driver(tmp_path, limit) as process:
+        assert process.wait(LIMIT) == 0, (tmp_path / "log").read_text()[-5000:]
+    check(tmp_path, limit)
+    print(f"{kills} drivers killed")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("kills", [6])
+def test_executors(tmp_path: Path, kills: int) -> None:
+    random = Random(kills)
+    limit = campaign.RATE * (3 + 3 * kills)
+    # Spark leaves the executors' logs there, and has no setting for another place.
+    work = Path(pyspark.__file__).parent / "work"
+    was_there = work.exists()
+    back: list[float] = []
+    try:
+        with driver(tmp_path, limit, "local-cluster[3,1,1024]") as process:
+            for _ in range(kills):
+                until(lambda: len(workers(tmp_path)) >= 2, "both workers")
+                time.sleep(random.uniform(0.0, 2.0))
+                executor = executor_of(random.choice(workers(tmp_path)))
+                assert executor != process.pid
+                os.kill(executor, signal.SIGKILL)
+                killed, before = time.monotonic(), last_attempt(tmp_path)
+                until(lambda b=before: last_attempt(tmp_path) > b, "a version")  # type: ignore[misc]
+                back.append(time.monotonic() - killed)
+                forget_workers(tmp_path)
+            assert process.wait(LIMIT) == 0, (tmp_path / "log").read_text()[-5000:]
+    finally:
+        if not was_there:
+            shutil.rmtree(work, ignore_errors=True)
+    check(tmp_path, limit)
+    back.sort()
+    middle = back[len(back) // 2]
+    print(f"{kills} executors killed; the next version came {middle:.1f} s later")

@@ -1,0 +1,72 @@
+"""Workers in processes of their own come to rest together, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jeton as jt
+from jeton.worker.process import Process
+from tests.mesh.harness import run
+
+ROUNDS = 10
+STEPS = 300
+
+
+def pouring() -> jt.Flow:
+    """Each worker sends as much as it can, to all, for as long as it is let."""
+    flow = jt.Flow("pouring")
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+        def step(output: jt.Output) -> None:
+            with output.session(token) as session:
+                session.give(jt.Batch({"n": np.arange(100)}, times=[token.time] * 100))
+            token.downgrade(token.time + 1)
+            if token.time >= STEPS:
+                token.drop()
+            else:
+                info.activator.activate()
+
+        return step
+
+    again = flow.source(build).exchange("n").map(lambda batch: {"n": batch["n"] * 7 + 1})
+    flow.output("n", again.exchange("n"))
+    return flow
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
+def test_at_rest_nothing_is_under_way(tcp: bool) -> None:
+    def watch(process: Process, stats: dict[str, Any]) -> None:
+        number = stats.get("round", 0) + 1
+        # One of them begins, the others hear of it.
+        begins = process.worker.index == number % 3
+        if number <= ROUNDS and (begins or process.called_to_rest >= number):
+            began = time.monotonic()
+            assert process.rest_together(number)
+            process.worker.snapshot()
+            stamps = process.worker.tracker.pointstamps()
+            stats.setdefault("seen", []).append(sorted(map(repr, stamps.items())))
+            # Some take longer for what they want rest for: nobody may act before they are done.
+            busy_until = time.monotonic() + 0.002 * (process.worker.index % 2)
+            while time.monotonic() < busy_until:
+                process.turn()
+                assert process.worker.tracker.pointstamps() == stamps
+            process.go_on_together(number)
+            stats.setdefault("pauses", []).append(time.monotonic() - began)
+            stats["round"] = number
+
+    reports = run(pouring, workers=3, tcp=tcp, watch=watch)
+    assert not any(report.error for report in reports), reports[0].error
+    # No message is anywhere, and all have heard of everything that anybody did.
+    first = reports[0].stats["seen"]
+    assert len(first) == ROUNDS
+    for report in reports:
+        assert report.stats["seen"] == first
+    rows = sum(len(report.rows["n"]) for report in reports)
+    assert rows == 3 * 100 * STEPS
+    pauses = sorted(pause for report in reports for pause in report.stats["pauses"])
+    print(f"pause: median {pauses[len(pauses) // 2] * 1e3:.1f} ms, longest {pauses[-1] * 1e3:.1f}")
