@@ -85,6 +85,18 @@ WHEN: dict[str, tuple[Callable[[jt.KeyedStream], Any], Callable[[Row], list[int]
 KEYS = [("key",), ("word",), ("key", "word"), ()]
 
 
+def test_records_at_the_end_that_they_give_belong_together() -> None:
+    flow = jt.Flow("until")
+    flow.output("counts", flow.input("in").key_by("key").until("ends").count())
+    with flow.open() as run:
+        for _ in range(2):
+            run.input("in").send({"time": [3], "key": [7], "ends": [3]})
+            run.input("in").advance_to(3)
+            run.run_to_rest()
+        found = run.finish()["counts"].to_pylist()
+    assert found == [{"time": 3, "key": 7, "count": 2}]
+
+
 @pytest.mark.parametrize("when", list(WHEN))
 @pytest.mark.parametrize("key", KEYS, ids="-".join)
 @settings(max_examples=25)

@@ -151,6 +151,41 @@ def test_the_order_of_other_bins_rows_does_not_matter(tmp_path: Path) -> None:
     assert part.written == 0
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["ab", "c"], ["a", "bc"]),
+        ([None, "c"], ["", "c"]),
+        ([0, None], [0, 0]),
+        ([0.0, 1.0], [-0.0, 1.0]),
+        ([[1], [2, 3]], [[1, 2], [3]]),
+        ([True, False], [True, True]),
+        ([1, 2], [1.0, 2.0]),
+    ],
+    ids=str,
+)
+def test_nearly_the_same_is_not_the_same(
+    tmp_path: Path, before: list[Any], after: list[Any]
+) -> None:
+    store = Checkpoints(tmp_path)
+    base: Part | None = None
+    for version, values in enumerate((before, after)):
+        table = pa.table({"bin": pa.array([5, 5], pa.uint16()), "value": pa.array(values)})
+        base = store.write_part(version, 0, {"op": {"state": table}}, base=base)
+        store.commit(version, [base], flow="f")
+    found = newest(store).share(0, 1).operators["op"]["state"]["value"].to_pylist()
+    assert repr(found) == repr(after)
+
+
+def test_what_fewer_or_more_workers_wrote_is_no_base(tmp_path: Path) -> None:
+    """Bins change hands then, and some are in the parts of several workers."""
+    store = Checkpoints(tmp_path)
+    write(store, 1, {key: key for key in range(100)}, workers=2)
+    assert newest(store).part(0, 2) is not None
+    assert newest(store).part(0, 1) is None
+    assert newest(store).part(0, 3) is None
+
+
 def test_files_do_not_pile_up(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     random = Random(1)

@@ -38,33 +38,42 @@ SPARK = Environment(
 )
 
 
-def _peer(name: str, of: Environment, script: str, variant: str, share: float, note: str) -> System:
-    told_once = "a key once" in note
-    return System(
-        name,
-        (str(_PROGRAMS / script),),
-        of.version,
-        of,
-        variant,
-        share,
-        # Windows are SQL's there.
-        programs=PROGRAMS[:1] if (of, variant) == (SPARK, "python") else PROGRAMS,
-        every_record=not told_once,
-        note=note,
-    )
+def _peer(
+    name: str,
+    of: Environment,
+    script: str,
+    variant: str,
+    share: float,
+    note: str = "",
+    *,
+    programs: tuple[str, ...] = PROGRAMS,
+    every_record: bool = True,
+) -> System:
+    path = str(_PROGRAMS / script)
+    return System(name, (path,), of.version, of, variant, share, programs, every_record, note)
 
 
 SYSTEMS = [
     System("jeton", ("-m", "jeton.bench.peer_jeton"), jt.__version__, share=40, note=_WHERE),
-    _peer("bytewax", BYTEWAX, "bytewax_flows.py", "records", 1, ""),
+    _peer("bytewax", BYTEWAX, "bytewax_flows.py", "records", 1),
+    _peer("bytewax batches", BYTEWAX, "bytewax_flows.py", "batches", 20, "packed by hand"),
     _peer(
-        "bytewax batches", BYTEWAX, "bytewax_flows.py", "batches", 20, "NumPy arrays packed by hand"
+        "pathway",
+        PATHWAY,
+        "pathway_tables.py",
+        "python",
+        0.5,
+        "tells a key once for each commit",
+        every_record=False,
     ),
     _peer(
-        "pathway", PATHWAY, "pathway_tables.py", "python", 0.5, "tells a key once for each commit"
-    ),
-    _peer(
-        "pathway csv", PATHWAY, "pathway_tables.py", "csv", 2, "tells a key once, reads CSV files"
+        "pathway csv",
+        PATHWAY,
+        "pathway_tables.py",
+        "csv",
+        2,
+        "tells a key once, reads CSV files",
+        every_record=False,
     ),
     _peer("pyflink sql", PYFLINK, "flink_jobs.py", "sql", 4, "in Java"),
     _peer(
@@ -74,8 +83,18 @@ SYSTEMS = [
         "sql",
         20,
         "in Java, tells a key once for each micro-batch",
+        every_record=False,
     ),
-    _peer("spark state", SPARK, "spark_queries.py", "python", 0.1, "transformWithState"),
+    _peer(
+        "spark state",
+        SPARK,
+        "spark_queries.py",
+        "python",
+        0.1,
+        "transformWithState",
+        # Its windows are SQL's.
+        programs=("word count",),
+    ),
 ]
 
 

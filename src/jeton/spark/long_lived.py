@@ -81,6 +81,8 @@ def start(
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)
     require_slots(spark, workers)
+    # A session on which this cannot work is told at once, not by the query.
+    rendezvous_of(spark)
     label = name or flow.name
     tag = f"jeton-{os.urandom(6).hex()}"
     query = Query(label, spark, workers, sinks, tag)

@@ -108,6 +108,9 @@ class Sliding(Assigner):
 class Until(Assigner):
     """Windows whose end a column gives, record by record."""
 
+    # A record may come at the end itself: so the window is open until that is over.
+    inclusive = False
+
     def __init__(self, column: str) -> None:
         self._column = column
 
