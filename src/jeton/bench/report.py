@@ -148,7 +148,7 @@ def tables(lines: Lines) -> list[tuple[str, str, list[Row]]]:
 
 
 def summary(lines: Lines) -> str:
-    """How many of the paper's claims hold, and on what machine, in two sentences."""
+    """How many of the paper's claims hold, and on what machine, in a few sentences."""
     counted = Counter(claim.judge(lines).word for claim in CLAIMS)
     plural = {HOLDS: "hold", FAILS: "do not hold", UNMEASURED: "are not measured"}
     counts = ", ".join(f"{count} {plural.get(word, word)}" for word, count in counted.items())
@@ -156,7 +156,12 @@ def summary(lines: Lines) -> str:
         f" Measured on {line['cpu']}, {line['cores']} cores, at commit {line['commit']}."
         for line in lines.where(experiment="machine")
     )
-    return f"Of the paper's {len(CLAIMS)} claims {counts}.{where}"
+    seconds = sorted(
+        {f"{line['seconds']:g}" for line in lines if "p50_ms" in line and "seconds" in line},
+        key=float,
+    )
+    long = f" A run was measured for {' or '.join(seconds)} s." if seconds else ""
+    return f"Of the paper's {len(CLAIMS)} claims {counts}.{where}{long}"
 
 
 # As HTML, and as Markdown
