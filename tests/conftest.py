@@ -1,8 +1,20 @@
-"""Hypothesis profiles: `ci` for every run, `long` for soaks (HYPOTHESIS_PROFILE=long)."""
+"""What all tests share: Hypothesis profiles, and one Spark session.
+
+The profile `ci` is for every run, `long` for soaks (HYPOTHESIS_PROFILE=long). Starting a session
+takes longer than most tests do, so all that want one get the same, in one process.
+"""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+from pyspark.sql import SparkSession
+
+from jeton.spark.session import local_session
+
+SPARK = Path(__file__).parent / "spark"
 
 settings.register_profile(
     "ci",
@@ -13,3 +25,19 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("ci"), max_examples=5000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# First, because xdist reads the groups in a hook of the same name.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(SPARK) or "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = local_session(workers=4)
+    yield session
+    session.stop()

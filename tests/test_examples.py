@@ -227,3 +227,35 @@ def test_async_lookup(workers: int) -> None:
         (120,): 3,
         (180,): 1,
     }
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+def test_notifications(workers: int, mode: str) -> None:
+    example = load("notifications")
+    result = example.longest_words(mode).run({"words": example.WORDS}, workers=workers, seed=1)
+    by_time = defaultdict(list)
+    for time, word in zip(*example.WORDS.values(), strict=True):
+        by_time[time].append(word)
+    expected = [
+        {"time": time, "longest": sorted(words, key=lambda word: (-len(word), word))[0]}
+        for time, words in sorted(by_time.items())
+    ]
+    assert result["longest"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_watermarks(workers: int) -> None:
+    example = load("watermarks")
+    result = example.averages().run({"readings": example.READINGS}, workers=workers, seed=workers)
+    rooms = defaultdict(list)
+    for ts, room, degrees in zip(*example.READINGS.values(), strict=True):
+        rooms[(ts // 10 + 1) * 10, room].append(degrees)
+    expected = {key: sum(values) / len(values) for key, values in rooms.items()}
+    found = {(row["ts"], row["room"]): row["mean"] for row in result["means"].to_pylist()}
+    late = {((row["ts"] // 10 + 1) * 10, row["room"]) for row in result["late"].to_pylist()}
+    # Which of its readings a window misses is up to the schedule; that none is lost is not.
+    assert {key: mean for key, mean in found.items() if key not in late} == {
+        key: mean for key, mean in expected.items() if key not in late
+    }
+    assert found.keys() | late == expected.keys()

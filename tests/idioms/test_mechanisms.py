@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule_of, schedules
 
 import jeton as jt
 from jeton.idioms.chain import chain
@@ -49,18 +49,6 @@ def means(given: list[Row], size: int) -> list[Row]:
     ]
 
 
-def schedule(seed: int) -> Schedule:
-    random = Random(seed)
-    return Schedule(
-        workers=1 + seed % 4,
-        seed=seed,
-        piece=random.choice([1, 2, 7, 1000]),
-        restart=random.choice([None, None, random.random()]),
-        workers_after=random.randint(1, 4),
-        mixed=random.random() < 0.5,
-    )
-
-
 def run_all(build: Any, given: list[Row], on: Schedule) -> dict[str, list[Row]]:
     """Every mechanism's rows, all in one flow."""
 
@@ -78,7 +66,7 @@ def test_word_count(seed: int) -> None:
         return word_count(stream, mechanism=mechanism, key="key").drop("value")
 
     given = rows(seed)
-    for found in run_all(build, given, schedule(seed)).values():
+    for found in run_all(build, given, schedule_of(seed)).values():
         assert_same(found, counted(given))
 
 
@@ -90,7 +78,7 @@ def test_window_mean(seed: int) -> None:
         return window_mean(stream, size, mechanism=mechanism)
 
     given = rows(seed)
-    for found in run_all(build, given, schedule(seed)).values():
+    for found in run_all(build, given, schedule_of(seed)).values():
         assert_same(found, means(given, size))
 
 
@@ -100,7 +88,7 @@ def test_chain(seed: int) -> None:
         return chain(stream, seed % 4, mechanism=mechanism, key=["key", None][seed % 2])
 
     given = rows(seed, most=15)
-    for found in run_all(build, given, schedule(seed)).values():
+    for found in run_all(build, given, schedule_of(seed)).values():
         assert_same(found, given)
 
 

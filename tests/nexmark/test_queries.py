@@ -94,8 +94,8 @@ def test_names_are_in_order_of_numbers() -> None:
 
 
 def test_a_query_refuses_a_mechanism_that_it_has_not() -> None:
-    with pytest.raises(jt.GraphError, match="q7 cannot be had with 'watermarks-p'"):
-        queries.get("q7").flow(IN_ORDER, "watermarks-p")
+    with pytest.raises(jt.GraphError, match="q8 cannot be had with 'notifications'"):
+        queries.get("q8").flow(IN_ORDER, "notifications")
 
 
 def test_differences_are_told(spark: SparkSession) -> None:

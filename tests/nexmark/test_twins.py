@@ -10,11 +10,12 @@ import pytest
 
 import jeton as jt
 from jeton import nexmark
+from jeton.idioms.mechanisms import MECHANISMS
 from jeton.nexmark import q4, q5, q6, q7, stages
 from jeton.nexmark.best_bids import PRICE, BestBids
 from jeton.nexmark.closing import closed_auctions
 from jeton.nexmark.slots import Slots
-from tests.operators.twins import Row, Schedule, assert_same, run_twin
+from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
 SEEDS = 40
 COLUMNS: nexmark.Columns = {
@@ -57,18 +58,6 @@ def bid_rows(random: Random, auctions: list[Row], scale: int = 1) -> list[Row]:
         }
         for _ in range(random.choice([10, 60, 250]))
     ]
-
-
-def schedule(seed: int) -> Schedule:
-    random = Random(seed)
-    return Schedule(
-        workers=1 + seed % 4,
-        seed=seed,
-        piece=random.choice([1, 2, 7, 1000]),
-        restart=random.choice([None, None, random.random()]),
-        workers_after=random.randint(1, 4),
-        mixed=random.random() < 0.5,
-    )
 
 
 def closed(auctions: list[Row], bids: list[Row]) -> list[Row]:
@@ -142,11 +131,11 @@ def test_auctions_close(seed: int) -> None:
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
         told = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
-        for mechanism in stages.MECHANISMS:
+        for mechanism in MECHANISMS:
             won = closed_auctions(events, mechanism, **told)
             flow.output(mechanism, stages.end(won))
 
-    found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule(seed), time="ts")
+    found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
     for rows in found.values():
         assert_same(rows, closed(auctions, bids))
 
@@ -159,11 +148,11 @@ def test_averages_of_what_closes(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
-        for mechanism in q4.MECHANISMS:
+        for mechanism in MECHANISMS:
             flow.output(mechanism, q4.query(events, mechanism))
         flow.output("q6", q6.query(events))
 
-    found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule(seed), time="ts")
+    found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
     won = closed(auctions, bids)
     assert_same(found.pop("q6"), last_prices(won))
     for rows in found.values():
@@ -177,10 +166,10 @@ def test_windows(seed: int) -> None:
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns={"bids": COLUMNS["bids"]})
         flow.output("q5", q5.query(events))
-        for mechanism in q7.MECHANISMS:
+        for mechanism in MECHANISMS:
             flow.output(mechanism, q7.query(events, mechanism))
 
-    found = run_twin(build, {"bids": bids}, schedule(seed), time="ts")
+    found = run_twin(build, {"bids": bids}, schedule_of(seed), time="ts")
     assert_same(found.pop("q5"), hot_items(bids))
     for rows in found.values():
         assert_same(rows, highest(bids))

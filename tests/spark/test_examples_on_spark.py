@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from tests.test_examples import load
+from tests.test_examples import EXAMPLES, load
 
 Columns = Mapping[str, Any]
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+"""Every one of them: an example that is added must be told of below."""
 
 
 def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
@@ -35,8 +37,13 @@ def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
         return example.divisors(), {"ranges": example.RANGES}
     if name == "shared_index":
         return example.company(), example.INPUTS
+    if name == "notifications":
+        return example.longest_words(), {"words": example.WORDS}
+    if name == "watermarks":
+        return example.averages(), {"readings": example.READINGS}
     if name == "word_count":
         return example.word_count(), {"lines": example.LINES}
+    assert name == "tumbling_average", f"what does example {name!r} read?"
     readings = {"ts": [3, 7, 12, 35], "value": [1.0, 2.0, 4.0, 8.0]}
     return example.averages(), {"readings": readings}
 
@@ -53,13 +60,7 @@ def rows(table: Iterable[Mapping[str, Any]], *, leave_out: str = "") -> Counter[
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "async_lookup", "flow_control", "joins", "loops", "priority", "shared_index",
-        "tumbling_average", "windows", "word_count",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> None:
     if name == "tumbling_average":
         workers = 1  # as in the paper, each worker averages what it reads

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jeton as jt
 from jeton.bench.histogram import Histogram
 from jeton.bench.open_loop import Load
+from jeton.idioms.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,7 +152,7 @@ def options(name: str, what: str, *, rate: float) -> argparse.ArgumentParser:
     parser.add_argument(
         "--mechanism",
         default="tokens",
-        choices=["tokens", "notifications", "watermarks-x", "watermarks-p"],
+        choices=MECHANISMS,
         help="how operators learn what is complete (default: tokens)",
     )
     parser.add_argument("--rate", type=float, default=rate, help=f"a worker (default: {rate:g}/s)")

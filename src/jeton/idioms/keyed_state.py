@@ -42,7 +42,7 @@ class KeyWords:
         if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
             self._dtype = self._dtype or column.dtype
             if self._type is None:
-                return _plain(column, np.int64)
+                return plain(column, np.int64)
         if self._dtype is not None:
             raise jt.BatchError(
                 f"key column {self._name!r} has nulls, or values other than integers, after "
@@ -104,7 +104,7 @@ class KeyedCounts:
             batch = jt.Batch.from_arrow(state, time="count")
             words = self._words.of(batch["key"])
             self._table = _grown(self._table, len(words))
-            self._used = _put(self._table, words, _plain(batch.times, np.int64))
+            self._used = _put(self._table, words, plain(batch.times, np.int64))
 
 
 class WindowSums:
@@ -139,7 +139,7 @@ class WindowSums:
         ends: Words = (batch.times // self._size + 1) * self._size
         words = self._words.of(batch[self._key])
         self._make_room(len(words))
-        numbers = _plain(values, np.float64)
+        numbers = plain(values, np.float64)
         self._used = _add_up(self._table, self._sums, ends, words, numbers, self._used)
         ends = ends[:1] if (ends == ends[0]).all() else np.unique(ends)
         first = int(ends[0])
@@ -193,7 +193,7 @@ class WindowSums:
             words = self._words.of(batch["key"])
             self._make_room(len(words))
             rows = np.column_stack([batch.times, words, batch["count"]])
-            sums = _plain(batch["sum"], np.float64)
+            sums = plain(batch["sum"], np.float64)
             self._used = _put_windows(self._table, self._sums, rows, sums)
             self.least = int(rows[:, 0].min())
 
@@ -204,10 +204,14 @@ class WindowSums:
         return found
 
 
-def _plain(array: npt.NDArray[Any], dtype: type[np.number[Any]]) -> npt.NDArray[Any]:
-    """Contiguous and writable, as Arrow's are not: a compiled loop then has one version."""
-    converted = np.ascontiguousarray(array, dtype=dtype)
-    return converted if converted.flags.writeable else converted.copy()
+def plain(array: Any, dtype: type[np.number[Any]] = np.int64) -> npt.NDArray[Any]:
+    """Contiguous and writable, as Arrow's are not: a compiled loop then has one version.
+
+    >>> plain(pa.array([1, 2]).to_numpy()).flags.writeable
+    True
+    """
+    made: npt.NDArray[Any] = np.require(array, dtype, ["C", "W"])
+    return made
 
 
 def _grown(table: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.int64]:

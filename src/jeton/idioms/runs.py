@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.idioms.intervals import diffs_of, time_keys
+from jeton.idioms.keyed_state import plain
 from jeton.idioms.sorting import Integers, grouping, merge_order, sort_order
 
 Times: TypeAlias = npt.NDArray[Any]
@@ -80,10 +81,10 @@ class Run:
         first, stop = _find(
             self.words,
             self.arrays["checks"],
-            _plain(times) if in_order else nothing,
+            plain(times) if in_order else nothing,
             keys.words,
             keys.checks,
-            _plain(at) if in_order else nothing,
+            plain(at) if in_order else nothing,
             in_order,
         )
         return first, stop
@@ -289,8 +290,3 @@ def _find(  # type: ignore[no-untyped-def]
                 high = middle
         stop[i] = low
     return first, stop
-
-
-def _plain(array: Times) -> Times:
-    """The array as compiled loops want it: contiguous and writable, or each has two versions."""
-    return np.require(array, requirements=["C", "W"])

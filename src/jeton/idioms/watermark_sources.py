@@ -11,8 +11,12 @@ from jeton.idioms.watermarks import MarkedStream
 _Step = Callable[[jt.Input, jt.Output], None]
 
 
-def marks_from_frontier(stream: jt.Stream, *, name: str = "marks from frontier") -> MarkedStream:
+def marks_from_frontier(
+    stream: jt.Stream, *, pact: jt.Pact | None = None, name: str = "marks from frontier"
+) -> MarkedStream:
     """A stream with marks wherever its frontier moves: exact, so that nothing is ever late.
+
+    With a ``pact``, records are moved first: marks are made behind the exchange, not in front.
 
     >>> from jeton.idioms.watermarks import unmarked
     >>> flow = jt.Flow("there and back")
@@ -37,7 +41,7 @@ def marks_from_frontier(stream: jt.Stream, *, name: str = "marks from frontier")
 
         return step
 
-    return MarkedStream(stream.unary_frontier(build, name=name))
+    return MarkedStream(stream.unary_frontier(build, pact=pact, name=name))
 
 
 def marks_from_times(

@@ -46,7 +46,7 @@ def window_mean(
         schema = pa.schema([schema.field(key), pa.field("mean", pa.float64())])
     if mechanism in ("watermarks-x", "watermarks-p"):
         pact = jt.Exchange(key) if mechanism == "watermarks-x" else None
-        marked = marks_from_frontier(stream if pact else stream.exchange(key))
+        marked = marks_from_frontier(stream, pact=None if pact else jt.Exchange(key))
         means = marked_window_mean(marked, size, key=key, value=value, pact=pact)
         return unmarked(means, schema=schema)
     WindowSums(size, key, value)  # refuses what makes no sense before anything runs

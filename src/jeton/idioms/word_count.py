@@ -53,7 +53,7 @@ def word_count(
         schema = pa.schema([*kept, pa.field("count", pa.int64())])
     if mechanism in ("watermarks-x", "watermarks-p"):
         pact = jt.Exchange(key) if mechanism == "watermarks-x" else None
-        marked = marks_from_frontier(words if pact else words.exchange(key))
+        marked = marks_from_frontier(words, pact=None if pact else jt.Exchange(key))
         return unmarked(marked_word_count(marked, key=key, pact=pact), schema=schema)
     make = _with_tokens if mechanism == "tokens" else _with_notifications
     return words.unary_frontier(

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.nexmark.slots import GOLDEN, plain
+from jeton.idioms.keyed_state import plain
+from jeton.nexmark.slots import GOLDEN, shift_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -108,19 +109,10 @@ def _find(table: Any, id: Any, mask: Any, shift: Any) -> Any:
     return at
 
 
-@nb.njit(cache=True, inline="always")
-def _shift(table: Any) -> Any:
-    """By how much to shift a hash, so that it is a place in a table of this size."""
-    shift = 64
-    while (1 << (64 - shift)) < len(table):
-        shift -= 1
-    return np.uint64(shift)
-
-
 @nb.njit(cache=True)
 def _put(table: Any, rows: Any) -> int:
     """Put rows into a table that has room; returns one that is there already, or -1."""
-    mask, shift = len(table) - 1, _shift(table)
+    mask, shift = len(table) - 1, shift_of(table)
     for i in range(len(rows)):
         at = _find(table, rows[i, ID], mask, shift)
         if table[at, EXPIRES] != 0:
@@ -132,7 +124,7 @@ def _put(table: Any, rows: Any) -> int:
 @nb.njit(cache=True)
 def _offer(table: Any, ids: Any, times: Any, prices: Any, others: Any, unknown: Any) -> int:
     """Keep what is best; writes which bids are for unknown auctions, and counts them."""
-    mask, shift = len(table) - 1, _shift(table)
+    mask, shift = len(table) - 1, shift_of(table)
     count = 0
     for i in range(len(ids)):
         at = _find(table, ids[i], mask, shift)
@@ -163,7 +155,7 @@ def _offer(table: Any, ids: Any, times: Any, prices: Any, others: Any, unknown: 
 @nb.njit(cache=True)
 def _close(table: Any, ids: Any, rows: Any) -> None:
     """Take rows out, and close the gaps that they leave behind."""
-    mask, shift = len(table) - 1, _shift(table)
+    mask, shift = len(table) - 1, shift_of(table)
     for i in range(len(ids)):
         gap = _find(table, ids[i], mask, shift)
         rows[i] = table[gap]

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from jeton.idioms.mechanisms import Mechanism
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton.nexmark import queries
 from jeton.nexmark.config import Config
 from jeton.nexmark.queries import Query
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mechanism",
         default="tokens",
-        choices=["tokens", "notifications", "watermarks-x"],
+        choices=MECHANISMS,
         help="how operators of a single query learn what is complete (default: tokens)",
     )
     parser.add_argument(

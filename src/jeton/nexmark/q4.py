@@ -15,16 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.idioms.keyed_state import plain
 from jeton.idioms.mechanisms import Mechanism
 from jeton.nexmark import stages
 from jeton.nexmark.closing import closed_auctions
 from jeton.nexmark.config import Columns
 from jeton.nexmark.in_order import InOrder
-from jeton.nexmark.slots import Slots, grown, plain
+from jeton.nexmark.slots import Slots, grown
 from jeton.nexmark.sources import Inputs
-from jeton.nexmark.stages import MECHANISMS
-
-__all__ = ["COLUMNS", "MECHANISMS", "SQL", "query"]
 
 COLUMNS: Final[Columns] = {
     "auctions": ("id", "category", "reserve", "expires"),

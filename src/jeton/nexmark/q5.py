@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.config import Columns
 from jeton.nexmark.highest import Highest
-from jeton.nexmark.slots import Integers, Slots, grown, plain
+from jeton.nexmark.slots import Integers, Slots, grown
 from jeton.nexmark.sources import Inputs
 from jeton.nexmark.stages import Times
 

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.closing import closed_auctions
 from jeton.nexmark.config import Columns
 from jeton.nexmark.in_order import InOrder
-from jeton.nexmark.slots import Slots, grown, plain
+from jeton.nexmark.slots import Slots, grown
 from jeton.nexmark.sources import Inputs
 
 COLUMNS: Final[Columns] = {

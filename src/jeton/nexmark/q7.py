@@ -17,9 +17,6 @@ from jeton.nexmark import stages
 from jeton.nexmark.config import Columns
 from jeton.nexmark.highest import Highest
 from jeton.nexmark.sources import Inputs
-from jeton.nexmark.stages import MECHANISMS
-
-__all__ = ["COLUMNS", "MECHANISMS", "SQL", "WINDOW", "query"]
 
 COLUMNS: Final[Columns] = {"bids": ("auction", "bidder", "price")}
 

@@ -3,7 +3,7 @@
 A query is a module ``qN`` of this package. Whoever adds one adds it here too: modules are found by
 their names. Each has a doc string whose first line is its title, ``COLUMNS`` that it reads, a
 function ``query(events)`` that makes the stream of its answers, and the same in Spark's ``SQL``. If
-``query`` takes a ``mechanism``, the module's ``MECHANISMS`` say which there are.
+``query`` takes a ``mechanism``, it can be had with each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton.nexmark.config import Columns, Config
 from jeton.nexmark.sources import Inputs, add_inputs
 
@@ -38,7 +38,7 @@ class Query:
     >>> q4.title
     'the average closing price of a category'
     >>> sorted(q4.columns), q4.mechanisms
-    (['auctions', 'bids'], ('tokens', 'notifications', 'watermarks-x'))
+    (['auctions', 'bids'], ('tokens', 'notifications', 'watermarks-x', 'watermarks-p'))
     """
 
     name: str
@@ -112,5 +112,5 @@ def get(name: str) -> Query:
     first = (module.__doc__ or "").partition("\n")[0]
     title = first.partition(": ")[2].removesuffix(".")
     chosen = "mechanism" in inspect.signature(module.query).parameters
-    mechanisms: tuple[Mechanism, ...] = module.MECHANISMS if chosen else ("tokens",)
+    mechanisms: tuple[Mechanism, ...] = MECHANISMS if chosen else ("tokens",)
     return Query(name, title, module.COLUMNS, module.SQL, mechanisms, module.query)

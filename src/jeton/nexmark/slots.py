@@ -8,6 +8,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from jeton.idioms.keyed_state import plain
+
 Integers = npt.NDArray[np.int64]
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -63,22 +65,22 @@ def grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     return larger
 
 
-def plain(array: Any) -> Integers:
-    """Contiguous and writable, as Arrow's are not: a compiled loop then has one version."""
-    converted = np.ascontiguousarray(array, dtype=np.int64)
-    return converted if converted.flags.writeable else converted.copy()
+@nb.njit(cache=True, inline="always")
+def shift_of(table: Any) -> Any:
+    """By how much to shift a hash, so that it is a place in a table of this size."""
+    shift = 64
+    while (1 << (64 - shift)) < len(table):
+        shift -= 1
+    return np.uint64(shift)
 
 
 @nb.njit(cache=True)
 def _find(places: Any, known: Any, used: int, keys: Any, out: Any) -> int:
     """Write the slots of keys, and the keys that are new; returns how many are known then."""
-    mask = len(places) - 1
-    shift = 64
-    while (1 << (64 - shift)) < len(places):
-        shift -= 1
+    mask, shift = len(places) - 1, shift_of(places)
     for i in range(len(keys)):
         key = keys[i]
-        at = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(shift))
+        at = np.int64((np.uint64(key) * GOLDEN) >> shift)
         while places[at] != 0 and known[places[at] - 1] != key:
             at = (at + 1) & mask
         if places[at] == 0:

@@ -24,9 +24,6 @@ Step: TypeAlias = Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]
 Between: TypeAlias = "jt.Stream | MarkedStream"
 """What is between stages: with watermarks, a stream that has them among its data."""
 
-MECHANISMS: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-x")
-"""Those that the paper compares on NEXMark."""
-
 
 class Stage(Protocol):
     """What an operator keeps on one worker, and tells when times are complete."""
@@ -88,7 +85,12 @@ def add_stage(
       for each invocation.
     - ``"watermarks-x"``: what the least of all marks has passed is told in one piece; marks are
       broadcast wherever data is exchanged.
+    - ``"watermarks-p"``: the same, but no marks go between workers. So data is exchanged without
+      them, and marks are made anew behind.
     """
+    if mechanism == "watermarks-p":
+        inputs = [_marked_behind(s, pact) for s, pact in zip(inputs, pacts, strict=True)]
+        pacts = [None] * len(inputs)
     marked = [stream for stream in inputs if isinstance(stream, MarkedStream)]
     if marked:
         return watermark_operator(
@@ -101,6 +103,13 @@ def add_stage(
         op.input(stream, pact)
     op.output(schema=schema)
     return op.build(lambda tokens, info: start(tokens.pop(), info, make()))[0]
+
+
+def _marked_behind(stream: Between, pact: jt.Pact | None) -> MarkedStream:
+    """A stream with marks that were made behind its exchange, if there is one."""
+    if pact is None and isinstance(stream, MarkedStream):
+        return stream
+    return marks_from_frontier(end(stream), pact=pact)
 
 
 def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:

@@ -35,7 +35,8 @@ class RecordQueue:
     """Whole batches in, whole batches out, in order of time, once a frontier has passed.
 
     However many distinct times wait, the queue holds only the least tokens. `push` what must
-    wait, `pop` what is complete, answer it with ``right_for(time)``, and `settle`.
+    wait, `pop` what is complete, answer it with ``right_for(time)``, and `settle`. Who keeps the
+    rights to answer elsewhere pushes with ``None``.
 
     >>> import jeton as jt
     >>> def in_order(token, info):  # sorts a stream by time
@@ -71,17 +72,19 @@ class RecordQueue:
         self._held = Held(output)
         self._runs: list[_Run] = []
 
-    def push(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
+    def push(self, right: TokenRef | TimestampToken | None, batch: Batch) -> None:
         """Let a batch wait, holding the rights to answer it."""
         if len(batch) == 0:
             return
         if self._kind.total:
             run = _sorted(batch)
-            self._held.hold(right, run.first)
+            if right is not None:
+                self._held.hold(right, run.first)
         else:
             run = _Run(0, 0, batch)
-            for time, _ in time_columns.groups(batch.times):
-                self._held.hold(right, time)
+            if right is not None:
+                for time, _ in time_columns.groups(batch.times):
+                    self._held.hold(right, time)
         self._runs.append(run)
         start = merge_from([len(run.batch) for run in self._runs])
         if start is not None:
@@ -116,7 +119,9 @@ class RecordQueue:
         self._runs = left
         if done:
             together = self._join(done)
-            yield int(together.times[0]), together
+            first = int(together.times[0])
+            # Said here, so that whoever sends it need not look for its least time.
+            yield first, together.at(together.times, first)
 
     def _pop_partial(self, frontier: Antichain, inclusive: bool) -> Iterator[tuple[Time, Batch]]:
         done, left = [], []
@@ -134,10 +139,21 @@ class RecordQueue:
         """The held token with which to answer records at ``time``."""
         return self._held.right_for(time)
 
+    @property
+    def least(self) -> int | None:
+        """The least time of what waits, if anything does; times must be integers."""
+        return min([run.first for run in self._runs]) if self._runs else None
+
+    @property
+    def times(self) -> list[int]:
+        """The distinct times of what waits, in order; times must be integers."""
+        found = {int(time) for run in self._runs for time in np.unique(run.batch.times)}
+        return sorted(found)
+
     def settle(self) -> None:
         """Hold no more than what is needed for the records that still wait."""
         if self._kind.total:
-            self._held.settle_at(min([run.first for run in self._runs]) if self._runs else None)
+            self._held.settle_at(self.least)
         else:
             times = (time for run in self._runs for time, _ in time_columns.groups(run.batch.times))
             self._held.settle(times)
@@ -166,7 +182,7 @@ class RecordQueue:
             columns = {name[len("value.") :]: cols.as_column(state.column(name)) for name in values}
             stamps = state.column(times).to_numpy()
             batch = Batch.trusted(columns, stamps, times[len("time.") :])
-            self.push(tokens[self._held.output], batch)
+            self.push(tokens[self._held.output] if tokens else None, batch)
 
     def _join(self, runs: list[_Run]) -> Batch:
         """The records of some runs in one batch, in order of time as far as that has one."""
