@@ -27,7 +27,7 @@ from jeton.spark.sources import Rate
 
 RATE = 20_000
 EVERY = 0.2
-LIMIT = 120.0
+LIMIT = 300.0
 
 
 def flow() -> jt.Flow:

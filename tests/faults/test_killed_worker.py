@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 
-LIMIT = 90.0
+LIMIT = 300.0
 
 
 def watched(folder: Path, stop_at: int) -> Callable[[jt.TimestampToken, jt.OperatorInfo], Any]:

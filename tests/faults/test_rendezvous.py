@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from jeton.core.errors import ProtocolError
 from jeton.spark.rendezvous import Meeting, Rendezvous, meet
 from jeton.worker.doorway import Address
 
-LIMIT = 20.0
+LIMIT = 120.0
 
 
 @pytest.fixture
@@ -60,6 +61,13 @@ class Task(threading.Thread):
         return self.told[0], [self.told[1][rank].port for rank in sorted(self.told[1])]
 
 
+def until_waiting(server: Rendezvous, tasks: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while server.waiting != tasks:
+        assert time.monotonic() < deadline, f"{server.waiting} wait, not {tasks}"
+        time.sleep(0.001)
+
+
 def test_tasks_of_one_attempt_are_told_of_each_other(server: Rendezvous) -> None:
     meeting = server.meeting("plan")
     told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
@@ -74,19 +82,18 @@ def test_a_retry_meets_without_the_tasks_of_before(
     meeting = server.meeting("plan")
     for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]:
         assert task.outcome() == (1, [10, 11, 12])
-    retried = []
+    retried: list[Task] = []
     for rank in order:
-        retried.append(Task(meeting, rank, 13 + rank))
         # One after the other: each but the last still waits.
-        retried[-1].join(0.1)
+        until_waiting(server, len(retried))
+        retried.append(Task(meeting, rank, 13 + rank))
     assert [task.outcome() for task in retried] == [(2, [13, 14, 15])] * 3
 
 
 def test_a_task_that_waits_for_the_dead_is_sent_away_by_the_retry(server: Rendezvous) -> None:
     meeting = server.meeting("plan")
     early = [Task(meeting, 0, 10), Task(meeting, 1, 11)]
-    for task in early:
-        task.join(0.2)
+    until_waiting(server, 2)
     retried = [Task(meeting, rank, 13 + rank) for rank in (2, 0, 1)]
     assert [task.outcome() for task in retried] == [(1, [13, 14, 15])] * 3
     assert [task.outcome() for task in early] == [None, None]
@@ -98,8 +105,7 @@ def test_a_late_task_of_an_earlier_attempt_is_refused(
     meeting = server.meeting("plan")
     with caplog.at_level(logging.WARNING):
         new = [Task(meeting, 0, 13), Task(meeting, 1, 14)]
-        for task in new:
-            task.join(0.2)
+        until_waiting(server, 2)
         assert Task(meeting, 2, 11).outcome() is None
         new.append(Task(meeting, 2, 15))
         assert [task.outcome() for task in new] == [(1, [13, 14, 15])] * 3

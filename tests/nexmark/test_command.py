@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jeton import cli
-from jeton.nexmark import Config, command, measure, queries
+from jeton.nexmark import Config, command, latency, measure, queries
+from jeton.nexmark.latency import Latency
 from jeton.nexmark.measure import Figures
-from jeton.nexmark.table import BEGIN, END, lay_out, write_between
+from jeton.nexmark.table import BEGIN, END, LATE, lay_out, lay_out_latencies, write_between
 
 FIGURES = Figures("q1", 1000, 2, 920, 4e6, 2e6, 1e6, 3e6, 1.5e5, True)
 
@@ -67,6 +68,8 @@ def test_a_wrong_answer_is_a_failure(
         (["q8", "--mechanism", "notifications"], "q8 can be had with tokens only"),
         (["q4", "--write", "page.md"], "--write and --markdown go with --all"),
         (["--all", "--mechanism", "notifications"], "--mechanism goes with a single query"),
+        (["--all", "--offered", "1e5", "0"], "--offered must be 1 or more"),
+        (["--all", "--seconds", "0"], "--seconds above zero"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -78,7 +81,7 @@ def test_what_makes_no_sense_is_refused(
     assert complaint in capsys.readouterr().err
 
 
-def test_the_table_goes_into_the_page(
+def test_the_tables_go_into_the_page(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -88,15 +91,21 @@ def test_the_table_goes_into_the_page(
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nbehind\n")
     options = ["--all", "--events", "2e4", "--runs", "1", "--write", str(page)]
+    options += ["--offered", "1e4", "2e4", "--seconds", "0.2"]
     assert run(spark, *options) == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
     assert [line.split()[0] for line in printed.splitlines()[3:5]] == ["q2", "q4"]
+    assert "q4, 2 of 2: latency at 20,000 events/s ..." in progress
     written = page.read_text()
     assert written.startswith(f"before\n{BEGIN}\n20,000 events")
     assert written.endswith(f"{END}\nbehind\n")
     assert "old" not in written
-    rows = [line for line in written.splitlines() if line.startswith(("| q2", "| q4"))]
-    assert len(rows) == 2
+    lines = [line for line in written.splitlines() if line.startswith(("| q2", "| q4"))]
+    rows, late = lines[:2], [line.split("|")[1:4] for line in lines[2:]]
+    assert [(query.strip(), float(offered)) for query, offered, _ in late] == [
+        (query, offered) for query in ("q2", "q4") for offered in (0.01, 0.02)
+    ]
+    assert all(float(offered) == pytest.approx(float(got), rel=0.1) for _, offered, got in late)
     assert all(row.endswith("yes |") for row in rows)
     assert "cannot¹" in rows[1]
     assert "¹ q4: a window whose end" in written
@@ -131,6 +140,16 @@ def test_a_table_in_markdown() -> None:
     assert lines[-1].startswith("² q9: ")
 
 
+def test_a_query_that_does_not_keep_up_has_no_latencies() -> None:
+    seen = Latency("q4", 2, 1e6, 999_800, 1.25, 4.5, 123.4, 0.8, True)
+    text = lay_out_latencies([seen, replace(seen, offered=4e6, kept_up=False)], "Here.")
+    cells = [line.split() for line in text.splitlines()[3:5]]
+    assert cells[0] == ["q4", "1", "1", "1.25", "4.5", "123", "0.8"]
+    assert cells[1] == ["q4", "4", "1", "late", "late", "late", "0.8"]
+    assert text.endswith(LATE)
+    assert LATE not in lay_out_latencies([seen], "Here.")
+
+
 def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\n{END}\nbehind\n")
@@ -156,7 +175,7 @@ def test_the_documentation_has_the_marks() -> None:
         assert f"| {name} |" in text, f"{name} is not in the list of queries"
 
 
-@pytest.mark.parametrize("module", [command, measure], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [command, latency, measure], ids=lambda m: m.__name__)
 def test_examples(module: Any, spark: SparkSession) -> None:
     result = doctest.testmod(
         module,

@@ -157,6 +157,7 @@ class World:
         return party
 
     def tell(self, party: Party) -> None:
+        party.outbox.settle()
         batch = party.outbox.seal()
         if batch is not None:
             party.receive(batch)

@@ -64,7 +64,7 @@ def main(master: str) -> None:
     live.output("n", live.input("n").exchange("n"))
     source = Batches(lambda partition, _: iter([{"time": [0, 1], "n": [partition, partition + 2]}]))
     query = live.start(spark, sources={"n": source}, sinks={"n": memory}, workers=2)
-    assert query.await_termination(60.0)
+    assert query.await_termination(300.0)
     table = memory.table()
     assert table is not None
     assert sorted(table["n"].to_pylist()) == [0, 1, 2, 3]

@@ -41,7 +41,7 @@ def run_on(master: str) -> None:
         env=surroundings(),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert f"all is well on {master}" in done.stdout, done.stderr[-5000:]
 
@@ -80,7 +80,7 @@ def daemon(*arguments: str, ready: str, folder: Path) -> Iterator[None]:
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     try:
-        assert is_ready.wait(60.0), "".join(said[-30:])
+        assert is_ready.wait(300.0), "".join(said[-30:])
         yield
     finally:
         process.terminate()

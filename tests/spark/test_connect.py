@@ -70,6 +70,6 @@ def test_a_real_connect_session() -> None:
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert "rows: 40 4000" in done.stdout, done.stderr[-3000:]

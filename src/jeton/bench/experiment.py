@@ -6,9 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 import jeton as jt
 from jeton.bench.histogram import Histogram
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 Program = Callable[[Load], jt.Flow]
 """Makes the flow for a load: see `jeton.bench.open_loop`."""
+PATIENCE: Final = 2.0
+"""Seconds in which a flow may end by itself once all workers have reported."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +42,54 @@ class Host:
         return "in-process" if self.spark is None else "spark"
 
     def run(self, flow: jt.Flow) -> tuple[list[Line], Line]:
-        """Each worker's report, and the host's own counts."""
+        """Each worker's report, and the host's own counts.
+
+        Once all have reported, a flow that could not keep up need not work off what is left.
+        """
         if self.spark is None:
-            result = flow.run(workers=self.workers)
+            result = self._run_here(flow)
             reports = result["report"]["report"].to_pylist()
             counts = {"progress_messages": result.progress_batches, "progress_bytes": 0}
         else:
-            from jeton.spark import sinks
-
-            query = flow.start(self.spark, sinks={"report": sinks.Memory()}, workers=self.workers)
-            query.await_termination()
-            reports = [row["report"] for row in query.table("report").collect()]
-            metrics = query.metrics()
+            reports, metrics = self._run_on_spark(self.spark, flow)
             counts = {
                 "progress_messages": metrics["progress_batches"],
                 "progress_bytes": metrics["progress_bytes"],
             }
         return [json.loads(report) for report in reports], counts
+
+    def _run_here(self, flow: jt.Flow) -> jt.Result:
+        calls = count()
+        with flow.open(workers=self.workers) as run:
+
+            def all_told() -> bool:
+                # To look is dear: do it now and then.
+                rows = 0 if next(calls) % 1000 else run.results()["report"].num_rows
+                return rows == self.workers
+
+            # A flow that kept up comes to its end before anybody looks.
+            with suppress(jt.FlowStalled):
+                run.run_until(all_told)
+            return run.results()
+
+    def _run_on_spark(self, spark: SparkSession, flow: jt.Flow) -> tuple[list[str], Line]:
+        from jeton.spark import sinks
+
+        reports: list[str] = []
+        all_told = Event()
+
+        def take(table: pa.Table) -> None:
+            reports.extend(table["report"].to_pylist())
+            if len(reports) == self.workers:
+                all_told.set()
+
+        sink = sinks.Callback(take)
+        query = flow.start(spark, sinks={"report": sink}, workers=self.workers)
+        while query.is_active and not all_told.wait(0.5):
+            pass
+        if not query.await_termination(PATIENCE):
+            query.stop(timeout=PATIENCE)
+        return reports, query.metrics()
 
 
 @contextmanager
@@ -73,7 +110,9 @@ def host(name: str, workers: int) -> Iterator[Host]:
 def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
     """Run once; the line has what the experiment says ``about`` itself, and what was seen."""
     reports, counts = host.run(program(load))
-    latencies = Histogram.from_json(*(report["latencies"] for report in reports))
+    # Where a run did not finish, what still waited counts with its time until then: at least that.
+    seen = [report[what] for report in reports for what in ("latencies", "waits")]
+    latencies = Histogram.from_json(*seen)
     noise = Histogram.from_json(*(report["noise"] for report in reports))
     p50, p99, p999 = latencies.quantiles_ms((0.5, 0.99, 0.999))
     late = latencies.max > load.give_up * 1e9
@@ -83,7 +122,7 @@ def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
         "host": host.name,
         "workers": host.workers,
         "rate_per_worker": load.rate,
-        "achieved_per_worker": round(latencies.count / load.seconds / host.workers),
+        "achieved_per_worker": round(sum(r["achieved"] for r in reports) / host.workers),
         "seconds": load.seconds,
         "p50_ms": p50,
         "p99_ms": p99,

@@ -109,14 +109,19 @@ class Trial:
         self.prepare: Callable[[], object] = lambda: None
         self.wake_clock: Callable[[], None] = lambda: None
         """Has the operator invoked that keeps the workers' start."""
+        self.wake_measure: Callable[[], None] = lambda: None
         self.complete = 0
         """All of this worker's records before this time are complete."""
         self.offered = self.rows_out = 0
         self.stalled = False
         self.latencies = Histogram()
+        self.waits = Histogram()
+        """In a run that stalled: how long the records that were due had waited by then."""
         self.noise = Histogram()
         self.pauses = Pauses()
         self._cpu = self._cpu_from = 0
+        self._measured = load.seconds
+        self.reached = 0.0
 
     def _evenly(self, began: int) -> Schedule:
         return Due(began, self._length(1 / self.load.rate), self.mask)
@@ -132,6 +137,7 @@ class Trial:
         self.first = (self.began + int(self._length(self.load.warm_up))) & self.mask
         self.last = (self.first + int(self._length(self.load.seconds))) & self.mask
         self.end = (self.last + int(self._length(self.load.cool_down))) & self.mask
+        self._cpu_at_start = process_time_ns()
 
     def watch(self, time: int) -> None:
         """Note what can only be noted while it runs."""
@@ -142,7 +148,20 @@ class Trial:
             self._cpu = process_time_ns() - self._cpu_from
             self.pauses.stop()
         if time - self.complete > self._length(self.load.give_up) and time < self.end:
-            self.stalled = True
+            self._stall(time)
+
+    def _stall(self, time: int) -> None:
+        """It did not finish: say what was reached, and how long the rest has waited so far."""
+        self.stalled = True
+        self.wake_measure()
+        assert self.due is not None
+        unit = self.load.unit
+        done = self.due.count_before(self.complete)
+        waiting = self.due.count_before(time & self.mask) - done
+        self.waits.record_evenly(0, (time - self.complete) * unit, waiting)
+        self._cpu = process_time_ns() - self._cpu_at_start
+        self._measured = (time - self.began) * unit / SECOND
+        self.reached = done / self._measured
 
     def finish(self, offered: int) -> None:
         """Nothing more is offered."""
@@ -167,8 +186,10 @@ class Trial:
             "began": self.began,
             "offered": self.offered,
             "rows_out": self.rows_out,
+            "waits": self.waits.to_json(),
             "dnf": self.stalled,
-            "cpu": self._cpu / (self.load.seconds * SECOND),
+            "achieved": self.reached if self.stalled else self.latencies.count / self.load.seconds,
+            "cpu": self._cpu / (self._measured * SECOND),
             "gc_pauses": self.pauses.count,
             "gc_longest_ms": self.pauses.longest / 1e6,
             "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
@@ -275,15 +296,21 @@ def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
         token: jt.TimestampToken, info: jt.OperatorInfo
     ) -> Callable[[jt.Input, jt.Output], None]:
         trial = info.shared("trial", lambda: Trial(load))
+        trial.wake_measure = info.activator.activate
+        told = False
 
         def step(input: jt.Input, output: jt.Output) -> None:
+            nonlocal told
             for _, batch in input:
                 trial.rows_out += len(batch)
             frontier = input.frontier.only
             now = monotonic_ns()
-            if frontier is None:
+            if told:
+                return
+            if frontier is None or trial.stalled:
                 if not trial.stalled:
                     trial.completed(trial.end, now)
+                told = True
                 with token, output.session(token) as session:
                     session.give(worker=info.worker, report=json.dumps(trial.report()))
             elif trial.due is not None and frontier > trial.complete:
@@ -291,8 +318,8 @@ def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
 
         return step
 
-    told = stream.unary_frontier(build, name="measure", notify="always")
-    flow.output("report", told)
+    reports = stream.unary_frontier(build, name="measure", notify="always")
+    flow.output("report", reports)
     _begin_together(flow, load)
 
 

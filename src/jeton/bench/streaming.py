@@ -1,9 +1,8 @@
 """Structured Streaming: a flow beside Spark's own operators and Python state, on the same rows.
 
 Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second come
-from the median time of a whole micro-batch, Spark's own bookkeeping included. A flow's rolling
-count tells the count after each row; the others tell one count a key and micro-batch, which is
-less work. What a checkpoint costs is measured in this process: no Spark in it.
+from the median time of a whole micro-batch, Spark's own bookkeeping included. What a checkpoint
+costs is measured in this process: no Spark in it.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 
 import jeton as jt
+from jeton.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 WARM = 3
 """Micro-batches that are not counted."""
-WINDOW = 1_000_000
-"""The length of a window, in microseconds; that many rows fall into it."""
+BINS_CHANGED = 8
+"""Where keys that change are neighbours, this many of the 256 bins have them."""
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-Peer = Callable[["DataFrame", int], "DataStreamWriter"]
+T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,27 +82,26 @@ def queries(
         # Else every micro-batch may find other Python processes than the one before.
         "spark.python.factory.idleWorkerMaxPoolSize": workers,
     }
+    missing = NEED_PROTOBUF if not _is_there("google.protobuf") else ()
+    if missing:
+        say(f"not measured, for want of `pip install protobuf`: {', '.join(missing)}")
     spark = local_session(workers, **settings)
     found = []
     try:
         for query, peers in QUERIES.items():
+            # Not counted: else the first one would pay for the JVM's warming up.
+            _median_batch(peers["flow"](_rows(spark, max(sizes), keys, workers)), batches)
             for size in sizes:
                 base = 0.0
                 for peer, make in peers.items():
-                    if chosen and peer not in chosen:
+                    if peer in missing or (chosen and peer not in chosen):
                         continue
-                    if peer == "transformWithState" and find_spec("google.protobuf") is None:
-                        say(f"{query}, {peer}: not measured, it needs the package protobuf")
-                        continue
-                    seconds = _median_batch(make(_rows(spark, size, keys), workers), batches)
-                    base = seconds if peer == "flow" else base
+                    seconds = _median_batch(make(_rows(spark, size, keys, workers)), batches)
+                    base = base or seconds
                     found.append({"query": query, "peer": peer, "rows": size, "batch_s": seconds})
-                    against = (
-                        f", {seconds / base:.1f}× the flow's" if base and base != seconds else ""
-                    )
                     say(
                         f"{query}, {size:,} rows, {peer}: {seconds * 1e3:,.0f} ms a micro-batch, "
-                        f"{size / seconds:,.0f} rows/s{against}"
+                        f"{size / seconds:,.0f} rows/s, {seconds / base:.1f}× the first one's time"
                     )
     finally:
         spark.stop()
@@ -111,167 +109,64 @@ def queries(
 
 
 def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
-    """What it takes to write a rolling count of so many keys, whole and after 1,000 rows more."""
-    from jeton.spark.checkpoints import Checkpoints
+    """What checkpoints of a rolling count of so many keys cost.
+
+    A whole one; one after 1 % of the keys changed, anywhere; one after 1 % changed that lie in few
+    bins; and going on from the last. A worker pauses for the snapshot; the rest is writing.
+    """
+    from jeton.spark.checkpoints import Checkpoints, Part
 
     flow = jt.Flow("state")
     flow.output("counts", flow.input("rows").key_by("k").rolling().count())
     random = np.random.default_rng(0)
+    told: dict[str, Any] = {"keys": keys}
     with tempfile.TemporaryDirectory() as folder, flow.open() as run:
         store = Checkpoints(folder)
         output = run.workers[0].handles[flow.handle("output", "counts")]
 
-        def feed(values: Any) -> None:
-            for start in range(0, len(values), 1 << 16):
-                run.input("rows").send({"k": values[start : start + (1 << 16)]}, times=None)
+        def feed(numbers: Any) -> None:
+            for start in range(0, len(numbers), 1 << 16):
+                run.input("rows").send({"k": numbers[start : start + (1 << 16)] * 7}, times=None)
                 run.run_to_rest()
                 output.clear()
 
-        feed(random.permutation(keys) * 7)
-        took, whole = _timed(lambda: store.write_part(0, 0, run.workers[0].snapshot()))
-        store.commit(0, [whole], flow=flow.name)
-        feed(random.integers(0, keys, 1000) * 7)
-        took_more, more = _timed(
-            lambda: store.write_part(1, 0, run.workers[0].snapshot(), base=whole)
-        )
-        # Keys of one region, as where records of a time have neighbouring keys.
-        few = np.flatnonzero(jt.bins_of([np.arange(min(keys, 10_000)) * 7]) < 8)[:1000] * 7
-        feed(few)
-        took_few, some = _timed(
-            lambda: store.write_part(2, 0, run.workers[0].snapshot(), base=more)
-        )
-        store.commit(2, [some], flow=flow.name)
+        def take(version: int, what: str, base: Part | None) -> Part:
+            pause, tables = _timed(run.workers[0].snapshot)
+            writing, part = _timed(lambda: store.write_part(version, 0, tables, base=base))
+            commit, _ = _timed(lambda: store.commit(version, [part], flow=flow.name))
+            told[what] = {
+                "pause_s": pause,
+                "total_s": pause + writing + commit,
+                "bytes_per_key": part.written / keys,
+            }
+            return part
+
+        feed(random.permutation(keys))
+        part = take(0, "whole", None)
+        feed(random.integers(0, keys, keys // 100))
+        part = take(1, "1% changed", part)
+        some = np.arange(keys)
+        feed(some[jt.bins_of([some * 7]) < BINS_CHANGED][: keys // 100])
+        take(2, f"1% in {BINS_CHANGED} bins", part)
         newest = store.load(2)
-        took_back, again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
+        told["restore_s"], again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
         again.close()
-    told = {
-        "keys": keys,
-        "bytes_per_key": whole.written / keys,
-        "whole_s": took,
-        "after_1000_rows_s": took_more,
-        "after_1000_rows_bytes": more.written,
-        "in_8_bins_s": took_few,
-        "in_8_bins_bytes": some.written,
-        "restore_s": took_back,
-    }
-    say(
-        f"state of {keys:,} keys: {whole.written / keys:.1f} bytes a key; whole "
-        f"{took * 1e3:,.0f} ms; after 1,000 rows more {took_more * 1e3:,.0f} ms and "
-        f"{more.written / 1e6:.1f} MB; if they touch 8 of 256 bins {took_few * 1e3:,.0f} ms and "
-        f"{some.written / 1e6:.1f} MB; restored in {took_back * 1e3:,.0f} ms"
-    )
+    say(f"state of {keys:,} keys, read back in {told['restore_s'] * 1e3:,.0f} ms")
+    for what, cost in told.items():
+        if isinstance(cost, dict):
+            say(
+                f"  {what}: {cost['total_s'] * 1e3:,.0f} ms, of which a pause of "
+                f"{cost['pause_s'] * 1e3:,.1f} ms; {cost['bytes_per_key']:.2f} bytes a key, "
+                f"{cost['bytes_per_key'] * keys / 1e6:,.2f} MB"
+            )
     return told
 
 
-# The queries, as a flow and as Spark's own
-
-
-def _flow_mean(frame: DataFrame, workers: int) -> DataStreamWriter:
-    flow = jt.Flow("mean")
-    rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
-    flow.output("means", rows.key_by("k").tumbling(WINDOW).mean("v"))
-    return flow.on_spark({"rows": frame}, workers=workers)["means"].writeStream
-
-
-def _flow_count(frame: DataFrame, workers: int) -> DataStreamWriter:
-    flow = jt.Flow("count")
-    rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
-    flow.output("counts", rows.select("k").key_by("k").rolling().count())
-    return flow.on_spark({"rows": frame}, workers=workers)["counts"].writeStream
-
-
-def _spark_mean(frame: DataFrame, workers: int) -> DataStreamWriter:
-    from pyspark.sql import functions as F
-
-    marked = frame.withWatermark("ts", "0 seconds")
-    means = marked.groupBy(F.window("ts", "1 second"), "k").agg(F.avg("v"))
-    return means.writeStream.outputMode("append")
-
-
-def _spark_count(frame: DataFrame, workers: int) -> DataStreamWriter:
-    return frame.groupBy("k").count().writeStream.outputMode("update")
-
-
-def _pandas_count(frame: DataFrame, workers: int) -> DataStreamWriter:
-    def count(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        total = (state.get[0] if state.exists else 0) + sum(len(part) for part in parts)
-        state.update((total,))
-        yield pd.DataFrame({"k": [key[0]], "count": [total]})
-
-    counts = frame.groupBy("k").applyInPandasWithState(
-        count, "k long, count long", "count long", "update", "NoTimeout"
-    )
-    return counts.writeStream.outputMode("update")
-
-
-def _pandas_mean(frame: DataFrame, workers: int) -> DataStreamWriter:
-    from pyspark.sql import functions as F
-
-    def mean(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        if state.hasTimedOut:
-            total, rows = state.get
-            state.remove()
-            yield pd.DataFrame({"end": [key[0]], "k": [key[1]], "mean": [total / rows]})
-            return
-        total, rows = state.get if state.exists else (0.0, 0)
-        for part in parts:
-            total, rows = total + float(part["v"].sum()), rows + len(part)
-        state.update((total, rows))
-        state.setTimeoutTimestamp(int(pd.Timestamp(key[0]).timestamp() * 1000))
-
-    marked = frame.withWatermark("ts", "0 seconds").withColumn("w", F.window("ts", "1 second").end)
-    means = marked.groupBy("w", "k").applyInPandasWithState(
-        mean,
-        "end timestamp, k long, mean double",
-        "total double, n long",
-        "append",
-        "EventTimeTimeout",
-    )
-    return means.writeStream.outputMode("append")
-
-
-def _state_count(frame: DataFrame, workers: int) -> DataStreamWriter:
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
-    class Count(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.total = handle.getValueState("count", "count long")
-
-        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[pd.DataFrame]:
-            total = (self.total.get()[0] if self.total.exists() else 0) + sum(map(len, rows))
-            self.total.update((total,))
-            yield pd.DataFrame({"k": [key[0]], "count": [total]})
-
-        def close(self) -> None:
-            pass
-
-    counts = frame.groupBy("k").transformWithStateInPandas(
-        Count(), "k long, count long", "update", "None"
-    )
-    return counts.writeStream.outputMode("update")
-
-
-QUERIES: dict[str, dict[str, Peer]] = {
-    "tumbling mean by key": {
-        "flow": _flow_mean,
-        "Spark's own": _spark_mean,
-        "applyInPandasWithState": _pandas_mean,
-    },
-    "rolling count": {
-        "flow": _flow_count,
-        "Spark's own": _spark_count,
-        "applyInPandasWithState": _pandas_count,
-        "transformWithState": _state_count,
-    },
-}
-"""Each query as each peer has it."""
-
-
-def _rows(spark: SparkSession, size: int, keys: int) -> DataFrame:
+def _rows(spark: SparkSession, size: int, keys: int, partitions: int) -> DataFrame:
     """A stream with so many rows in each micro-batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", size)
     return (
-        source.option("numPartitions", 2)
+        source.option("numPartitions", partitions)
         .load()
         .selectExpr(
             "timestamp_micros(value) as ts",
@@ -303,7 +198,15 @@ def _done(query: Any) -> int:
     return 0 if progress is None else int(progress.batchId) + 1
 
 
-def _timed(act: Callable[[], Any]) -> tuple[float, Any]:
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # Not even the package that it would be in.
+        return False
+
+
+def _timed(act: Callable[[], T]) -> tuple[float, T]:
     start = time.perf_counter()
     made = act()
     return time.perf_counter() - start, made

@@ -20,6 +20,11 @@ from jeton.nexmark.queries import Query
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from jeton.nexmark.latency import Latency
+    from jeton.nexmark.measure import Figures
+
+OFFERED = (100_000, 1_000_000)
+"""Events a second, on all workers together, at which latencies are measured."""
 FIRST = 1000
 """So many events go before, unless there are fewer."""
 SAMPLE = 5
@@ -60,6 +65,8 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in ("events", "workers", "rate", "runs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 or more")
+    if min(options.offered, default=1) < 1 or options.seconds <= 0:
+        parser.error("--offered must be 1 or more, and --seconds above zero")
     if options.query is not None:
         known = queries.get(options.query).mechanisms
         if options.mechanism not in known:
@@ -99,6 +106,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the events (default: 0)")
     parser.add_argument(
         "--runs", type=int, default=2, metavar="N", help="with --all, the best of so many (2)"
+    )
+    parser.add_argument(
+        "--offered",
+        type=_whole,
+        nargs="*",
+        default=OFFERED,
+        metavar="RATE",
+        help="with --all, latencies at so many events a second in all (1e5 1e6); may be none",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="with --all, how long each is offered (3)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object for each query")
     parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
@@ -217,25 +235,51 @@ def _cell(value: Any) -> str:
 
 
 def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -> int:
-    from jeton.bench.machine import machine
-    from jeton.nexmark import measure
-    from jeton.nexmark.table import lay_out, write_between
+    from jeton.nexmark.latency import measure_latency
+    from jeton.nexmark.measure import measure
+    from jeton.nexmark.table import write_between
 
-    found = []
-    for number, name in enumerate(queries.names()):
-        if sys.stderr.isatty():
-            print(f"{name}, {number + 1} of {len(queries.names())} ...", file=sys.stderr)
-        one = measure.measure(
-            spark,
-            queries.get(name),
-            config,
-            options.events,
-            workers=options.workers,
-            runs=options.runs,
-        )
-        found.append(one)
+    events, workers, names = options.events, options.workers, queries.names()
+    figures: list[Figures] = []
+    latencies: list[Latency] = []
+
+    def note(number: int, what: str) -> None:
+        print(f"{names[number]}, {number + 1} of {len(names)}: {what} ...", file=sys.stderr)
+
+    def tell(one: Figures | Latency) -> None:
         if options.json:
             print(json.dumps(asdict(one)), flush=True)
+
+    for number, query in enumerate(map(queries.get, names)):
+        note(number, "speed")
+        figures.append(measure(spark, query, config, events, workers=workers, runs=options.runs))
+        tell(figures[-1])
+    # By themselves, when Spark no longer holds what the speeds were measured on.
+    for number, query in enumerate(map(queries.get, names)):
+        for offered in options.offered:
+            note(number, f"latency at {offered:,} events/s")
+            one = measure_latency(spark, query, offered, workers=workers, seconds=options.seconds)
+            latencies.append(one)
+            tell(one)
+    if not options.json:
+        print(_page(figures, latencies, config, options, markdown=options.markdown))
+    if options.write is not None:
+        write_between(options.write, _page(figures, latencies, config, options, markdown=True))
+    return 0 if all(one.equal for one in figures) else 1
+
+
+def _page(
+    figures: Sequence[Figures],
+    latencies: Sequence[Latency],
+    config: Config,
+    options: argparse.Namespace,
+    *,
+    markdown: bool,
+) -> str:
+    """Both tables, or one if no latencies were measured."""
+    from jeton.bench.machine import machine
+    from jeton.nexmark.table import lay_out, lay_out_latencies
+
     here = machine()
     about = (
         f"{options.events:,} events at {config.rate:,} a second of event time, seed {config.seed}; "
@@ -243,11 +287,11 @@ def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -
         f"Spark {here['pyspark']}, Java {here['java']}, Python {here['python']}; "
         f"best of {options.runs}; {here['date']}."
     )
-    if not options.json:
-        print(lay_out(found, about, markdown=options.markdown))
-    if options.write is not None:
-        write_between(options.write, lay_out(found, about, markdown=True))
-    return 0 if all(one.equal for one in found) else 1
+    parts = [lay_out(figures, about, markdown=markdown)]
+    if latencies:
+        how = f"Latency of long-lived queries on {options.workers} workers, {options.seconds:g} s "
+        parts.append(lay_out_latencies(latencies, f"{how}each.", markdown=markdown))
+    return "\n\n".join(parts)
 
 
 def _memory() -> str:

@@ -24,20 +24,30 @@ class ProgressBatch(NamedTuple):
 class Outbox:
     """Gathers one worker's changes and seals them into numbered batches.
 
+    The worker itself takes its changes earlier than it tells the others: as often as it likes, it
+    settles what whole invocations did since the last time.
+
     >>> outbox = Outbox(worker=0)
     >>> for location, time, delta in [(3, 17, +1), (3, 17, -1), (4, 5, +1)]:
     ...     outbox.add(location, time, delta)
+    >>> outbox.settle()
+    {(4, 5): 1}
+    >>> outbox.add(4, 5, -1)
+    >>> outbox.add(4, 8, +1)
+    >>> outbox.settle()
+    {(4, 5): -1, (4, 8): 1}
     >>> outbox.seal()
-    ProgressBatch(worker=0, sequence=0, changes=(((4, 5), 1),))
+    ProgressBatch(worker=0, sequence=0, changes=(((4, 8), 1),))
     >>> outbox.seal() is None
     True
     """
 
-    __slots__ = ("_net", "_sequence", "worker")
+    __slots__ = ("_net", "_sequence", "_settled", "worker")
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
         self._net: dict[Pointstamp, int] = {}
+        self._settled: dict[Pointstamp, int] = {}
         self._sequence = 0
 
     def add(self, location: int, time: object, delta: int) -> None:
@@ -50,12 +60,29 @@ class Outbox:
         else:
             del net[pointstamp]
 
+    def settle(self) -> dict[Pointstamp, int]:
+        """The net changes since the last time, which are final now."""
+        net = self._net
+        if net:
+            self._net = {}
+            settled = self._settled
+            if settled:
+                for pointstamp, delta in net.items():
+                    total = settled.get(pointstamp, 0) + delta
+                    if total:
+                        settled[pointstamp] = total
+                    else:
+                        del settled[pointstamp]
+            else:
+                self._settled = net.copy()
+        return net
+
     def seal(self) -> ProgressBatch | None:
-        """All changes since the last batch, or nothing if they cancelled out."""
-        if not self._net:
+        """All settled changes since the last batch, or nothing if they cancelled out."""
+        if not self._settled:
             return None
-        batch = ProgressBatch(self.worker, self._sequence, tuple(self._net.items()))
-        self._net = {}
+        batch = ProgressBatch(self.worker, self._sequence, tuple(self._settled.items()))
+        self._settled = {}
         self._sequence += 1
         return batch
 

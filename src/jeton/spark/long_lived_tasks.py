@@ -6,6 +6,7 @@ mesh, writes what the outputs collect, and stops for a moment when a checkpoint 
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from collections.abc import Iterator
@@ -138,6 +139,10 @@ class LongLived:
         """Go around until the flow is complete or the driver says stop."""
         self._began = time.monotonic()
         process, keeper = self._process, self._keeper
+        # Libraries and the flow stay: without this, Python's collector goes through all of them
+        # now and then, which stops the worker for a tenth of a second and more.
+        gc.collect()
+        gc.freeze()
         while not self._stopping and not self._over:
             read = bool(self._inputs) and self._read()
             busy = read or process.worker.has_work
@@ -161,6 +166,7 @@ class LongLived:
 
     def close(self) -> None:
         """The run is over, however it ended."""
+        gc.unfreeze()
         self._process.close()
         if self._keeper is not None:
             self._keeper.close()

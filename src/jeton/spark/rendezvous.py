@@ -96,6 +96,12 @@ class Rendezvous:
                 self._listeners[plan] = listener
         return Meeting(self.host, self.port, self.secret, plan, listener is not None)
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for others of their stage."""
+        with self._lock:
+            return sum(len(party.members) for party in self._parties.values())
+
     def forget(self, plan: str) -> None:
         """A plan will not run again."""
         with self._lock:

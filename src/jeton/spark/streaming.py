@@ -61,6 +61,7 @@ def on_stream(
     *,
     workers: int | None = None,
     exchange: bool = True,
+    repartition: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
     checkpoint: str | None = None,
     keep: int = KEEP,
@@ -77,6 +78,10 @@ def on_stream(
             many as the cluster can run at once. It may change when a query is started again.
         exchange: Put a shuffle behind the stage, so that Spark retries it when a worker dies.
             Without, the query fails then; started again, it goes on where it was.
+        repartition: Put a shuffle before the stage, which deals the rows out to ``workers`` tasks.
+            Without, each partition of the one input is a worker. That is quicker, for streams
+            whose micro-batches all have the same number of partitions, no more than the cluster
+            can run at once: where the number changes, workers start from the files.
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
         checkpoint: Where to keep the state; by default with Spark's own under the query's
             checkpoint location.
@@ -110,6 +115,11 @@ def on_stream(
         )
     if keep < 1:
         raise GraphError(f"at least one version of the state must be kept, not {keep}")
+    if not repartition and (len(inputs) > 1 or workers is not None):
+        raise GraphError(
+            "repartition=False makes a worker of each partition of the one input, so that it goes "
+            "with neither several inputs nor workers="
+        )
     spark = next(iter(inputs.values())).sparkSession
     server = rendezvous_of(spark)
     slots = require_slots(spark, 1 if workers is None else workers)
@@ -139,7 +149,9 @@ def on_stream(
         return run_micro_batch(flow, ends, lateness, removed, meeting, counts, batches)
 
     task.__name__ = f"jeton:{flow.name}"
-    frame = _partitioned(together([inputs[name] for name in names]), workers or slots or 2)
+    frame = together([inputs[name] for name in names])
+    if repartition:
+        frame = _partitioned(frame, workers or slots or 2)
     result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = exchanged(result, slots)

@@ -1,15 +1,17 @@
 """The checker: no worker's frontier is ever ahead of a pointstamp that exists.
 
-It listens to every sealed progress batch, so it knows the true pointstamps of all workers at any
+It listens to all that workers do, so it knows the true pointstamps of all workers at any
 moment, and derives from them, by the plain reference, what every frontier may show at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from jeton.core.errors import ProtocolError
 from jeton.progress import reference
 from jeton.progress.graph import ProgressGraph
-from jeton.progress.protocol import ProgressBatch
 from jeton.progress.tracker import Pointstamp
 from jeton.worker.worker import Worker
 
@@ -25,17 +27,17 @@ class Checker:
         }
         self.checks = 0
         for worker in workers:
-            worker.sealed = self.sealed  # type: ignore[method-assign]
+            worker.settled = partial(self.settled, worker.index)  # type: ignore[method-assign]
 
-    def sealed(self, batch: ProgressBatch) -> None:
+    def settled(self, worker: int, changes: Mapping[Pointstamp, int]) -> None:
         """Take note of what a worker did."""
-        for pointstamp, delta in batch.changes:
+        for pointstamp, delta in changes.items():
             count = self.truth.get(pointstamp, 0) + delta
             if count < 0:
                 location, time = pointstamp
                 raise ProtocolError(
                     f"{self._graph.describe(location)} has {count} pointstamps at {time}: "
-                    f"worker {batch.worker} took away what was not there"
+                    f"worker {worker} took away what was not there"
                 )
             if count:
                 self.truth[pointstamp] = count

@@ -281,7 +281,7 @@ class Run:
 
     def _jump(self) -> bool:
         """Move the clock to the next timer, if there is one."""
-        timers = [w.next_timer for w in self.workers if w.next_timer is not None]
+        timers = [w.timers.next for w in self.workers if w.timers.next is not None]
         if not timers:
             return False
         self.now = max(self.now, min(timers))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from jeton.core.bookkeeping import Bookkeeping
+from jeton.core.errors import JetonError, OperatorFailed
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
@@ -47,6 +48,18 @@ class Operator:
     def has_input(self) -> bool:
         """Whether messages wait."""
         return any(self.inputs)
+
+    def fail(self, error: Exception, doing: str, worker: int) -> NoReturn:
+        """Raise an error that says operator, worker and time; errors of user code are wrapped."""
+        where: dict[str, Any] = {
+            "operator": self.plan.name,
+            "worker": worker,
+            "time": self.moment.time,
+        }
+        if isinstance(error, JetonError):
+            raise error.located(**where)
+        text = f"{type(error).__name__} while {doing} it: {error}"
+        raise OperatorFailed(text).located(**where) from error
 
 
 @dataclass(slots=True, eq=False)

@@ -159,7 +159,7 @@ class Process:
         >>> process.go_on_together(1)
         """
         deadline = time.monotonic() + patience
-        self._resting = self.worker.timers_wait = True
+        self._resting = self.worker.timers.wait = True
         self._rounds.begin(number)
         while not self._rounds.all_rest(number):
             if time.monotonic() > deadline:
@@ -183,7 +183,7 @@ class Process:
             while not self._rounds.all_ready(number):
                 self.turn(block=BEAT)
         finally:
-            self._resting = self.worker.timers_wait = False
+            self._resting = self.worker.timers.wait = False
 
     # Inside
 
@@ -194,7 +194,7 @@ class Process:
     def _wait(self, block: float) -> bool:
         if self.mesh is not None:
             self.mesh.pause(False)
-        timer = self.worker.next_timer
+        timer = self.worker.timers.next
         if timer is not None:
             block = min(block, max(0.0, timer - time.monotonic()))
         now = time.monotonic()
@@ -236,7 +236,7 @@ class Process:
             self.is_complete
             or self._resting
             or worker.has_work
-            or worker.next_timer is not None
+            or worker.timers.next is not None
             or worker.threads_expected
             or not all(handle.closed for handle in self._inputs)
         )

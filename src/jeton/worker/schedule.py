@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
+from typing import Final
+
+PASSED_OVER: Final = 3
+"""So often in a row operators that have something to do go before sources."""
 
 
 class Schedule:
@@ -14,33 +18,41 @@ class Schedule:
     next. One that is activated while the sweep is on its way takes part in it if its turn is still
     to come, and waits for the next sweep if not: an operator that activates itself starves nobody.
 
+    Sources, which are operators without inputs, wait apart: what has begun goes on before anything
+    new begins, though not for ever.
+
     >>> schedule = Schedule(operators=5, sources={0})
-    >>> for operator in (3, 1):
+    >>> for operator in (3, 0, 1):
     ...     schedule.activate(operator)
     >>> order = []
     >>> for operator in schedule.sweep():
     ...     order.append(operator)
+    ...     if operator == 2:
+    ...         schedule.activate(1)
     ...     if operator == 1:
     ...         schedule.activate(2)
-    ...         schedule.activate(0)
-    >>> order, bool(schedule)
-    ([1, 2, 3], True)
+    >>> order, schedule.goes_on, list(schedule.sweep()), list(schedule.sweep_sources())
+    ([1, 2, 3], True, [1], [0])
     """
 
     def __init__(self, operators: int, sources: Iterable[int]) -> None:
         self._now: list[int] = []
         self._next: list[int] = []
+        self._waiting_sources: list[int] = []
         self._waits = bytearray(operators)
         self._at = -1
         self._sources = frozenset(sources)
         self._holding = False
-        self._held: list[int] = []
+        self._passed_over = 0
 
     def activate(self, operator: int) -> None:
         """Let an operator be invoked."""
         if not self._waits[operator]:
             self._waits[operator] = 1
-            heappush(self._now if operator > self._at else self._next, operator)
+            if operator in self._sources:
+                self._waiting_sources.append(operator)
+            else:
+                heappush(self._now if operator > self._at else self._next, operator)
 
     def sweep(self) -> Iterator[int]:
         """Take out the operators of one sweep, each when its turn has come."""
@@ -49,34 +61,60 @@ class Schedule:
             while now:
                 operator = self._at = heappop(now)
                 self._waits[operator] = 0
-                if self._holding and operator in self._sources:
-                    self._held.append(operator)
-                else:
-                    yield operator
+                yield operator
         finally:
             self._at = -1
             self._now, self._next = self._next, now
 
+    def is_for_sources(self) -> bool:
+        """Whether it is the sources' turn: nothing else waits, or they were passed over so often.
+
+        >>> schedule = Schedule(operators=2, sources={0})
+        >>> for operator in (0, 1):
+        ...     schedule.activate(operator)
+        >>> [schedule.is_for_sources() for _ in range(6)]
+        [False, False, False, True, False, False]
+        """
+        waiting = bool(self._waiting_sources) and not self._holding
+        if self.goes_on and not (waiting and self._passed_over == PASSED_OVER):
+            self._passed_over += waiting
+            return False
+        self._passed_over = 0
+        return True
+
+    def sweep_sources(self) -> list[int]:
+        """Take out the sources, unless they are held."""
+        if self._holding:
+            return []
+        sources, self._waiting_sources = self._waiting_sources, []
+        for source in sources:
+            self._waits[source] = 0
+        return sources
+
     def stumble(self, random: Random) -> Iterator[int]:
         """Take out a few operators in random order: for simulation."""
         for _ in range(random.randint(1, 3)):
-            self._now += self._next
-            self._next.clear()
-            if not self._now:
+            waiting = sorted(self._now + self._next + self._waiting_sources)
+            if not waiting:
                 return
-            operator = self._now.pop(random.randrange(len(self._now)))
-            self._now.sort()
+            operator = random.choice(waiting)
+            for some in (self._now, self._next, self._waiting_sources):
+                if operator in some:
+                    some.remove(operator)
+            heapify(self._now)
+            heapify(self._next)
             self._waits[operator] = 0
             yield operator
 
     def hold_sources(self, hold: bool) -> None:
-        """Put operators without inputs off, or let them go on: for back-pressure."""
-        if hold != self._holding:
-            self._holding = hold
-            held, self._held = self._held, []
-            for operator in held:
-                self.activate(operator)
+        """Put sources off, or let them go on: for back-pressure."""
+        self._holding = hold
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any operator that is no source waits to be invoked."""
+        return bool(self._now or self._next)
 
     def __bool__(self) -> bool:
         """Whether any operator waits to be invoked now."""
-        return bool(self._now or self._next)
+        return self.goes_on or bool(self._waiting_sources and not self._holding)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Hashable
-from heapq import heappop, heappush
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from random import Random
 from threading import Lock, get_ident
-from typing import Any, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,7 +21,6 @@ from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
 from jeton.core.errors import (
     JetonError,
     LeakedToken,
-    OperatorFailed,
     ProtocolError,
     SnapshotError,
 )
@@ -35,11 +33,15 @@ from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
-from jeton.progress.tracker import Tracker
+from jeton.progress.tracker import Pointstamp, Tracker
 from jeton.worker.channels import Channel, RoutedChannel
 from jeton.worker.network import Network
 from jeton.worker.operator import Operator, Watch, Watches
 from jeton.worker.schedule import Schedule
+from jeton.worker.timers import Timers
+
+ROUNDS: Final = 3
+"""So often, at most, a step goes through the operators that have something to do."""
 
 
 class Worker:
@@ -66,8 +68,7 @@ class Worker:
         self.leaks: list[str] = []
         self.closed = False
         self.threads_expected = 0
-        self.timers_wait = False
-        """Whether timers that are due are put off for now."""
+        self.timers = Timers()
         self._network = network
         self._clock = clock
         self._wake = wake
@@ -78,8 +79,6 @@ class Worker:
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
         self._common: dict[Hashable, Any] = {}
-        self._timers: list[tuple[float, int, int]] = []
-        self._timer_count = 0
         self._lock = Lock()
         self._thread: int | None = None
         self._frontiers: dict[int, Antichain] = {}
@@ -168,7 +167,7 @@ class Worker:
             for output in operator.outputs:
                 output.flush()
         except Exception as error:
-            self._fail(operator, error, "building")
+            operator.fail(error, "building", self.index)
         del tokens
         self._harvest(operator)
         self._update_watch(operator)
@@ -225,8 +224,7 @@ class Worker:
 
     def activate_after(self, operator: int, seconds: float) -> None:
         """Invoke an operator once the clock has moved on."""
-        self._timer_count += 1
-        heappush(self._timers, (self._clock() + seconds, self._timer_count, operator))
+        self.timers.add(self._clock() + seconds, operator)
 
     def frontier(self, location: int) -> Antichain:
         """The frontier at a location, as far as this worker knows."""
@@ -247,7 +245,7 @@ class Worker:
     def receive_progress(self, batch: ProgressBatch) -> None:
         """Another worker tells what it did."""
         self._inbox.accept(batch)
-        self._apply(batch)
+        self._apply(batch.changes)
 
     # Running
 
@@ -270,12 +268,9 @@ class Worker:
     @property
     def has_work(self) -> bool:
         """Whether a step would do something."""
-        return bool(self._posts or self._schedule) or self._due()
-
-    @property
-    def next_timer(self) -> float | None:
-        """When the next timer is due."""
-        return self._timers[0][0] if self._timers and not self.timers_wait else None
+        timer = self.timers.next
+        due = timer is not None and timer <= self._clock()
+        return due or bool(self._posts or self._schedule)
 
     def step(self, random: Random | None = None) -> None:
         """Take posted acts, invoke the operators that have something to do, tell the others.
@@ -285,14 +280,34 @@ class Worker:
         self._thread = get_ident()
         try:
             self._take_posts()
-            while self._due():
-                self.activate(heappop(self._timers)[2])
-            schedule = self._schedule
-            for index in schedule.sweep() if random is None else schedule.stumble(random):
-                self._invoke(self.operators[index])
+            if self.timers.next is not None:
+                for index in self.timers.take_due(self._clock()):
+                    self.activate(index)
+            if random is None:
+                self._go_on()
+            else:
+                for index in self._schedule.stumble(random):
+                    self._invoke(self.operators[index])
+                    if random.random() < 0.5:
+                        self._settle()
         finally:
             self._thread = None
+        self._settle()
         self._tell()
+
+    def _go_on(self) -> None:
+        """Invoke sources or the others, never both: so workers tell each other sooner."""
+        schedule, operators = self._schedule, self.operators
+        if schedule.is_for_sources():
+            for index in schedule.sweep_sources():
+                self._invoke(operators[index])
+            return
+        for _ in range(ROUNDS):
+            for index in schedule.sweep():
+                self._invoke(operators[index])
+            self._settle()
+            if not schedule.goes_on:
+                break
 
     @property
     def queued(self) -> int:
@@ -310,10 +325,6 @@ class Worker:
             if self.dirty:
                 self._harvest()
 
-    def _due(self) -> bool:
-        timer = self.next_timer
-        return timer is not None and timer <= self._clock()
-
     def _invoke(self, operator: Operator) -> None:
         step = operator.step
         if step is None:
@@ -326,7 +337,7 @@ class Worker:
             for output in operator.outputs:
                 output.flush()
         except Exception as error:
-            self._fail(operator, error, "running")
+            operator.fail(error, "running", self.index)
         for port in operator.inputs:
             port.end()
         if self.dirty:
@@ -362,36 +373,28 @@ class Worker:
             else:
                 self._watches.remove(port.location)
 
+    def _settle(self) -> None:
+        """Have what whole invocations did show in this worker's own frontiers."""
+        changes = self._outbox.settle()
+        if changes:
+            self.settled(changes)
+            self._apply(changes.items())
+
+    def settled(self, changes: Mapping[Pointstamp, int]) -> None:
+        """Something was done; the checker listens here."""
+
     def _tell(self) -> None:
-        """Seal what was done since the last time into one batch, for all workers."""
+        """Seal what was settled since the last time into one batch, for the other workers."""
         batch = self._outbox.seal()
         if batch is not None:
-            self.sealed(batch)
             for worker in range(self.workers):
                 if worker != self.index:
                     self._network.send_progress(worker, batch)
-            self._inbox.accept(batch)
-            self._apply(batch)
 
-    def sealed(self, batch: ProgressBatch) -> None:
-        """A batch goes out; the checker listens here."""
-
-    def _apply(self, batch: ProgressBatch) -> None:
-        segments = self.tracker.apply(batch.changes)
+    def _apply(self, changes: Iterable[tuple[Pointstamp, int]]) -> None:
+        segments = self.tracker.apply(changes)
         if segments:
             self._frontiers.clear()
             if self._watches.by_segment:
                 for operator in self._watches.moved(self.tracker, segments):
                     self.activate(operator)
-
-    def _fail(self, operator: Operator, error: Exception, doing: str) -> NoReturn:
-        """Raise an error that says operator, worker and time; errors of user code are wrapped."""
-        where: dict[str, Any] = {
-            "operator": operator.plan.name,
-            "worker": self.index,
-            "time": operator.moment.time,
-        }
-        if isinstance(error, JetonError):
-            raise error.located(**where)
-        text = f"{type(error).__name__} while {doing} it: {error}"
-        raise OperatorFailed(text).located(**where) from error

@@ -1,0 +1,188 @@
+"""The queries of `jeton bench streaming`: as flows, with Spark's own operators, with Python state.
+
+All tell the same, except Spark's own rolling count: one count a key and micro-batch instead of the
+count after each row, which Spark has no operator for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+
+import jeton as jt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+WINDOW: Final = 1_000_000
+"""The length of a window, in microseconds; that many rows fall into it."""
+
+Peer = Callable[["DataFrame"], "DataStreamWriter"]
+"""Makes a query of a stream with the columns ``ts``, ``k`` and ``v``."""
+
+
+def _flow_mean(frame: DataFrame, **options: Any) -> DataStreamWriter:
+    flow = jt.Flow("mean")
+    rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
+    flow.output("means", rows.key_by("k").tumbling(WINDOW).mean("v"))
+    return flow.on_spark({"rows": frame}, **options)["means"].writeStream
+
+
+def _flow_count(frame: DataFrame, **options: Any) -> DataStreamWriter:
+    flow = jt.Flow("count")
+    rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
+    flow.output("counts", rows.select("k").key_by("k").rolling().count())
+    return flow.on_spark({"rows": frame}, **options)["counts"].writeStream
+
+
+def _spark_mean(frame: DataFrame) -> DataStreamWriter:
+    from pyspark.sql import functions as F
+
+    marked = frame.withWatermark("ts", "0 seconds")
+    means = marked.groupBy(F.window("ts", "1 second"), "k").agg(F.avg("v"))
+    return means.writeStream.outputMode("append")
+
+
+def _spark_count(frame: DataFrame) -> DataStreamWriter:
+    return frame.groupBy("k").count().writeStream.outputMode("update")
+
+
+def _counted(part: pd.DataFrame, before: int) -> pd.DataFrame:
+    """The count after each row."""
+    counts = np.arange(before + 1, before + 1 + len(part))
+    return pd.DataFrame({"ts": part["ts"], "k": part["k"], "count": counts})
+
+
+def _pandas_count(frame: DataFrame) -> DataStreamWriter:
+    def count(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        total = state.get[0] if state.exists else 0
+        for part in parts:
+            yield _counted(part, total)
+            total += len(part)
+        state.update((total,))
+
+    counts = frame.groupBy("k").applyInPandasWithState(
+        count, "ts timestamp, k long, count long", "count long", "append", "NoTimeout"
+    )
+    return counts.writeStream.outputMode("append")
+
+
+def _pandas_mean(frame: DataFrame) -> DataStreamWriter:
+    def mean(key: Any, parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            total, rows = state.get
+            state.remove()
+            yield pd.DataFrame({"ts": [key[0]], "k": [key[1]], "mean": [total / rows]})
+            return
+        total, rows = state.get if state.exists else (0.0, 0)
+        for part in parts:
+            total, rows = total + float(part["v"].sum()), rows + len(part)
+        state.update((total, rows))
+        state.setTimeoutTimestamp(_milliseconds(key[0]))
+
+    means = _by_window(frame).applyInPandasWithState(
+        mean,
+        "ts timestamp, k long, mean double",
+        "total double, n long",
+        "append",
+        "EventTimeTimeout",
+    )
+    return means.writeStream.outputMode("append")
+
+
+def _state_count(frame: DataFrame) -> DataStreamWriter:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Count(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("count", "count long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[pd.DataFrame]:
+            total = self.total.get()[0] if self.total.exists() else 0
+            for part in rows:
+                yield _counted(part, total)
+                total += len(part)
+            self.total.update((total,))
+
+        def close(self) -> None:
+            pass
+
+    counts = frame.groupBy("k").transformWithStateInPandas(
+        Count(), "ts timestamp, k long, count long", "append", "None"
+    )
+    return counts.writeStream.outputMode("append")
+
+
+def _state_mean(frame: DataFrame) -> DataStreamWriter:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Mean(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.sums = handle.getValueState("sums", "total double, n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[pd.DataFrame]:
+            known = self.sums.exists()
+            total, count = self.sums.get() if known else (0.0, 0)
+            for part in rows:
+                total, count = total + float(part["v"].sum()), count + len(part)
+            self.sums.update((total, count))
+            if not known:
+                self.handle.registerTimer(_milliseconds(key[0]))
+            return iter(())
+
+        def handleExpiredTimer(
+            self, key: Any, timerValues: Any, expiredTimerInfo: Any
+        ) -> Iterator[pd.DataFrame]:
+            total, count = self.sums.get()
+            self.sums.clear()
+            yield pd.DataFrame({"ts": [key[0]], "k": [key[1]], "mean": [total / count]})
+
+        def close(self) -> None:
+            pass
+
+    means = _by_window(frame).transformWithStateInPandas(
+        Mean(), "ts timestamp, k long, mean double", "append", "EventTime"
+    )
+    return means.writeStream.outputMode("append")
+
+
+def _by_window(frame: DataFrame) -> GroupedData:
+    """Rows by the end of their window and their key."""
+    from pyspark.sql import functions as F
+
+    marked = frame.withWatermark("ts", "0 seconds")
+    return marked.withColumn("w", F.window("ts", "1 second").end).groupBy("w", "k")
+
+
+def _milliseconds(end: Any) -> int:
+    return int(pd.Timestamp(end).timestamp() * 1000)
+
+
+def _as_partitioned(flow: Callable[..., DataStreamWriter]) -> Peer:
+    return lambda frame: flow(frame, repartition=False)
+
+
+QUERIES: Final[dict[str, dict[str, Peer]]] = {
+    "tumbling mean by key": {
+        "flow": _flow_mean,
+        "flow without repartition": _as_partitioned(_flow_mean),
+        "Spark's own": _spark_mean,
+        "applyInPandasWithState": _pandas_mean,
+        "transformWithStateInPandas": _state_mean,
+    },
+    "rolling count": {
+        "flow": _flow_count,
+        "flow without repartition": _as_partitioned(_flow_count),
+        "Spark's own": _spark_count,
+        "applyInPandasWithState": _pandas_count,
+        "transformWithStateInPandas": _state_count,
+    },
+}
+"""Each query as each peer has it."""
+
+NEED_PROTOBUF: Final = ("transformWithStateInPandas",)
