@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="jeton bench sweep", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: to try it")
+    parser.add_argument("--seconds", type=float, help="how long a run is measured (5, quick: 1)")
     parser.add_argument("--only", metavar="P,P", help=f"some parts of: {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=OUT, help=f"the file (default: {OUT})")
     parser.add_argument("--again", action="store_true", help="also runs that the file has")
@@ -43,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     had = read_lines(parsed.out)
     done = set() if parsed.again else {line.get("run") for line in had}
     scale = QUICK if parsed.quick else FULL
+    if parsed.seconds is not None:
+        scale = replace(scale, seconds=parsed.seconds)
     todo = [run for run in plan(scale, parts) if run.id not in done]
     if parsed.host != "spark":
         todo = [run for run in todo if not run.needs_spark]
