@@ -5,6 +5,7 @@ takes longer than most tests do, so all that want one get the same, in one proce
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,3 +42,11 @@ def spark() -> Iterator[SparkSession]:
     session = local_session(workers=4)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """What a test starts must have ended with it."""
+    before = set(threading.enumerate())
+    yield
+    assert {t for t in threading.enumerate() if t.is_alive()} <= before
