@@ -69,6 +69,10 @@ class WorkerTask:
 
         for _ in batches:
             pass
+        # Libraries stay: without this, Python's collector goes through all of them now and then,
+        # which stops the worker for a tenth of a second and more.
+        gc.collect()
+        gc.freeze()
         joined = join_peers(BarrierTaskContext.get(), self.meeting, by_gathering=False)
         assert joined.driver is not None
         control = Control(joined.driver)
@@ -84,6 +88,7 @@ class WorkerTask:
             raise first_cause(joined.rank, error) from None
         finally:
             joined.close()
+            gc.unfreeze()
         yield pa.RecordBatch.from_pydict({"worker": [joined.rank]})
 
 
@@ -139,10 +144,6 @@ class LongLived:
         """Go around until the flow is complete or the driver says stop."""
         self._began = time.monotonic()
         process, keeper = self._process, self._keeper
-        # Libraries and the flow stay: without this, Python's collector goes through all of them
-        # now and then, which stops the worker for a tenth of a second and more.
-        gc.collect()
-        gc.freeze()
         while not self._stopping and not self._over:
             read = bool(self._inputs) and self._read()
             busy = read or process.worker.has_work
@@ -166,7 +167,6 @@ class LongLived:
 
     def close(self) -> None:
         """The run is over, however it ended."""
-        gc.unfreeze()
         self._process.close()
         if self._keeper is not None:
             self._keeper.close()
