@@ -85,11 +85,17 @@ def _unnumbered() -> Iterator[Line]:
                 }
     yield {"experiment": "idle", "workers": 2, "cpu_most": 0.011, "cpu_per_worker": 0.01}
     yield {"experiment": "memory", "flow_control": "with", "records": 10**6, "peak_mb": 12.0}
-    for system, rate in (("jeton", 20e6), ("slow", 1e6), ("slower", 2e5)):
+    for system, rate in (
+        ("jeton", 20e6),
+        ("bytewax batches", 8e6),
+        ("slow", 1e6),
+        ("slower", 2e5),
+    ):
         yield {
             "experiment": "peers",
             "system": system,
             "program": "word count",
+            "workers": 2,
             "records_per_s": rate,
         }
 

@@ -20,11 +20,6 @@ from jeton.bench.panels import NAMES, short
 from jeton.bench.plan import PAPER, QUERIES
 from jeton.bench.verdicts import FAILS, HOLDS, UNMEASURED, UNTESTED, Claim
 
-COMMANDS = (
-    "make setup",
-    "jeton bench sweep --out docs/evaluation/runs.jsonl",
-    "jeton bench figures --runs docs/evaluation/runs.jsonl --out docs/evaluation/",
-)
 CAPTIONS = {
     "wordcount-quantum": "Word count: latency over the quantum of timestamps, at each load.",
     "wordcount-sustained": "Word count: the highest rate at which nothing takes a second, and half "
@@ -156,12 +151,24 @@ def summary(lines: Lines) -> str:
         f" Measured on {line['cpu']}, {line['cores']} cores, at commit {line['commit']}."
         for line in lines.where(experiment="machine")
     )
-    seconds = sorted(
-        {f"{line['seconds']:g}" for line in lines if "p50_ms" in line and "seconds" in line},
-        key=float,
-    )
+    seconds = lengths(lines)
     long = f" A run was measured for {' or '.join(seconds)} s." if seconds else ""
     return f"Of the paper's {len(CLAIMS)} claims {counts}.{where}{long}"
+
+
+def lengths(lines: Lines) -> list[str]:
+    """For how many seconds runs were measured."""
+    found = {f"{line['seconds']:g}" for line in lines if "p50_ms" in line and "seconds" in line}
+    return sorted(found, key=float)
+
+
+def commands(lines: Lines) -> str:
+    """What makes the report again."""
+    sweeps = [f"jeton bench sweep --seconds {seconds}" for seconds in lengths(lines)]
+    peers = "jeton bench peers --out docs/evaluation/runs.jsonl"
+    has_peers = any(lines.where(experiment="peers"))
+    figures = "jeton bench figures --runs docs/evaluation/runs.jsonl --out docs/evaluation/"
+    return "\n".join(["make setup", *sweeps, *([peers] if has_peers else []), figures])
 
 
 # As HTML, and as Markdown
@@ -179,8 +186,7 @@ def html(lines: Lines, drawn: Sequence[Path]) -> str:
             f"<figure>{inline(path, caption)}<figcaption>{escape(caption)}</figcaption></figure>"
         )
     parts += [_html_table(*table) for table in shown if table[1] not in ("claims", "goals")]
-    commands = escape("\n".join(COMMANDS))
-    parts.append(f"<h2>How to make this again</h2><pre>{commands}</pre>")
+    parts.append(f"<h2>How to make this again</h2><pre>{escape(commands(lines))}</pre>")
     return PAGE.replace("<!-- body -->", "\n".join(parts))
 
 
@@ -210,7 +216,7 @@ def markdown(lines: Lines, drawn: Sequence[Path]) -> str:
         "`runs.jsonl` has a line for each run. Both this page and that one are written by "
         "`jeton bench figures`: verdicts are computed from the lines, not by hand.",
         summary(lines),
-        "```sh\n" + "\n".join(COMMANDS) + "\n```",
+        f"```sh\n{commands(lines)}\n```",
     ]
     for title, kind, rows in tables(lines):
         parts.append(f"## {title}\n" + _markdown_table(HEADS[kind], rows))
