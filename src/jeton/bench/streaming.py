@@ -82,7 +82,7 @@ def queries(
         # Else every micro-batch may find other Python processes than the one before.
         "spark.python.factory.idleWorkerMaxPoolSize": workers,
     }
-    missing = NEED_PROTOBUF if not _is_there("google.protobuf") else ()
+    missing = NEED_PROTOBUF if not is_there("google.protobuf") else ()
     if missing:
         say(f"not measured, for want of `pip install protobuf`: {', '.join(missing)}")
     spark = local_session(workers, **settings)
@@ -198,7 +198,8 @@ def _done(query: Any) -> int:
     return 0 if progress is None else int(progress.batchId) + 1
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Whether a module could be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
