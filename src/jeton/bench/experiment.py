@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Event
@@ -67,9 +67,12 @@ class Host:
                 rows = 0 if next(calls) % 1000 else run.results()["report"].num_rows
                 return rows == self.workers
 
-            # A flow that kept up comes to its end before anybody looks.
-            with suppress(jt.FlowStalled):
+            try:
                 run.run_until(all_told)
+            except jt.FlowStalled:
+                # One that kept up comes to its end before anybody looks.
+                if run.results()["report"].num_rows < self.workers:
+                    raise
             return run.results()
 
     def _run_on_spark(self, spark: SparkSession, flow: jt.Flow) -> tuple[list[str], Line]:
