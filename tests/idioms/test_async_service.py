@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from tests.mesh import harness
 import jeton as jt
 from jeton.idioms.calls import Order
 from jeton.idioms.map_async import map_async, try_map_async
+from jeton.idioms.turns import TURN
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -149,3 +151,40 @@ def test_workers_in_processes_of_their_own_are_woken(workers: int) -> None:
         {"time": n % 7, "n": n, "answer": 10 * n} for n in range(40)
     )
     assert sorted(harness.gathered(reports, "counts")) == [(t, 6 - (t > 4)) for t in range(7)]
+
+
+def test_neighbours_go_first() -> None:
+    events: list[str] = []
+
+    async def ask(row: Row) -> None:
+        events.append("asked")
+
+    def note(batch: jt.Batch) -> jt.Batch:
+        events.append("counted")
+        return batch
+
+    flow = jt.Flow("first")
+    rows = flow.input("in")
+    map_async(rows, ask).probe("asked")
+    rows.key_by().each_time().count().map(note).probe("counted")
+    with flow.open() as run:
+        for n in range(5):
+            run.input("in").send({"time": [n], "n": [n]})
+            run.input("in").advance_to(n + 1)
+            run.run_until(lambda n=n: run.probe("asked").frontier.passed(n))  # type: ignore[misc]
+    assert events == ["counted", "asked"] * 5
+
+
+def test_threads_take_turns_soon_while_there_are_calls() -> None:
+    before = sys.getswitchinterval()
+    during: list[float] = []
+
+    async def ask(row: Row) -> None:
+        during.append(sys.getswitchinterval())
+
+    flow = jt.Flow("turns")
+    map_async(flow.input("a"), ask)
+    map_async(flow.input("b"), ask)
+    flow.run({"a": numbers(3), "b": numbers(3)}, workers=2)
+    assert during == pytest.approx([TURN] * 6)
+    assert sys.getswitchinterval() == pytest.approx(before)

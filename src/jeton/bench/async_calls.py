@@ -1,26 +1,41 @@
 """What slow calls do to their neighbours: latency with and without an asynchronous operator beside.
 
-A source offers a few records every so often, at its pace whatever happens. One operator counts
-them; how long after its due time each count is complete is what is measured. In every other round
-each record is also sent to a service that takes 50 ms, by an asynchronous operator of the same
-worker. The rounds take turns, and what counts is the ratio.
+A source offers single records at random moments, at its pace whatever happens. One operator counts
+them; how long after its due time each count is complete is what is measured: beside nobody, beside
+a plain operator that does something to each record, and beside an asynchronous one that sends each
+record to a service over HTTP, which answers at once, or after 50 ms. All are on one worker. They
+take turns, at the same moments, and what counts are the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from tqdm import tqdm
 
 import jeton as jt
+from jeton.bench.slow_service import Connections, serving
 from jeton.idioms.map_async import map_async
 
-MS = 1_000_000
-SHARES = (0.5, 0.99)
+MS: Final = 1_000_000
+BEFORE: Final = 50 * MS
+"""Nanoseconds until the first record is due: everything else has begun then."""
+SHARES: Final = (0.5, 0.99)
+
+Beside: TypeAlias = Literal["nobody", "a plain operator", "quick calls", "slow calls"]
+CASES: Final[tuple[Beside, ...]] = get_args(Beside)
+
+
+class Taken(NamedTuple):
+    """How long after their due times records were through, in nanoseconds."""
+
+    neighbour: list[float]
+    answers: list[float]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,66 +47,79 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rate", type=int, default=500, metavar="N", help="records and calls a second (500)"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds a round (2)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each (3)")
-    parser.add_argument("--delay", type=float, default=50.0, help="ms that a call takes (50)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each (5)")
+    parser.add_argument(
+        "--delay", type=int, default=50, metavar="MS", help="what a slow call takes, ms (50)"
+    )
     options = parser.parse_args(argv)
-    taken: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(options.rounds + 1):
-        for calls in (False, True):
-            found = run(options.rate, options.seconds, options.delay if calls else None)
-            if turn:  # the first round warms up
-                taken[calls] += found
-    print(f"{options.rate} records/s; ms from due to complete, at the neighbour")
-    print(f"{'':16}{'p50':>9}{'p99':>9}")
-    rows = {calls: np.quantile(found, SHARES) / MS for calls, found in taken.items()}
-    for calls, name in ((False, "without calls"), (True, "beside calls")):
-        print(f"{name:16}" + "".join(f"{value:>9.3f}" for value in rows[calls]))
-    print(f"{'ratio':16}" + "".join(f"{value:>9.2f}" for value in rows[True] / rows[False]))
+    taken = {case: Taken([], []) for case in CASES}
+    with serving() as port:
+        for turn in tqdm(range(options.rounds + 1), "rounds", disable=None):
+            for case in CASES:
+                delay = options.delay if case == "slow calls" else 0
+                found = run(case, options.rate, options.seconds, port, delay, seed=turn)
+                if turn:  # the first round warms up
+                    taken[case].neighbour.extend(found.neighbour)
+                    taken[case].answers.extend(found.answers)
+    print(f"{options.rate} records/s; ms from due to complete, at an operator beside others")
+    print(f"{'beside':24}{'p50':>9}{'p99':>9}{'ratios':>18}")
+    alone = np.quantile(taken["nobody"].neighbour, SHARES)
+    for case in CASES:
+        found_here = np.quantile(taken[case].neighbour, SHARES)
+        ratios = "".join(f"{ratio:>9.2f}" for ratio in found_here / alone)
+        print(f"{case:24}" + "".join(f"{value / MS:>9.3f}" for value in found_here) + ratios)
+    quick, slow = (np.quantile(taken[case].neighbour, SHARES) for case in CASES[2:])
+    print(
+        f"{'slow to quick calls':24}{'':18}" + "".join(f"{ratio:>9.2f}" for ratio in slow / quick)
+    )
+    for case in CASES[2:]:
+        answers = np.quantile(taken[case].answers, SHARES) / MS
+        print(f"answers to {case:13}" + "".join(f"{value:>9.3f}" for value in answers))
     return 0
 
 
-def run(rate: int, seconds: float, delay: float | None) -> list[float]:
-    """The latency of each record at the neighbour, in nanoseconds."""
+def run(beside: Beside, rate: int, seconds: float, port: int, delay: int, *, seed: int) -> Taken:
+    """One round, with a service at that port and calls that take so many milliseconds."""
     flow = jt.Flow("neighbours")
-    records = flow.source(_offer(rate, int(rate * seconds)))
-    latencies: list[float] = []
+    records = flow.source(_offer(rate, int(rate * seconds), seed))
+    taken = Taken([], [])
 
-    def note(batch: jt.Batch) -> jt.Batch:
-        latencies.extend((perf_counter_ns() - batch.times).tolist())
+    def note(batch: jt.Batch, into: list[float]) -> jt.Batch:
+        into.extend((perf_counter_ns() - batch.times).tolist())
         return batch
 
-    records.key_by().each_time().count().map(note)
-    if delay is not None:
+    records.key_by().each_time().count().map(partial(note, into=taken.neighbour))
+    if beside == "a plain operator":
+        records.map_rows(lambda row: {"answer": row["n"]}).probe("answers")
+    elif beside != "nobody":
 
-        async def ask(row: dict[str, Any]) -> dict[str, Any]:
-            await asyncio.sleep(delay / 1e3)
-            return row
+        async def ask(row: dict[str, Any], service: Connections) -> dict[str, Any]:
+            return {"answer": await service.get(row["n"], delay)}
 
-        map_async(records, ask, concurrency=rate).probe("answers")
+        answers = map_async(records, ask, concurrency=rate, client=lambda: Connections(port))
+        answers.map(partial(note, into=taken.answers)).probe("answers")
     with flow.open() as opened:
         opened.finish()
-    return latencies
+    return taken
 
 
-def _offer(rate: int, count: int) -> Callable[..., Any]:
+def _offer(rate: int, count: int, seed: int) -> Callable[..., Any]:
     """A record at each of its due times, which are nanoseconds of the clock."""
+    gaps = np.random.default_rng(seed).exponential(1_000 * MS / rate, count).astype(np.int64) + 1
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
-        interval = 1_000 * MS // rate
-        due = perf_counter_ns() + 10 * MS
-        left = [count]
+        dues = (perf_counter_ns() + BEFORE + np.cumsum(gaps)).tolist()
+        dues.reverse()
 
         def step(output: jt.Output) -> None:
-            nonlocal due
-            now = perf_counter_ns()
-            while left[0] and due <= now:
+            while dues and dues[-1] <= perf_counter_ns():
+                due = dues.pop()
                 token.downgrade(due)
-                output.session(token).give(n=1)
-                due += interval
-                left[0] -= 1
-                # It will speak at the next due time only, so that this one is complete.
-                token.downgrade(due)
-            if left[0]:
+                output.session(token).give(n=count - len(dues))
+                if dues:
+                    # It will speak at the next due time only, so that this one is complete.
+                    token.downgrade(dues[-1])
+            if dues:
                 info.activator.activate()
             else:
                 token.drop()

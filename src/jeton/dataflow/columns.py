@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,12 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 """One value for each record."""
 
 _NUMPY_KINDS = "biufmM"
+
+_FEW: Final = 64
+"""Up to so many plain values become a column sooner without Arrow, which also yields the
+interpreter: another thread may take it for a while, and single records wait."""
+
+_PLAIN: Final[dict[type, type[np.generic]]] = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
 def as_column(values: Any) -> Column:
@@ -40,6 +46,10 @@ def as_column(values: Any) -> Column:
     if isinstance(values, pa.Array):
         return from_arrow(values)
     try:
+        if isinstance(values, list) and len(values) <= _FEW:
+            kinds = set(map(type, values))
+            if len(kinds) == 1 and (plain_type := _PLAIN.get(kinds.pop())) is not None:
+                return np.array(values, plain_type)
         return from_arrow(pa.array(values))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise BatchError(f"these values do not make a column: {error}") from error

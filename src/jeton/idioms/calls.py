@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
@@ -47,16 +48,21 @@ class Calls:
         self._settings = settings
         self._info = info
         self._total = info.kind.total
+        self._sorts = self._total and settings.order == "by time"
         self._numbers = count()
         self._left: deque[_Asked] = deque()
         """Taken from the input, in whole messages, but not handed over yet."""
         self._asked: dict[int, _Asked] = {}
         """Handed over and not answered."""
+        self._least: list[tuple[Any, int]] = []
+        """Times and numbers of events, a heap, if answers wait for the least that was asked."""
         self._answers = [jt.RecordQueue(info.kind, output=n) for n in range(settings.outputs)]
         self._loop: EventLoop | None = None
         self._give_up: Callable[[], object] = lambda: None
         self._awaited: Any = None
         self._woken = False
+        self._called = False
+        self._turn = False
         info.keep(self, *tokens, name="asked")
         for number, queue in enumerate(self._answers):
             info.keep(queue, *tokens, name=f"answers {number}")
@@ -65,8 +71,34 @@ class Calls:
         info.at_end(self._close)
 
     def step(self, inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
-        """Take answers, take input as far as there is room, and send what may go out."""
+        """Let neighbours go first, who wait for nobody; go to work in the worker's next step."""
         (input,) = inputs
+        if self._turn:
+            self._turn = self._called = False
+            self._work(input, outputs)
+        elif not self._called:
+            # First of all: whatever is done from now on wakes it again.
+            self._woken = False
+            if self._has_work(input):
+                self._called = True
+                self._info.post(self._take_turn)
+
+    def _has_work(self, input: jt.Input) -> bool:
+        """Whether there is more to it than a frontier that moved, and that nobody waits for."""
+        return bool(
+            input
+            or self._left
+            or (self._loop is not None and self._loop.done)
+            or any(map(len, self._answers))
+            or input.frontier.is_empty
+        )
+
+    def _take_turn(self) -> None:
+        self._turn = True
+        self._info.activator.activate()
+
+    def _work(self, input: jt.Input, outputs: Sequence[jt.Output]) -> None:
+        """Take answers, take input as far as there is room, and send what may go out."""
         self._woken = False
         self._hear()
         events: list[Event] = []
@@ -117,9 +149,11 @@ class Calls:
             if self._total:
                 for token in first.tokens:
                     token.downgrade(int(first.batch.times[0]))
-        number = next(self._numbers)
+        number, time = next(self._numbers), asked.time
         self._asked[number] = asked
-        return Event(number, asked.time, asked.batch)
+        if self._sorts:
+            heappush(self._least, (time, number))
+        return Event(number, time, asked.batch)
 
     def _open(self) -> EventLoop:
         """Begin the thread: with the first event, since many operators on many workers get none."""
@@ -194,12 +228,21 @@ class Calls:
         limit = jt.Antichain()
         if self._settings.order == "by time":
             limit.extend(frontier)
-            limit.extend(asked.time for asked in self._asked.values())
             limit.extend(asked.time for asked in self._left)
+            limit.extend(self._under_way())
         for output, queue in zip(outputs, self._answers, strict=True):
             for time, batch in queue.pop(limit):
                 output.session(queue.right_for(time)).give(batch)
             queue.settle()
+
+    def _under_way(self) -> Iterable[Any]:
+        """Lower bounds of the times of all events that were handed over and not answered."""
+        if not self._sorts:
+            return [asked.time for asked in self._asked.values()]
+        least = self._least
+        while least and least[0][1] not in self._asked:
+            heappop(least)
+        return [time for time, _ in least[:1]]
 
     # The end
 

@@ -14,6 +14,7 @@ from threading import Thread, current_thread
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import jeton as jt
+from jeton.idioms.turns import short_turns
 
 GRACE: Final = 10.0
 """Seconds to wait for a cancelled thread: what does not heed a cancellation may take longer."""
@@ -184,7 +185,7 @@ class EventLoop:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            with short_turns(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
             pass
