@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -14,6 +17,8 @@ import pytest
 
 import jeton as jt
 from jeton.worker.operator import Operator
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SEEDS: list[int | None] = [None, *range(10)]
 """Straight on, and under ten random schedules with every frontier checked at every step."""
@@ -179,6 +184,16 @@ def in_thread(act: Callable[[], object]) -> BaseException | None:
     thread.start()
     thread.join()
     return raised[0] if raised else None
+
+
+def load(name: str) -> ModuleType:
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def here() -> int:

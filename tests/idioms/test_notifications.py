@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.helpers import UnaryStep, held, operator, seeded, stamped
-from tests.test_examples import load
+from tests.helpers import UnaryStep, held, load, operator, seeded, stamped
 
 import jeton as jt
 from jeton.idioms.notifications import Mode, Notificator, distinct_times, unary_notify

@@ -1,4 +1,4 @@
-"""Watermarks: minima over senders and inputs, one token, idleness, late records, order in-band."""
+"""Watermarks: minima over senders and inputs, one token, late records, order in-band."""
 
 from __future__ import annotations
 
@@ -6,44 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.helpers import UnaryStep, held, operator, seeded, stamped
-from tests.test_examples import load
+from tests.helpers import held, load, operator, seeded, stamped
+from tests.idioms.marking import counting, send, times
 
 import jeton as jt
-from jeton.idioms.watermark_ports import ACTIVE, CLOSED, IDLE, MarkReader, MarkWriter
+from jeton.idioms.watermark_ports import MarkWriter
 from jeton.idioms.watermark_sources import marks_from_frontier, marks_from_times
 from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
 from jeton.idioms.window_mean import marked_window_mean
 from jeton.idioms.word_count import marked_word_count
-
-
-def counting(
-    workers: int, *, disorder: int = 0, idle_after: float | None = None, seed: int | None = None
-) -> jt.Run:
-    """A word count by marks over an exchange, with its late records beside it."""
-    flow = jt.Flow("counting")
-    marked = marks_from_times(flow.input("words"), disorder, idle_after=idle_after)
-    counts = marked_word_count(marked, key="n", pact=jt.Exchange("n"))
-    assert counts.late is not None
-    flow.output("counts", unmarked(counts).probe("after"))
-    flow.output("late", counts.late)
-    return flow.open(workers=workers, seed=seed)
-
-
-def send(run: jt.Run, worker: int, *times: int) -> None:
-    run.input("words", worker).send({"time": list(times), "n": [1] * len(times)})
-    settle(run)
-
-
-def settle(run: jt.Run) -> None:
-    """Do all there is to do, but let no time pass: `run_to_rest` would, until all are idle."""
-    while run.step():
-        pass
-
-
-def times(run: jt.Run, output: str) -> list[int]:
-    found: list[int] = run.results()[output]["time"].to_pylist()
-    return found
 
 
 def test_an_operator_holds_one_token_at_its_watermark() -> None:
@@ -152,117 +123,6 @@ def test_the_minimum_over_inputs(seed: int | None) -> None:
         assert run.finish()["counts"]["count"].to_pylist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_idle_worker_holds_others_back_only_for_a_while() -> None:
-    with counting(workers=2) as run:
-        send(run, 0, 10, 20)
-        run.run_to_rest()
-        assert times(run, "counts") == []
-    with counting(workers=2, idle_after=5.0) as run:
-        send(run, 0, 10, 20)
-        assert times(run, "counts") == []
-        run.run_to_rest()
-        assert run.now >= 5
-        # Worker 1 has been idle for longer than worker 0, but now both are, and nothing moves.
-        # The next record lets worker 0 go on alone.
-        send(run, 0, 30)
-        assert times(run, "counts") == [10, 20]
-        assert run.finish()["counts"].num_rows == 3
-
-
-def test_idleness_begins_when_nothing_has_come_for_the_whole_of_it() -> None:
-    """A record in between puts it off, though the alarm was set before."""
-    statuses: list[tuple[float, int]] = []
-    flow = jt.Flow("patience")
-    marked = marks_from_times(flow.input("words"), 0, idle_after=5.0)
-
-    def watch(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
-        token.drop()
-
-        def step(input: jt.Input, output: jt.Output) -> None:
-            for _, batch in input:
-                if "jeton.mark" in batch:
-                    statuses.append((info.activator.now(), int(batch["jeton.mark"][0]) & 3))
-
-        return step
-
-    def alarm(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
-        token.drop()
-        info.activator.after(3.0)
-        return lambda output: None
-
-    marked.stream.unary(watch)
-    flow.source(alarm)
-    with flow.open() as run:
-        run.run_until(lambda: run.now >= 3)
-        run.input("words").send({"time": [1], "n": [1]})
-        run.run_to_rest()
-        assert statuses == [(3.0, ACTIVE), (8.0, IDLE)]
-        run.input("words").send({"time": [1], "n": [1]})
-        run.run_to_rest()
-        assert statuses[2:] == [(8.0, ACTIVE), (13.0, IDLE)]
-        run.finish()
-        assert statuses[4:] == [(13.0, CLOSED)]
-
-
-def test_late_records_after_idleness_go_aside_at_their_own_times() -> None:
-    with counting(workers=2, idle_after=5.0) as run:
-        send(run, 1, 4)
-        run.run_to_rest()
-        send(run, 0, 10, 20)
-        assert times(run, "counts") == [4, 10]
-        # The frontier has not run ahead: the idle worker still holds its token.
-        assert run.probe("after").frontier.less_equal(4)
-        send(run, 1, 6, 19, 20)
-        assert stamped(run.results()["late"]) == [(6, 1), (19, 1)]
-        # Worker 1 has caught up, and is waited for again.
-        send(run, 0, 40)
-        assert times(run, "counts") == [4, 10]
-        send(run, 1, 25)
-        assert times(run, "counts") == [4, 10, 20, 20]
-        result = run.finish()
-    assert result["counts"]["time"].to_pylist() == [4, 10, 20, 20, 25, 40]
-    assert result["counts"]["count"].to_pylist() == [1, 2, 3, 4, 5, 6]
-    assert result["late"].num_rows == 2
-
-
-def test_a_worker_that_comes_back_far_behind_holds_nobody_back() -> None:
-    with counting(workers=2, idle_after=5.0) as run:
-        run.run_to_rest()
-        send(run, 0, 10, 20)
-        send(run, 1, 3)
-        send(run, 0, 30)
-        assert times(run, "counts") == [10, 20]
-        assert times(run, "late") == [3]
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_no_record_is_lost_whatever_is_idle_when(seed: int) -> None:
-    """Every record is counted or late, and counts are those of what was not late."""
-    random = Random(seed)
-    workers = random.randint(1, 4)
-    sent: list[int] = []
-    with counting(
-        workers=workers,
-        disorder=random.randint(0, 5),
-        idle_after=random.choice([None, 1.0]),
-        seed=seed,
-    ) as run:
-        for _ in range(12):
-            some = [random.randint(0, 40) for _ in range(random.randint(1, 4))]
-            sent += some
-            worker = random.randrange(workers)
-            run.input("words", worker).send({"time": some, "n": [1] * len(some)})
-            if random.random() < 0.3:
-                run.run_to_rest()
-            for _ in range(random.randint(0, 6)):
-                run.step()
-        result = run.finish()
-    counted = result["counts"]["time"].to_pylist()
-    assert sorted(counted + result["late"]["time"].to_pylist()) == sorted(sent)
-    assert result["counts"]["count"].to_pylist() == list(range(1, len(counted) + 1))
-    assert counted == sorted(counted)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_marks_do_not_overtake_data(seed: int) -> None:
     """Each worker sends in order, so nothing may be late, over however many exchanges."""
@@ -332,59 +192,6 @@ def test_the_last_time_of_all_is_no_exception() -> None:
     assert flow.run({"words": table}, workers=2)["counts"]["count"].to_pylist() == [1, 2]
 
 
-def read(reader: MarkReader, *marks: tuple[int, int, int]) -> tuple[int, int]:
-    for sender, status, time in marks:
-        reader.read(0, sender * 4 + status, time)
-    return reader.mark, reader.status
-
-
-def test_a_sender_that_comes_back_counts_once_it_has_caught_up() -> None:
-    reader = MarkReader([2])
-    assert read(reader, (0, ACTIVE, 5), (1, ACTIVE, 3)) == (3, ACTIVE)
-    assert read(reader, (1, IDLE, 3), (0, ACTIVE, 10)) == (10, ACTIVE)
-    assert read(reader, (1, ACTIVE, 3), (0, ACTIVE, 12)) == (12, ACTIVE)
-    assert read(reader, (1, ACTIVE, 12), (0, ACTIVE, 20)) == (12, ACTIVE)
-    assert read(reader, (1, ACTIVE, 13)) == (13, ACTIVE)
-
-
-def test_all_idle_is_idle_and_the_mark_stays() -> None:
-    reader = MarkReader([1, 1])
-    reader.read(0, ACTIVE, 5)
-    reader.read(1, ACTIVE, 7)
-    reader.read(0, IDLE, 5)
-    assert (reader.mark, reader.status) == (7, ACTIVE)
-    reader.read(1, IDLE, 7)
-    assert (reader.mark, reader.status) == (7, IDLE)
-    reader.changed = False
-    reader.read(0, ACTIVE, 6)
-    assert (reader.mark, reader.status, reader.changed) == (7, ACTIVE, True)
-
-
-def test_the_end_needs_all_senders() -> None:
-    reader = MarkReader([3])
-    assert read(reader, (0, CLOSED, 4), (1, ACTIVE, 2), (2, ACTIVE, 9)) == (2, ACTIVE)
-    assert read(reader, (1, IDLE, 2), (2, CLOSED, 9)) == (jt.END_OF_TIME, IDLE)
-    # What comes now is late; the end is the end only with the last one's word.
-    assert read(reader, (1, ACTIVE, 2)) == (jt.END_OF_TIME, ACTIVE)
-    assert read(reader, (1, CLOSED, 2)) == (jt.END_OF_TIME, CLOSED)
-
-
-def test_a_lagging_sender_puts_the_end_off() -> None:
-    reader = MarkReader([2])
-    read(reader, (1, IDLE, 0), (0, ACTIVE, 10), (1, ACTIVE, 4))
-    assert read(reader, (0, CLOSED, 10)) == (10, ACTIVE)
-    assert read(reader, (1, ACTIVE, 11)) == (11, ACTIVE)
-    assert read(reader, (1, CLOSED, 11)) == (11, CLOSED)
-
-
-def test_marks_that_say_nothing_new_change_nothing() -> None:
-    reader = MarkReader([2])
-    read(reader, (0, ACTIVE, 5), (1, ACTIVE, 3))
-    reader.changed = False
-    read(reader, (0, ACTIVE, 6), (1, ACTIVE, 3))
-    assert not reader.changed
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     flow = jt.Flow("refused")
     with pytest.raises(jt.GraphError, match="cannot trail the data by -1"):
@@ -404,19 +211,3 @@ def test_the_example(workers: int) -> None:
     found = {(row["ts"], row["room"]): row["mean"] for row in result["means"].to_pylist()}
     assert found == {window: sum(some) / len(some) for window, some in values.items()}
     assert result["late"].num_rows == 0
-
-
-def test_an_operator_can_tell_whether_a_delay_is_over() -> None:
-    seen: list[float] = []
-
-    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
-        token.drop()
-        start = info.activator.now()
-        info.activator.after(2.5)
-        info.activator.activate()
-        return lambda output: seen.append(info.activator.now() - start)
-
-    flow = jt.Flow("clock")
-    flow.source(build)
-    flow.run()
-    assert seen == [0.0, 2.5]

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
@@ -150,6 +151,23 @@ class Running:
                 assert isinstance(pipe, Connection)
                 found[self.pipes.index(pipe)] = Report(**pipe.recv())
         return [found[at] for at in wanted]
+
+
+def sending(
+    go_on: Callable[[jt.TimestampToken, jt.OperatorInfo], None],
+) -> Callable[[jt.TimestampToken, jt.OperatorInfo], Callable[[jt.Output], None]]:
+    """A source that gives a hundred numbers at each time, and then goes on as it is told to."""
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+        def step(output: jt.Output) -> None:
+            with output.session(token) as session:
+                session.give(jt.Batch({"n": np.arange(100)}, times=[token.time] * 100))
+            token.downgrade(token.time + 1)
+            go_on(token, info)
+
+        return step
+
+    return build
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import jeton as jt
 from jeton.worker.doorway import Address, connect
 from jeton.worker.handshake import greet
 from jeton.worker.process import Process
-from tests.mesh.harness import EPOCH, SECRET, Running, gathered, in_order, run, started
+from tests.mesh.harness import EPOCH, SECRET, Running, gathered, in_order, run, sending, started
 
 ROWS = 5_000
 NUMBERS = {
@@ -107,17 +107,8 @@ def test_many_short_runs_end_well() -> None:
 def waiting() -> jt.Flow:
     """A flow that never ends by itself: its source holds its token and sends now and then."""
     flow = jt.Flow("waiting")
-
-    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
-        def step(output: jt.Output) -> None:
-            with output.session(token) as session:
-                session.give(jt.Batch({"n": np.arange(100)}, times=[token.time] * 100))
-            token.downgrade(token.time + 1)
-            info.activator.after(0.01)
-
-        return step
-
-    flow.output("n", flow.source(build).exchange("n"))
+    now_and_then = sending(lambda token, info: info.activator.after(0.01))
+    flow.output("n", flow.source(now_and_then).exchange("n"))
     return flow
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import jeton as jt
 from jeton.worker.process import Process
-from tests.mesh.harness import run
+from tests.mesh.harness import run, sending
 
 ROUNDS = 10
 STEPS = 300
@@ -21,19 +19,13 @@ def pouring() -> jt.Flow:
     """Each worker sends as much as it can, to all, for as long as it is let."""
     flow = jt.Flow("pouring")
 
-    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
-        def step(output: jt.Output) -> None:
-            with output.session(token) as session:
-                session.give(jt.Batch({"n": np.arange(100)}, times=[token.time] * 100))
-            token.downgrade(token.time + 1)
-            if token.time >= STEPS:
-                token.drop()
-            else:
-                info.activator.activate()
+    def go_on(token: jt.TimestampToken, info: jt.OperatorInfo) -> None:
+        if token.time >= STEPS:
+            token.drop()
+        else:
+            info.activator.activate()
 
-        return step
-
-    again = flow.source(build).exchange("n").map(lambda batch: {"n": batch["n"] * 7 + 1})
+    again = flow.source(sending(go_on)).exchange("n").map(lambda batch: {"n": batch["n"] * 7 + 1})
     flow.output("n", again.exchange("n"))
     return flow
 

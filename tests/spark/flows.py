@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 import jeton as jt
 
@@ -40,6 +41,14 @@ class Case:
     make: Callable[[], jt.Flow]
     sql: dict[str, str]
     inputs: dict[str, pa.Table] = field(default_factory=lambda: {"bids": BIDS})
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    return in_order(row.asDict() for row in frame.collect())
+
+
+def in_order(rows: Any) -> list[Any]:
+    return sorted((tuple(row.values()) for row in rows), key=repr)
 
 
 def bids_of(flow: jt.Flow) -> Any:

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
-from jeton.spark.schemas import arrow_schema
-from tests.spark.flows import AUCTIONS, BIDS, CASES, bids_of, tumbling
-
-
-@pytest.fixture(scope="module")
-def views(spark: SparkSession) -> dict[str, DataFrame]:
-    frames = {"bids": spark.createDataFrame(BIDS), "auctions": spark.createDataFrame(AUCTIONS)}
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(name)
-    return frames
-
-
-def rows_of(frame: DataFrame) -> list[Any]:
-    return in_order(row.asDict() for row in frame.collect())
-
-
-def in_order(rows: Any) -> list[Any]:
-    return sorted((tuple(row.values()) for row in rows), key=repr)
+from tests.spark.flows import BIDS, CASES, in_order, rows_of, tumbling
 
 
 def without_times(rows: list[Any], name: str) -> list[Any]:
@@ -148,181 +128,10 @@ def test_an_empty_dataframe_gives_no_rows(spark: SparkSession) -> None:
     assert result.columns == ["ts", "who", "sum"]
 
 
-WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-TIMES: dict[str, list[Any]] = {
-    "timestamp": [WHEN + dt.timedelta(minutes=7 * n) for n in range(20)],
-    "timestamp_ntz": [(WHEN + dt.timedelta(minutes=7 * n)).replace(tzinfo=None) for n in range(20)],
-    "date": [(WHEN + dt.timedelta(days=n)).date() for n in range(20)],
-    "int": list(range(20)),
-    "smallint": list(range(20)),
-}
-
-
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize("kind", TIMES)
-def test_times_keep_their_type(kind: str, zone: str, spark: SparkSession) -> None:
-    before = spark.conf.get("spark.sql.session.timeZone")
-    assert before is not None
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        frame = spark.createDataFrame(
-            [(at, n % 3) for n, at in enumerate(TIMES[kind])], f"ts {kind}, n int"
-        )
-        flow = jt.Flow("times")
-        numbers = flow.input("n", time="ts", schema={"n": pa.int32()})
-        flow.output("counts", numbers.key_by("n").each_time().count())
-        counts = flow.on_spark({"n": frame}, workers=2)["counts"]
-        assert counts.schema["ts"].dataType == frame.schema["ts"].dataType
-        assert sorted(row.ts for row in counts.collect()) == sorted(
-            row.ts for row in frame.collect()
-        )
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
-
-
-def test_columns_of_many_types_and_nulls_pass(spark: SparkSession) -> None:
-    frame = spark.sql(
-        """select id as ts, id % 3 as key, cast(id as decimal(12, 2)) as price,
-        if(id % 2 = 0, null, cast(id as string)) as text, id % 2 = 0 as even,
-        cast(id as tinyint) as tiny, cast(id as float) as f,
-        cast(cast(id as string) as binary) as raw,
-        date_add(date'2026-01-01', cast(id as int)) as day,
-        timestamp_micros(id) as at, timestamp_ntz'2026-01-01 00:00:00' as local,
-        array(id, null) as list, named_struct('a', id, 'b', 'x') as struct,
-        map('k', id) as map, cast(null as string) as nothing, make_dt_interval(1) as gap
-        from range(100)"""
-    )
-    flow = jt.Flow("types")
-    flow.output(
-        "out", flow.input("in", time="ts", schema=arrow_schema(frame.schema)).exchange("key")
-    )
-    result = flow.on_spark({"in": frame}, workers=3)["out"]
-    assert result.schema.simpleString() == frame.schema.simpleString()
-    assert sorted(map(repr, result.collect())) == sorted(map(repr, frame.collect()))
-
-
-def test_unsigned_and_narrow_types_become_what_spark_has(spark: SparkSession) -> None:
-    flow = jt.Flow("unsigned")
-    numbers = flow.input("n", time="id", schema={})
-    wide = numbers.map(
-        lambda batch: {
-            "small": np.full(len(batch), 255, dtype=np.uint8),
-            "large": np.full(len(batch), 2**64 - 1, dtype=np.uint64),
-            "text": pa.array(["x"] * len(batch), pa.large_string()),
-            "at": np.full(len(batch), 1_000, dtype="datetime64[ns]"),
-        }
-    )
-    flow.output("out", wide)
-    (row,) = flow.on_spark({"n": spark.range(1)})["out"].collect()
-    assert (row.small, int(row.large), row.text) == (255, 2**64 - 1, "x")
-    assert row["at"] == dt.datetime(1970, 1, 1, microsecond=1)
-
-
-# What cannot be run is refused at once
-
-
-def test_missing_and_unknown_inputs(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
-        tumbling().on_spark({"bid": views["bids"]})
-
-
-def test_a_missing_time_column(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match="names 'ts' as its time column, but its DataFrame has"):
-        tumbling().on_spark({"bids": views["bids"].drop("ts")})
-
-
-def test_a_time_column_that_is_no_time(views: dict[str, DataFrame]) -> None:
-    frame = views["bids"].withColumn("ts", F.lit("noon"))
-    with pytest.raises(jt.GraphError, match="'ts' of input 'bids' is of type string"):
-        tumbling().on_spark({"bids": frame})
-
-
-def test_times_of_different_types(views: dict[str, DataFrame]) -> None:
-    flow = CASES["joined"].make()
-    frames = {
-        "bids": views["bids"],
-        "auctions": views["auctions"].withColumn("ts", F.current_timestamp()),
-    }
-    with pytest.raises(jt.GraphError, match="time columns of one type"):
-        flow.on_spark(frames)
-
-
-def test_an_unknown_schema_must_be_declared(views: dict[str, DataFrame]) -> None:
-    flow = jt.Flow("unknown")
-    flow.output("sums", flow.input("bids", time="ts").key_by("who").tumbling(100).sum("price"))
-    with pytest.raises(jt.GraphError, match="must know the columns of output 'sums'"):
-        flow.on_spark({"bids": views["bids"]})
-    schema = pa.schema([("ts", pa.int64()), ("who", pa.string()), ("sum", pa.int64())])
-    sums = flow.on_spark({"bids": views["bids"]}, workers=2, schemas={"sums": schema})["sums"]
-    assert rows_of(sums) == in_order(tumbling().run({"bids": BIDS})["sums"].to_pylist())
-
-
-def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
-    flow = jt.Flow("wrong")
-    flow.output("out", flow.input("bids", time="ts"))
-    schema = pa.schema([("ts", pa.int64()), ("nobody", pa.string())])
-    result = flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})
-    with pytest.raises(Exception, match=r"output 'out' was declared with the columns \['ts', 'nob"):
-        result["out"].collect()
-
-
-def test_too_many_workers(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match=r"5 workers .* slots for 4 tasks"):
-        tumbling().on_spark({"bids": views["bids"]}, workers=5)
-    with pytest.raises(jt.GraphError, match="at least one worker, not 0"):
-        tumbling().on_spark({"bids": views["bids"]}, workers=0)
-
-
-def test_an_unordered_input_is_refused(views: dict[str, DataFrame]) -> None:
-    flow = jt.Flow("unordered")
-    flow.output("out", flow.unordered_input("bids", time="ts"))
-    schema = pa.schema([("ts", pa.int64())])
-    with pytest.raises(Exception, match="input 'bids' is unordered"):
-        flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})[
-            "out"
-        ].collect()
-
-
 def test_a_sequencer_does_not_keep_a_batch_from_ending(views: dict[str, DataFrame]) -> None:
     flow = tumbling()
     flow.sequencer("commands")
     assert flow.on_spark({"bids": views["bids"]}, workers=2)["sums"].count() == 240
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("when", ["building", "running"])
-def test_a_failing_operator_is_told_with_its_name_and_traceback(
-    workers: int, when: str, views: dict[str, DataFrame]
-) -> None:
-    def prohibit() -> None:
-        raise ValueError("too dear")
-
-    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
-        token.drop()
-        if when == "building" and info.worker == info.workers - 1:
-            prohibit()
-
-        def step(input: jt.Input, output: jt.Output) -> None:
-            for _, batch in input:
-                if (batch["price"] == 2_999).any():
-                    prohibit()
-
-        return step
-
-    flow = jt.Flow("failing")
-    flow.output(
-        "out",
-        bids_of(flow).unary_frontier(
-            build, pact=jt.Exchange("auction"), name="judging", schema={"price": int}
-        ),
-    )
-    result = flow.on_spark({"bids": views["bids"]}, workers=workers, exchange=False)["out"]
-    with pytest.raises(Exception, match="too dear") as caught:
-        result.collect()
-    text = str(caught.value)
-    assert "operator 'judging'" in text
-    assert text.count("in prohibit") == 1, text
-    assert "PeerFailed" not in text
 
 
 def test_no_sockets_are_left_at_the_driver(views: dict[str, DataFrame]) -> None:
@@ -396,18 +205,3 @@ def test_spark_shows_the_flow_s_name_in_its_plan(spark: SparkSession) -> None:
     flow.output("n", flow.input("n", time="id", schema={}))
     plan = flow.on_spark({"n": spark.range(10)})["n"]._jdf.queryExecution().toString()
     assert "jeton:well known" in plan
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_token_held_for_ever_fails_the_action_and_names_its_holder(
-    spark: SparkSession, workers: int
-) -> None:
-    def hoard(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
-        return lambda input, output: [token for _ in input]
-
-    flow = jt.Flow("hoarding")
-    numbers = flow.input("n", time="id", schema={})
-    flow.output("n", numbers.unary(hoard, name="hoarder", schema={}))
-    frames = flow.on_spark({"n": spark.range(10)}, workers=workers, exchange=False)
-    with pytest.raises(Exception, match=f"'hoarder' holds {workers} token"):
-        frames["n"].collect()

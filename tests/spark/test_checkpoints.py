@@ -1,8 +1,7 @@
-"""The store of checkpoints: incremental, checked, for any number of workers."""
+"""The store of checkpoints: incremental, tidy, for any number of workers."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,76 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs as arrow_fs
 
-import jeton as jt
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.state.snapshot import bins_of
-from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
-from jeton.spark.state_files import CorruptCheckpoint
-
-Rows = dict[int, Any]
-SOME = settings().max_examples // 20
-"""Fewer examples than usual: each writes files."""
-
-
-def table_of(rows: Rows, kind: pa.DataType | None = None) -> pa.Table:
-    keys = np.array(list(rows), dtype=np.int64)
-    return pa.table({"bin": bins_of([keys]), "key": keys, "value": pa.array(rows.values(), kind)})
-
-
-def rows_in(table: pa.Table | None) -> Rows:
-    if table is None:
-        return {}
-    pairs = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
-    return dict(pairs)
-
-
-def dealt(rows: Rows, worker: int, workers: int, kind: pa.DataType | None = None) -> pa.Table:
-    """The rows that a worker owns."""
-    own = bins_of([np.array(list(rows), dtype=np.int64)]).astype(int) % workers == worker
-    return table_of({key: rows[key] for key, mine in zip(rows, own, strict=True) if mine}, kind)
-
-
-def write(
-    store: Checkpoints,
-    version: int,
-    rows: Rows,
-    *,
-    workers: int = 1,
-    bases: list[Part | None] | None = None,
-    epoch: int = 0,
-    kind: pa.DataType | None = None,
-) -> list[Part]:
-    """Commit rows as the state of one container; returns the parts."""
-    bases = bases or [None] * workers
-    parts = [
-        store.write_part(
-            version,
-            worker,
-            {"op": {"state": dealt(rows, worker, workers, kind)}},
-            epoch=epoch,
-            base=bases[worker],
-        )
-        for worker in range(workers)
-    ]
-    store.commit(version, parts, flow="f", epoch=epoch, meta={"rows": len(rows)})
-    return parts
-
-
-def read(checkpoint: Checkpoint, workers: int = 1) -> Rows:
-    found: Rows = {}
-    for worker in range(workers):
-        share = checkpoint.share(worker, workers)
-        rows = rows_in(share.operators.get("op", {}).get("state"))
-        assert not rows.keys() & found.keys(), "two workers got the same key"
-        found |= rows
-    return found
-
-
-def newest(store: Checkpoints) -> Checkpoint:
-    found = store.latest()
-    assert found is not None
-    return found
-
+from jeton.spark.checkpoints import Checkpoints, Part
+from tests.spark.stored_rows import SOME, Rows, newest, read, table_of, write
 
 VALUES = {
     "numbers": (pa.int64(), st.integers(-5, 5)),
@@ -229,66 +162,6 @@ def test_what_an_attempt_left_behind_goes_with_its_version(tmp_path: Path) -> No
     assert read(newest(store)) == {1: 4}
 
 
-def damaged(path: Path, how: str) -> None:
-    data = bytearray(path.read_bytes())
-    if how == "flipped":
-        data[len(data) // 2] ^= 0x10
-    elif how == "truncated":
-        del data[len(data) * 2 // 3 :]
-    elif how == "emptied":
-        data.clear()
-    path.write_bytes(data)
-    if how == "deleted":
-        path.unlink()
-
-
-@pytest.mark.parametrize("folder", ["parts", "manifests"])
-@pytest.mark.parametrize("how", ["flipped", "truncated", "emptied", "deleted"])
-def test_a_damaged_version_is_passed_over_and_mentioned(
-    tmp_path: Path, folder: str, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Checkpoints(tmp_path)
-    write(store, 1, {1: "old"})
-    write(store, 2, {1: "new"})
-    assert read(newest(store)) == {1: "new"}
-    [path] = (tmp_path / folder).glob(f"{2:012d}-*")
-    damaged(path, how)
-    with caplog.at_level(logging.WARNING, "jeton.spark.checkpoints"):
-        assert read(newest(store)) == {1: "old"}
-    if (folder, how) != ("manifests", "deleted"):
-        assert "checkpoint 2" in caplog.text
-        with pytest.raises(CorruptCheckpoint):
-            store.load(2).share(0, 1)
-
-
-@settings(max_examples=4 * SOME)
-@given(data=st.data())
-def test_any_flipped_bit_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("store")
-    store = Checkpoints(path)
-    write(store, 1, {key: f"value {key}" for key in range(40)}, workers=2)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    file = data.draw(st.sampled_from(files), label="file")
-    content = bytearray(file.read_bytes())
-    at = data.draw(st.integers(0, len(content) - 1), label="at")
-    content[at] ^= 1 << data.draw(st.integers(0, 7), label="bit")
-    file.write_bytes(content)
-    with pytest.raises(SnapshotError):
-        store.latest()
-
-
-def test_if_nothing_is_whole_that_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
-    store = Checkpoints(tmp_path)
-    assert store.latest() is None
-    write(store, 1, {1: 1})
-    [path] = (tmp_path / "parts").iterdir()
-    path.unlink()
-    with pytest.raises(CorruptCheckpoint, match=r"no checkpoint .* is whole"):
-        store.latest()
-
-
 def test_an_earlier_attempt_does_not_spoil_a_later_one(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     write(store, 5, {1: "of the second"}, epoch=2)
@@ -327,85 +200,3 @@ def test_other_file_systems_than_the_local_one(tmp_path: Path) -> None:
     in_memory = arrow_fs._MockFileSystem()
     write(Checkpoints("there", in_memory), 1, {2: 2})
     assert read(newest(Checkpoints("there", in_memory))) == {2: 2}
-
-
-# Flows and changed code
-
-
-def counter(token: Any, info: Any) -> Any:
-    """Counts the records of each word."""
-    token.drop()
-    counts: jt.KeyedValues[int] = jt.KeyedValues()
-    info.keep(counts)
-
-    def step(input: Any, output: Any) -> None:
-        for ref, batch in input:
-            for row in batch.rows():
-                counts[row["word"]] = counts.get(row["word"], 0) + 1
-                output.session(ref).give(count=counts[row["word"]])
-
-    return step
-
-
-def counting(*names: str) -> jt.Flow:
-    flow = jt.Flow("counting")
-    words = flow.input("words")
-    for name in names:
-        counts = words.unary(counter, pact=jt.Exchange("word"), name=name)
-        flow.output(f"{name} out", counts)
-    return flow
-
-
-def stored(flow: jt.Flow, path: Path, workers: int = 2) -> Checkpoint:
-    store = Checkpoints(path)
-    with flow.open(workers=workers) as run:
-        run.input("words").send({"time": [0, 0, 0], "word": ["a", "b", "a"], "n": [1, 2, 3]})
-        run.run_to_rest()
-        parts = [store.write_part(0, w.index, w.snapshot()) for w in run.workers]
-    return store.commit(0, parts, flow=flow.name)
-
-
-def test_an_added_operator_starts_empty(tmp_path: Path) -> None:
-    checkpoint = stored(counting("old"), tmp_path)
-    flow = counting("old", "new")
-    checkpoint.check(flow)
-    with flow.open(restore=checkpoint.share(0, 1)) as run:
-        run.input("words").send({"time": [1], "word": ["a"], "n": [1]})
-        result = run.finish()
-    assert result["old out"]["count"].to_pylist() == [3]
-    assert result["new out"]["count"].to_pylist() == [1]
-
-
-def test_a_removed_operator_must_be_allowed(tmp_path: Path) -> None:
-    checkpoint = stored(counting("old", "gone"), tmp_path)
-    flow = counting("old", "renamed")
-    with pytest.raises(SnapshotError, match=r"\['gone'\].*renamed.*allow_removed=\['gone'\]"):
-        checkpoint.check(flow)
-    checkpoint.check(flow, allow_removed=["gone"])
-    with flow.open(restore=checkpoint.share(0, 1, allow_removed=["gone"])) as run:
-        run.input("words").send({"time": [1], "word": ["a"], "n": [1]})
-        assert run.finish()["old out"]["count"].to_pylist() == [3]
-
-
-def windows(key: str, **aggregates: Any) -> jt.Flow:
-    flow = jt.Flow("counting")
-    flow.output("out", flow.input("words").key_by(key).rolling().aggregate(**aggregates))
-    # All under one name: what differs is what is in it.
-    flow.operators[-2].name = "totals"
-    return flow
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        windows("n", total=jt.agg.sum("n")),
-        windows("word", most=jt.agg.max("n")),
-        counting("totals"),
-    ],
-    ids=["key", "aggregate", "container"],
-)
-def test_an_operator_with_other_state_is_refused(tmp_path: Path, other: jt.Flow) -> None:
-    checkpoint = stored(windows("word", total=jt.agg.sum("n")), tmp_path)
-    checkpoint.check(other)
-    with pytest.raises(SnapshotError, match=r"(?s)snapshot.*operator 'totals'"):
-        other.open(restore=checkpoint.share(0, 1))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from tests.test_examples import EXAMPLES, load
+from tests.helpers import EXAMPLES, load
 
 Columns = Mapping[str, Any]
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))

@@ -1,0 +1,126 @@
+"""Batch on Spark: what cannot be run is refused at once, what fails is told by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import jeton as jt
+from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
+
+
+def test_missing_and_unknown_inputs(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
+        tumbling().on_spark({"bid": views["bids"]})
+
+
+def test_a_missing_time_column(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match="names 'ts' as its time column, but its DataFrame has"):
+        tumbling().on_spark({"bids": views["bids"].drop("ts")})
+
+
+def test_a_time_column_that_is_no_time(views: dict[str, DataFrame]) -> None:
+    frame = views["bids"].withColumn("ts", F.lit("noon"))
+    with pytest.raises(jt.GraphError, match="'ts' of input 'bids' is of type string"):
+        tumbling().on_spark({"bids": frame})
+
+
+def test_times_of_different_types(views: dict[str, DataFrame]) -> None:
+    flow = CASES["joined"].make()
+    frames = {
+        "bids": views["bids"],
+        "auctions": views["auctions"].withColumn("ts", F.current_timestamp()),
+    }
+    with pytest.raises(jt.GraphError, match="time columns of one type"):
+        flow.on_spark(frames)
+
+
+def test_an_unknown_schema_must_be_declared(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("unknown")
+    flow.output("sums", flow.input("bids", time="ts").key_by("who").tumbling(100).sum("price"))
+    with pytest.raises(jt.GraphError, match="must know the columns of output 'sums'"):
+        flow.on_spark({"bids": views["bids"]})
+    schema = pa.schema([("ts", pa.int64()), ("who", pa.string()), ("sum", pa.int64())])
+    sums = flow.on_spark({"bids": views["bids"]}, workers=2, schemas={"sums": schema})["sums"]
+    assert rows_of(sums) == in_order(tumbling().run({"bids": BIDS})["sums"].to_pylist())
+
+
+def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("wrong")
+    flow.output("out", flow.input("bids", time="ts"))
+    schema = pa.schema([("ts", pa.int64()), ("nobody", pa.string())])
+    result = flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})
+    with pytest.raises(Exception, match=r"output 'out' was declared with the columns \['ts', 'nob"):
+        result["out"].collect()
+
+
+def test_too_many_workers(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match=r"5 workers .* slots for 4 tasks"):
+        tumbling().on_spark({"bids": views["bids"]}, workers=5)
+    with pytest.raises(jt.GraphError, match="at least one worker, not 0"):
+        tumbling().on_spark({"bids": views["bids"]}, workers=0)
+
+
+def test_an_unordered_input_is_refused(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("unordered")
+    flow.output("out", flow.unordered_input("bids", time="ts"))
+    schema = pa.schema([("ts", pa.int64())])
+    with pytest.raises(Exception, match="input 'bids' is unordered"):
+        flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})[
+            "out"
+        ].collect()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("when", ["building", "running"])
+def test_a_failing_operator_is_told_with_its_name_and_traceback(
+    workers: int, when: str, views: dict[str, DataFrame]
+) -> None:
+    def prohibit() -> None:
+        raise ValueError("too dear")
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+        if when == "building" and info.worker == info.workers - 1:
+            prohibit()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _, batch in input:
+                if (batch["price"] == 2_999).any():
+                    prohibit()
+
+        return step
+
+    flow = jt.Flow("failing")
+    flow.output(
+        "out",
+        bids_of(flow).unary_frontier(
+            build, pact=jt.Exchange("auction"), name="judging", schema={"price": int}
+        ),
+    )
+    result = flow.on_spark({"bids": views["bids"]}, workers=workers, exchange=False)["out"]
+    with pytest.raises(Exception, match="too dear") as caught:
+        result.collect()
+    text = str(caught.value)
+    assert "operator 'judging'" in text
+    assert text.count("in prohibit") == 1, text
+    assert "PeerFailed" not in text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_token_held_for_ever_fails_the_action_and_names_its_holder(
+    spark: SparkSession, workers: int
+) -> None:
+    def hoard(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        return lambda input, output: [token for _ in input]
+
+    flow = jt.Flow("hoarding")
+    numbers = flow.input("n", time="id", schema={})
+    flow.output("n", numbers.unary(hoard, name="hoarder", schema={}))
+    frames = flow.on_spark({"n": spark.range(10)}, workers=workers, exchange=False)
+    with pytest.raises(Exception, match=f"'hoarder' holds {workers} token"):
+        frames["n"].collect()

@@ -1,0 +1,198 @@
+"""Long-lived queries with checkpoints outlive kills, passing errors, and files that are torn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import jeton as jt
+from jeton.spark.checkpoints import Checkpoints
+from jeton.spark.query import QueryFailed
+from jeton.spark.restarts import Restarts
+from jeton.spark.sinks import Parquet
+from jeton.spark.sources import Batches
+from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, until, written
+
+# Kills and errors
+
+
+def test_a_killed_worker_is_made_up_for(spark: SparkSession, place: Place) -> None:
+    query = place.start(spark)
+    place.read_to(query, 3)
+    query.checkpoint(LIMIT)
+    place.read_to(query, 5)
+    pid = place.kill(1)
+    killed = time.monotonic()
+    # Its status may be `restarting` too shortly to be seen.
+    until(lambda: query.metrics()["checkpoints"]["restarts"] == 1, "the query to be restarted")
+    until(lambda: query.status == "running" and pid.exists(), "the query to be back")
+    back = time.monotonic() - killed
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    assert query.metrics()["checkpoints"]["restarts"] == 1
+    place.check()
+    print(f"back {back:.1f} s after a worker was killed")
+
+
+def failing(times: int, folder: Path) -> jt.Flow:
+    """A flow that fails at a record, the first few times that it comes there."""
+    flow = counting()
+    failed = folder / "failed"
+
+    def judge(batch: jt.Batch) -> dict[str, Any]:
+        if (batch["n"] == 10).any() and (not failed.exists() or failed.stat().st_size < times):
+            with failed.open("a") as file:
+                file.write("x")
+            raise ValueError("ten is not allowed")
+        return dict(batch.columns)
+
+    flow.output("judged", flow.input("more", schema={"n": int}).map(judge, name="judging"))
+    return flow
+
+
+def tens(partition: int, partitions: int) -> Iterator[Any]:
+    yield {"time": [1], "n": [1]}
+    yield {"time": [2], "n": [10]}
+
+
+def test_an_error_that_passes_is_survived_and_one_that_stays_is_told(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    place.gate.open_to(TABLES)
+    sources = {"numbers": place.gate.source(), "more": Batches(tens, partitions=1)}
+    with place.start(spark, failing(1, tmp_path), sources=sources) as query:
+        assert query.await_termination(LIMIT)
+        assert query.metrics()["checkpoints"]["restarts"] == 1
+    place.check()
+    other = Place(tmp_path / "other")
+    other.gate.open_to(TABLES)
+    sources["numbers"] = other.gate.source()
+    query = other.start(spark, failing(100, tmp_path), sources=sources)
+    with pytest.raises(QueryFailed, match="ten is not allowed") as caught:
+        query.await_termination(LIMIT)
+    assert "operator 'judging'" in str(caught.value)
+    assert query.metrics()["checkpoints"]["restarts"] == 1
+
+
+def test_restarts_are_bounded() -> None:
+    restarts = Restarts(most=3)
+    assert [restarts.wait(None, 4) for _ in range(4)] == [0.1, 0.2, 0.4, None]
+    assert restarts.wait(None, 5) == 0.1, "a new version: it got somewhere"
+    # The same error again and again, although there is always a new version in between.
+    restarts = Restarts(most=3)
+    text = "Traceback:\n  in judge\nValueError: ten (operator 'judging', worker {}, time 2)"
+    assert [restarts.wait(text.format(at), at) for at in range(3)] == [0.1, 0.1, None]
+    assert Restarts(0).wait(None, 1) is None
+
+
+# Files that are torn or half way
+
+
+def spoil(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "flipped":
+        data[len(data) // 2] ^= 4
+    path.write_bytes(data[: len(data) // 2] if how == "truncated" else data)
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ("parts", "flipped"),
+        ("manifests", "truncated"),
+        pytest.param("parts", "truncated", marks=pytest.mark.long),
+        pytest.param("manifests", "flipped", marks=pytest.mark.long),
+    ],
+)
+def test_a_spoilt_checkpoint_is_passed_over(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, how: str, what: str
+) -> None:
+    query = place.start(spark, restarts=0)
+    for upto in (3, 5, 7):
+        place.read_to(query, upto)
+        version = query.checkpoint(LIMIT)
+    place.read_to(query, 8)
+    place.kill(0)
+    with pytest.raises(QueryFailed):
+        query.await_termination(LIMIT)
+    assert written(place.rolling) == expected("rolling", 7)
+    spoil(max((place.checkpoint / what).iterdir()), how)
+    with caplog.at_level(logging.WARNING):
+        query = place.start(spark)
+    assert f"checkpoint {version} in {place.checkpoint} cannot be used" in caplog.text
+    assert f"goes on from checkpoint {version - 1}" in caplog.text
+    # What later versions had shown is not there any more, until it is made again.
+    assert written(place.rolling) == expected("rolling", 5)
+    assert Checkpoints(place.checkpoint).versions()[-1] == version - 1
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    place.check()
+
+
+def test_renames_that_were_not_done_are_done(spark: SparkSession, place: Place) -> None:
+    """As if the driver died after the manifest was written, and before or while files appeared."""
+    query = place.start(spark)
+    place.read_to(query, 5)
+    query.stop()
+    shown = sorted(place.rolling.glob("part-*"))
+    assert len(shown) == 2
+    shown[1].rename(place.rolling / f".{shown[1].name}")
+    # And what an attempt left that came to nothing; a stranger's files are left alone.
+    stray = place.rolling / f".{shown[0].name.replace('-00000001-', '-00000002-')}"
+    stray.write_bytes(b"not even Parquet")
+    strange = place.rolling / ".part-of-something-else.parquet"
+    strange.touch()
+    query = place.start(spark)
+    assert written(place.rolling) == expected("rolling", 5)
+    assert not stray.exists()
+    assert strange.exists()
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    place.check()
+
+
+def test_a_file_that_is_gone_is_missed(spark: SparkSession, place: Place) -> None:
+    with place.start(spark) as query:
+        place.read_to(query, 2)
+    next(place.rolling.glob("part-*")).unlink()
+    with pytest.raises(jt.JetonError, match=r"belongs to version 1 .* is gone"):
+        place.start(spark)
+
+
+def test_if_nothing_is_whole_that_is_an_error(spark: SparkSession, place: Place) -> None:
+    with place.start(spark) as query:
+        place.read_to(query, 2)
+    for path in (place.checkpoint / "manifests").iterdir():
+        spoil(path, "flipped")
+    with pytest.raises(jt.SnapshotError, match=r"no checkpoint in .* is whole"):
+        place.start(spark)
+
+
+def test_staged_files_cannot_be_seen_before_the_commit(tmp_path: Path) -> None:
+    sink = Parquet(tmp_path, rows=10)
+    writer = sink.open_staged(0, "q", 1)
+    for at in range(5):
+        writer.write(pa.table({"n": np.arange(at * 6, at * 6 + 6)}))
+    staged = writer.stage(7)
+    assert len(staged) == 3
+    writer.write(pa.table({"n": np.arange(100)}))
+    writer.close()
+    assert not list(tmp_path.glob("part-*"))
+    sink.commit("q", 7, staged)
+    sink.commit("q", 7, staged)
+    assert written(tmp_path) == [(n,) for n in range(30)]
+    sink.roll_back("q", 7)
+    assert not list(tmp_path.glob(".*"))
+    assert written(tmp_path) == [(n,) for n in range(30)]
+    sink.roll_back("another", 0)
+    assert written(tmp_path) == [(n,) for n in range(30)]
+    sink.roll_back("q", 6)
+    assert not list(tmp_path.iterdir())
