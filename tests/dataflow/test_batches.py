@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jeton as jt
 from jeton import Batch, BatchError
@@ -167,3 +170,24 @@ def test_concat_widens_types() -> None:
     assert mixed["n"].tolist() == [1.0, 2.5]
     mixed = jt.concat([Batch({"n": [1, None]}, times=[0, 0]), Batch({"n": [2.5]}, times=[0])])
     assert mixed["n"].tolist() == [1.0, None, 2.5]
+
+
+@given(
+    st.lists(st.integers() | st.booleans() | st.floats() | st.none() | st.text(), max_size=4)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1)
+    | st.lists(st.floats(), min_size=1)
+    | st.lists(st.booleans(), min_size=1)
+)
+def test_few_values_and_many_make_the_same_column(values: list[Any]) -> None:
+    def made(values: list[Any]) -> Any:
+        try:
+            return Batch({"n": values}, [0] * len(values)).to_arrow()["n"]
+        except BatchError as error:
+            return str(error)
+
+    few, many = made(values), made(values * 64)
+    if isinstance(few, str) or isinstance(many, str):
+        assert few == many
+    else:
+        assert few.type == many.type
+        assert repr(many.to_pylist()[: len(few)]) == repr(few.to_pylist())
