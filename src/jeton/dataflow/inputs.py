@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +22,8 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import plain
+from jeton.dataflow.lateness import sift
 from jeton.dataflow.pacts import BINS
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import Output, Session, is_single
@@ -28,7 +31,6 @@ from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
-from jeton.dataflow.time_columns import Times
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -159,14 +161,18 @@ class InputHandle:
         self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
-        floors = None if self.lateness is None else self._floors(batch.times)
-        bound = batch.bound_from(self._time)
-        if bound is None or (floors is not None and (batch.times < floors[:-1]).any()):
-            batch = self._set_late_aside(batch, floors)
-            bound = batch.bound_from(self._time)
-        self._outputs[0].send(bound, batch)
-        if floors is not None and self._time < floors[-1]:
-            self.advance_to(floors[-1])
+        after = None
+        if self.lateness is not None:
+            least = self.kind.minimum
+            late, count, floor = sift(plain(batch.times), self._time, self.lateness, least)
+            if count:
+                batch = self._set_late_aside(batch, late)
+            after = floor if floor > self._time else None
+        elif batch.bound_from(self._time) is None:
+            batch = self._set_late_aside(batch, self._earlier(batch))
+        self._outputs[0].send(batch.bound_from(self._time), batch)
+        if after is not None:
+            self.advance_to(after)
 
     def advance_to(self, time: Time) -> None:
         """Promise to send nothing before ``time`` any more."""
@@ -223,21 +229,15 @@ class InputHandle:
             return Batch(data, times, time_name=time_name, kind=kind)
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
 
-    def _floors(self, times: Times) -> Times:
-        """Before each record, the time below which it is late; and that after the last one."""
-        assert self.lateness is not None
-        # Never below the least time there is, so that nothing overflows.
-        allowed = np.maximum(times, self.kind.minimum + self.lateness) - self.lateness
-        return np.maximum.accumulate(np.concatenate([[self._time], allowed]))
+    def _earlier(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Which records are not at the input's time or later."""
+        late = np.zeros(len(batch), np.bool_)
+        now = time_columns.constant(self._info.kind, self._time, len(batch))
+        late[time_columns.earlier(now, batch.times)] = True
+        return late
 
-    def _set_late_aside(self, batch: Batch, floors: Times | None) -> Batch:
+    def _set_late_aside(self, batch: Batch, late: npt.NDArray[np.bool_]) -> Batch:
         """Send what is late to the late output, if there is one; return what is not."""
-        floor = time_columns.constant(self._info.kind, self._time, len(batch))
-        late = np.zeros(len(batch), dtype=bool)
-        if floors is None:
-            late[time_columns.earlier(floor, batch.times)] = True
-        else:
-            late = batch.times < floors[:-1]
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
@@ -245,9 +245,8 @@ class InputHandle:
             while name in behind:
                 name += "_"
             claimed = {name: time_columns.to_arrow(behind.times)}
-            self._outputs[1].send(
-                self._time, behind.with_columns(claimed).at(floor[late], self._time)
-            )
+            now = time_columns.constant(self._info.kind, self._time, len(behind))
+            self._outputs[1].send(self._time, behind.with_columns(claimed).at(now, self._time))
         return batch.filter(~late)
 
     def _require_open(self) -> None:
