@@ -93,7 +93,25 @@ class Keeper:
         pause: float,
     ) -> None:
         """Have this worker's part of a version written; rows so far belong to it."""
-        self._acts.put(lambda: self._keep(version, state, positions, pause))
+
+        def act() -> None:
+            ground = self._ground
+            staged = {output: writer.stage(version) for output, writer in self._writers.items()}
+            base = self._base or ground.base(self._worker, self._workers)
+            self._base = ground.store.write_part(
+                version, self._worker, state, epoch=ground.attempt, base=base
+            )
+            self._control.send(
+                "part",
+                version=version,
+                part=self._base.to_json(),
+                bytes=self._base.written,
+                positions=positions,
+                staged=staged,
+                pause=pause,
+            )
+
+        self._acts.put(act)
 
     def check(self) -> None:
         """Raise what went wrong in the background, if anything did."""
@@ -125,26 +143,3 @@ class Keeper:
                 writer.close()
         except Exception as error:
             self._error = self._error or error
-
-    def _keep(
-        self,
-        version: int,
-        state: Mapping[str, Mapping[str, pa.Table]],
-        positions: Positions,
-        pause: float,
-    ) -> None:
-        ground = self._ground
-        staged = {output: writer.stage(version) for output, writer in self._writers.items()}
-        base = self._base or ground.base(self._worker, self._workers)
-        self._base = ground.store.write_part(
-            version, self._worker, state, epoch=ground.attempt, base=base
-        )
-        self._control.send(
-            "part",
-            version=version,
-            part=self._base.to_json(),
-            bytes=self._base.written,
-            positions=positions,
-            staged=staged,
-            pause=pause,
-        )
