@@ -33,10 +33,20 @@ class Antichain:
         self.extend(times)
 
     @classmethod
-    def frozen(cls, elements: Iterable[Time]) -> Antichain:
-        """A frozen antichain of times that are known to be incomparable already."""
+    def trusted(cls, elements: Iterable[Time]) -> Antichain:
+        """An antichain of times that are known to be incomparable already.
+
+        Comparing them again would cost the square of their number.
+        """
         made = cls.__new__(cls)
         made._elements = list(elements)
+        made._frozen = False
+        return made
+
+    @classmethod
+    def frozen(cls, elements: Iterable[Time]) -> Antichain:
+        """The same, frozen."""
+        made = cls.trusted(elements)
         made._frozen = True
         return made
 
@@ -130,15 +140,17 @@ class MutableAntichain:
     Antichain([2])
     """
 
-    __slots__ = ("_counts", "_least")
+    __slots__ = ("_counts", "_least", "_removed")
 
     def __init__(self, times: Iterable[Time] = ()) -> None:
         self._counts: dict[Time, int] = {}
         self._least: tuple[Time, ...] = ()
+        self._removed: list[Time] = []
+        """What has left the frontier since it was last asked for: it may have hidden others."""
         self.update((time, 1) for time in times)
 
     def change(self, time: Time, delta: int) -> bool:
-        """Add ``delta`` to the count of ``time``; tells whether the frontier changed."""
+        """Add ``delta`` to the count of ``time``; tells whether that may change the frontier."""
         counts = self._counts
         before = counts.get(time, 0)
         after = before + delta
@@ -153,32 +165,37 @@ class MutableAntichain:
             self._least = (*(e for e in self._least if not time <= e), time)
             return True
         if after <= 0 < before and time in self._least:
-            self._rebuild(time)
+            self._least = tuple(e for e in self._least if e != time)
+            self._removed.append(time)
             return True
         return False
 
-    def _rebuild(self, removed: Time) -> None:
-        """Only times that the removed one was hiding can enter the frontier."""
-        antichain = Antichain(t for t in self._least if t != removed)
-        hidden = (t for t, count in self._counts.items() if count > 0 and removed <= t)
-        antichain.extend(sorted(hidden, key=sort_key))
+    def _rebuild(self) -> None:
+        """Let in what was hidden; once for many removals, since each looks at all that is left."""
+        removed, self._removed = self._removed, []
+        antichain = Antichain.trusted(self._least)
+        for time, count in self._counts.items():
+            if count > 0 and any(one <= time for one in removed):
+                antichain.insert(time)
         self._least = tuple(antichain)
 
     def update(self, changes: Iterable[tuple[Time, int]]) -> list[tuple[Time, int]]:
         """Add many changes; returns how the frontier changed: ``-1`` left, ``+1`` entered."""
-        before = self._least
+        before = self.least()
         for time, delta in changes:
             self.change(time, delta)
-        return frontier_changes(before, self._least)
+        return frontier_changes(before, self.least())
 
     def least(self) -> tuple[Time, ...]:
         """The elements of the frontier."""
+        if self._removed:
+            self._rebuild()
         return self._least
 
     @property
     def frontier(self) -> Antichain:
         """The least times whose count is above zero."""
-        return Antichain.frozen(self._least)
+        return Antichain.frozen(self.least())
 
     def items(self) -> ItemsView[Time, int]:
         """All times with a count other than zero."""

@@ -101,6 +101,8 @@ class Product(tuple[Any, ...]):
     def __le__(self, other: object) -> bool:
         if not isinstance(other, Product):
             return NotImplemented
+        if len(self) == 2 == len(other):  # most loops are not nested, and this is asked often
+            return bool(self[0] <= other[0] and self[1] <= other[1])
         return len(self) == len(other) and all(
             mine <= theirs for mine, theirs in zip(self, other, strict=True)
         )

@@ -224,7 +224,7 @@ class PartialSegment:
     def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
         """A growing antichain over the positions."""
         result: list[tuple[Time, ...]] = []
-        least = Antichain(self._entry.least())
+        least = Antichain.trusted(self._entry.least())
         active = sorted(self._at)
         taken = 0
         for position in positions:
