@@ -234,3 +234,18 @@ def test_unordered_input_cannot_be_fed_with_a_table() -> None:
     flow.unordered_input("a")
     with pytest.raises(jt.GraphError, match="unordered"):
         flow.run({"a": {"time": [1], "n": [1]}})
+
+
+@pytest.mark.parametrize(("time", "column"), [("event_time", "n"), ("time", "event_time")])
+def test_the_columns_of_late_records_are_those_that_were_announced(time: str, column: str) -> None:
+    flow = jt.Flow("late")
+    numbers = flow.input("in", time=time, schema={column: int})
+    flow.output("late", numbers.late)
+    announced = flow.output_schema("late")
+    assert announced is not None
+    with flow.open() as run:
+        run.input("in").advance_to(5)
+        run.input("in").send({time: [3], column: [1]})
+        late = run.finish()["late"]
+    assert late.column_names == [time, *announced.names]
+    assert late.to_pylist() == [{time: 5, column: 1, "event_time_": 3}]

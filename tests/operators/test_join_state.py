@@ -22,11 +22,11 @@ TIMES, PER_TIME = 200, 50
 def kept(run: jt.Run) -> list[Any]:
     """The containers of the last operator before the output, on all workers."""
     return [
-        state
+        kept.state
         for worker in run.workers
         for operator in worker.operators
         if operator.plan.name.endswith("join")
-        for state in operator.kept.values()
+        for kept in operator.kept.values()
     ]
 
 

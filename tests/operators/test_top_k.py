@@ -163,7 +163,7 @@ def test_memory_stays_small_however_many_records_a_window_has() -> None:
             run.input("in").send({"time": times, "k": [t % 2 for t in times], "n": times})
             run.run_to_rest()
         (waiting,) = operator(run, "top_k").kept.values()
-        assert len(waiting) < 2000  # type: ignore[arg-type]
+        assert len(waiting.state) < 2000  # type: ignore[arg-type]
         found = run.finish()["out"].to_pylist()
     assert [(row["k"], row["n"], row["rank"]) for row in sorted(found, key=lambda r: -r["n"])] == [
         (1, 9999, 1), (0, 9998, 1), (1, 9997, 2), (0, 9996, 2), (1, 9995, 3), (0, 9994, 3),

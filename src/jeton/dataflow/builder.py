@@ -47,9 +47,10 @@ class OperatorBuilder:
     [1, 3]
     """
 
-    def __init__(self, scope: Scope, name: str, time: str) -> None:
+    def __init__(self, scope: Scope, name: str, time: str, *, named: bool = False) -> None:
         self._scope = scope
         self._name = name
+        self._named = named
         self._time = time
         self._streams: list[StreamBase] = []
         self._inputs: list[InputPlan] = []
@@ -96,6 +97,8 @@ class OperatorBuilder:
         ``build(tokens, info)`` is called once for each worker and returns
         ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator.
         """
+        if self._named:
+            self._scope.require_free(self._name)
         plan = self._scope.flow.add(
             OperatorPlan(
                 index=-1,
@@ -110,6 +113,8 @@ class OperatorBuilder:
                 ],
                 build=build,
                 notify=notify,
+                label=self._scope.full_name(self._name),
+                named=self._named,
             )
         )
         return tuple(

@@ -49,6 +49,8 @@ class Flow(Scope):
         self._output_schemas: dict[str, pa.Schema | None] = {}
         self.lateness: dict[str, int | None] = {}
         """How late the records of each input may be, if it says so."""
+        self.input_schemas: dict[str, pa.Schema | None] = {}
+        """The value columns that each input was declared with, if it was."""
 
     def add(self, plan: OperatorPlan) -> OperatorPlan:
         """Add an operator's plan; builders do this."""
@@ -102,7 +104,9 @@ class Flow(Scope):
 
             schema = arrow_schema(cast("Any", schema))
         self.lateness[name] = lateness
-        return add_input(self, name, time, schema, lateness)
+        stream = add_input(self, name, time, schema, lateness)
+        self.input_schemas[name] = stream.schema
+        return stream
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
         """An input whose tokens are in user hands: see `UnorderedInputHandle`."""

@@ -66,8 +66,17 @@ class InputStream(Stream):
         schema = self.schema
         if schema is not None:
             plain = isinstance(self.kind, IntegerTimes)
-            schema = schema.append(pa.field(EVENT_TIME, pa.int64() if plain else pa.null()))
+            name = _claimed([self.time_name, *schema.names])
+            schema = schema.append(pa.field(name, pa.int64() if plain else pa.null()))
         return self.scope.stream([Source(plan.index, 1)], self.time_name, schema)
+
+
+def _claimed(taken: Sequence[str]) -> str:
+    """What the column with the times that late records claim is called beside others."""
+    name = EVENT_TIME
+    while name in taken:
+        name += "_"
+    return name
 
 
 def add_input(
@@ -241,9 +250,7 @@ class InputHandle:
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
-            name = EVENT_TIME
-            while name in behind:
-                name += "_"
+            name = _claimed([behind.time_name, *behind.names])
             claimed = {name: time_columns.to_arrow(behind.times)}
             now = time_columns.constant(self._info.kind, self._time, len(behind))
             self._outputs[1].send(self._time, behind.with_columns(claimed).at(now, self._time))

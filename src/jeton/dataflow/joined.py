@@ -99,7 +99,8 @@ class Joined:
 
 def pact(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pact]:
     """How the records of two keyed streams meet, after a check that their keys can."""
-    if isinstance(right, StreamBase):
+    given: object = right
+    if isinstance(given, StreamBase):
         raise GraphError(
             f"{operator}() needs the other stream keyed too: {operator}(other.key_by(…))"
         ).located(operator=operator)

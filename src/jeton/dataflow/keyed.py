@@ -32,6 +32,13 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         self.stream = stream
         self.key = key
 
+    def named(self, name: str) -> KeyedStream:
+        """These records, such that the operator that comes next has a name of its own.
+
+        See `Stream.named`, which does the same before the key is chosen.
+        """
+        return KeyedStream(self.stream.named(name), self.key)
+
     @property
     def pact(self) -> Pact:
         """How records reach the worker that keeps their key."""
@@ -148,9 +155,8 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         time, or a later one if they name it. Inside a loop, times that cannot be compared may
         come in either order.
 
-        States must be values that Arrow can hold, to be stored (tuples come back as lists). This
-        is plain Python for each record: a few microseconds, against some ten nanoseconds for the
-        aggregates of `rolling`.
+        States must be values that can be pickled, to be stored. This is plain Python for each
+        record: a few microseconds, against some ten nanoseconds for the aggregates of `rolling`.
 
         >>> import jeton as jt
         >>> def turnstile(locked, row):

@@ -12,6 +12,7 @@ from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, is_unknown, pylist
 from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
 from jeton.dataflow.state.slot_pool import Slots
+from jeton.dataflow.state.values import brought_back, stored
 
 _NOTHING: Any = object()
 
@@ -66,17 +67,18 @@ class Objects(Accumulator):
     def save(self, slots: Slots) -> dict[str, Column]:
         """The folded values before they are finished."""
         states = [self._state[slot] for slot in slots.tolist()]
+        plain = [None if state is _NOTHING else state for state in states]
         # Without an initial state the states are values of the column, and keep its type.
-        kind = self._type if self._initial is None else None
-        kept = pa.array([None if state is _NOTHING else state for state in states], kind)
+        kept = stored(plain) if self._initial is not None else pa.array(plain, self._type)
         return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
         """The same again."""
         self._grow(size)
-        if not isinstance(saved["state"], np.ndarray):
-            self._type = saved["state"].type
-        states = pylist(saved["state"])
+        column = saved["state"]
+        if not isinstance(column, np.ndarray):
+            self._type = column.type
+        states = pylist(column) if self._initial is None else brought_back(to_arrow(column))
         for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
             self._state[slot] = state if seen else _NOTHING
 

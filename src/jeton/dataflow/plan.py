@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,7 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.state.labels import Labelled, Nothing, Origin
 from jeton.dataflow.state.snapshot import Stateful
 from jeton.progress.graph import ProgressGraph
 
@@ -103,6 +105,10 @@ class OperatorPlan:
     summaries: list[list[tuple[Summary, ...]]]
     build: Build
     notify: Notify
+    label: str = ""
+    """Its name without the number that tells it from others of that name."""
+    named: bool = False
+    """Whether the user chose the name for this one operator."""
 
 
 @dataclass(slots=True)
@@ -129,8 +135,10 @@ class OperatorInfo:
     at_end: Callable[[Callable[[], None]], None] = lambda act: None
     """Have an act called when the run is over, be it complete, failed or given up: for whatever
     must not outlive it, such as threads and connections."""
-    kept: dict[str, Stateful] = field(default_factory=dict)
+    kept: dict[str, Labelled] = field(default_factory=dict)
     common: dict[Hashable, Any] = field(default_factory=dict)
+    origin: Origin = field(default_factory=lambda: Origin(""))
+    """Where the operator stands in the flow."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Something that operators of this worker share in this run: made by the first to ask.
@@ -164,19 +172,22 @@ class OperatorInfo:
         made: T = self.common[key]
         return made
 
-    def keep(self, state: Stateful, *tokens: TimestampToken, name: str = "state") -> None:
+    def keep(
+        self, state: Stateful, *tokens: TimestampToken, name: str = "state", shape: str = ""
+    ) -> None:
         """Make a container, or anything with its two methods, a part of snapshots.
 
         If the flow goes on from a snapshot, this restores it. Pass the operator's initial tokens,
-        before they are dropped, if the state needs rights to speak.
+        before they are dropped, if the state needs rights to speak. ``shape`` is text that says
+        what the state depends on, such as keys and sizes: state of another shape is refused.
         """
         if name in self.kept:
             raise SnapshotError(f"state {name!r} is kept already: give each its own name=…")
-        self.kept[name] = state
+        labelled = self.kept[name] = Labelled(state, self.origin, shape)
         table = self.restored(name)
         if table is not None:
             try:
-                state.restore(table, tokens)
+                labelled.restore(table, tokens)
             except JetonError:
                 raise
             except Exception as error:
@@ -184,6 +195,28 @@ class OperatorInfo:
                     f"state {name!r} is not what the snapshot has under this name, with the "
                     f"columns {table.column_names}: {type(error).__name__}: {error}"
                 ) from error
+
+    def keep_nothing(self) -> None:
+        """Say that there is nothing to keep, though the operator may hold tokens.
+
+        Snapshots refuse an operator that holds tokens and keeps nothing, since as a rule it waits
+        with something. One that does not begins anew, with its initial tokens.
+        """
+        self.kept["nothing"] = Labelled(Nothing(), self.origin, "")
+
+
+def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:
+    """Where each operator of a flow stands."""
+    alike = Counter(plan.label for plan in operators)
+    return [
+        Origin(
+            plan.name,
+            plan.named,
+            tuple(operators[s.operator].name for port in plan.inputs for s in port.sources),
+            alike[plan.label],
+        )
+        for plan in operators
+    ]
 
 
 def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:

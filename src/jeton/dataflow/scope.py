@@ -53,9 +53,12 @@ class Scope:
         """A loop inside this scope. See `Loop`."""
         return Loop(self.flow, self, self._unique(name), self.kind.looped())
 
-    def operator(self, name: str, *, time: str = "time") -> OperatorBuilder:
-        """Start building an operator with any number of inputs and outputs."""
-        return OperatorBuilder(self, name, time)
+    def operator(self, name: str, *, time: str = "time", named: bool = False) -> OperatorBuilder:
+        """Start building an operator with any number of inputs and outputs.
+
+        If it is ``named``, the name is for it alone: another one of that name is an error.
+        """
+        return OperatorBuilder(self, name, time, named=named)
 
     def source(
         self,
@@ -124,8 +127,18 @@ class Scope:
 
     def unique_name(self, name: str) -> str:
         """A full name for an operator: the scopes' names, its own, and a number if taken."""
-        name = self._unique(name)
+        return self.full_name(self._unique(name))
+
+    def full_name(self, name: str) -> str:
+        """A name with those of the scopes around, but for the flow's."""
         return name if self.parent is None else f"{self._inner_path}.{name}"
+
+    def require_free(self, name: str) -> None:
+        """Refuse a name that an operator of this scope has already."""
+        if self._names.get(name):
+            raise GraphError(
+                f"there is an operator {self.full_name(name)!r} already: name each differently"
+            )
 
     @property
     def _inner_path(self) -> str:

@@ -35,6 +35,7 @@ class StreamBase:
         self.scope = scope
         self.sources = tuple(sources)
         self.time_name = time_name
+        self._next_name: str | None = None
         self.schema = schema
         """The value columns and their types, as far as known (``pa.null()`` is a type that is not
         known); ``None`` if the columns are not known."""
@@ -51,7 +52,26 @@ class StreamBase:
 
     def operator(self, name: str) -> OperatorBuilder:
         """Start building an operator in this stream's scope."""
+        if self._next_name is not None:
+            return self.scope.operator(self._next_name, time=self.time_name, named=True)
         return self.scope.operator(name, time=self.time_name)
+
+    def named(self, name: str) -> Stream:
+        """This stream, such that the operator that comes next has a name of its own.
+
+        State is found again by operators' names after a restart. Those that are not named are
+        called after what they do, with a number if there are several: which of them is which may
+        change when code does.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("purchases")
+        >>> bought = flow.input("orders").named("bought").key_by("item").rolling().count()
+        >>> bought
+        <Stream of bought[0]>
+        """
+        stream = self._like(self.scope, self.sources)
+        stream._next_name = name
+        return stream
 
     def concat(self, *others: StreamBase) -> Stream:
         """This stream and others as one. Costs nothing: no operator is added.

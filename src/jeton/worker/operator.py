@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+import pyarrow as pa
+
 from jeton.core.bookkeeping import Bookkeeping
-from jeton.core.errors import JetonError, OperatorFailed
+from jeton.core.errors import JetonError, OperatorFailed, SnapshotError
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
-from jeton.dataflow.state.snapshot import Stateful
+from jeton.dataflow.state.labels import Labelled
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +26,7 @@ class Operator:
     books: list[Bookkeeping]
     moment: Moment
     step: Step | None = None
-    kept: dict[str, Stateful] = field(default_factory=dict)
+    kept: dict[str, Labelled] = field(default_factory=dict)
     """What it keeps from one invocation to the next, as far as snapshots know."""
     watching: bool = False
     """Whether it is told of its inputs' frontiers now."""
@@ -44,6 +46,16 @@ class Operator:
                 if book.held > 0:
                     return True
         return notify == "always"
+
+    def snapshot(self, worker: int) -> dict[str, pa.Table]:
+        """What it keeps; refused if it waits with something that it does not."""
+        if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
+            raise SnapshotError(
+                "it holds tokens but keeps no state, so that whatever it waits with would be "
+                "lost: info.keep(…) a container such as jt.KeyedTimes, or say "
+                "info.keep_nothing() if it can begin anew"
+            ).located(operator=self.plan.name, worker=worker)
+        return {name: kept.snapshot() for name, kept in self.kept.items()}
 
     def has_input(self) -> bool:
         """Whether messages wait."""

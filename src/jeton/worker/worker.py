@@ -18,18 +18,14 @@ import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
-from jeton.core.errors import (
-    JetonError,
-    LeakedToken,
-    ProtocolError,
-    SnapshotError,
-)
+from jeton.core.errors import JetonError, LeakedToken, ProtocolError, SnapshotError
 from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.plan import OperatorInfo, OperatorPlan
+from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
+from jeton.dataflow.state.labels import Origin
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
@@ -139,12 +135,13 @@ class Worker:
     def _build(self) -> None:
         self._thread = get_ident()
         try:
-            for operator in self.operators:
-                self._build_one(operator)
+            places = origins([operator.plan for operator in self.operators])
+            for operator, origin in zip(self.operators, places, strict=True):
+                self._build_one(operator, origin)
         finally:
             self._thread = None
 
-    def _build_one(self, operator: Operator) -> None:
+    def _build_one(self, operator: Operator, origin: Origin) -> None:
         plan = operator.plan
         tokens = [mint(book, plan.kind.minimum) for book in operator.books]
         info = OperatorInfo(
@@ -161,9 +158,12 @@ class Worker:
             at_end=self._ends.append,
             kept=operator.kept,
             common=self._common,
+            origin=origin,
         )
         try:
             operator.step = plan.build(tokens, info)
+            if self._restore is not None:
+                self._restore.require_taken(plan.name, operator.kept)
             for output in operator.outputs:
                 output.flush()
         except Exception as error:
@@ -253,11 +253,8 @@ class Worker:
         """The state of this worker's operators; at rest only."""
         if self.has_work or any(operator.has_input() for operator in self.operators):
             raise SnapshotError("a snapshot needs a flow at rest").located(worker=self.index)
-        return {
-            operator.plan.name: {name: kept.snapshot() for name, kept in operator.kept.items()}
-            for operator in self.operators
-            if operator.kept
-        }
+        found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
+        return {name: kept for name, kept in found.items() if kept}
 
     def close(self) -> None:
         """The run is over, however it ended: tokens that are still held mean nothing any more."""

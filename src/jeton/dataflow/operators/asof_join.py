@@ -21,6 +21,7 @@ from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import MOST, Integers, find_last
+from jeton.dataflow.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -80,8 +81,9 @@ class AsofJoin:
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
             asof = Asof(joined, MOST if tolerance is None else min(tolerance, MOST), info.kind)
-            info.keep(asof.latest, name="latest")
-            info.keep(asof.waiting, token, name="waiting")
+            mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
+            info.keep(asof.latest, name="latest", shape=others)
+            info.keep(asof.waiting, token, name="waiting", shape=mine)
             token.drop()
             return asof.step
 

@@ -24,6 +24,7 @@ from jeton.dataflow.state.key_ids import family_of, require_same_families
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import Integers, sorting
+from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.time_columns import Times, as_times
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class Cogroup:
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
             sides = [_Side(side, info.kind) for side in (keyed, other)]
-            info.keep(sides[0].waiting, token, name="left")
-            info.keep(sides[1].waiting, token, name="right")
+            for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
+                info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
             token.drop()
 
             def step(left: Input, right: Input, output: Output) -> None:

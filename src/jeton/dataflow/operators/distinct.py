@@ -21,6 +21,7 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.agenda import Agenda
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.stream_base import StreamBase
 from jeton.dataflow.time_columns import Times
@@ -66,7 +67,7 @@ def distinct(keyed: KeyedStream) -> Stream:
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         seen: Seen = Seen(key, info.kind) if info.kind.total else SeenInLoop(key, info.kind)
-        info.keep(seen, token)
+        info.keep(seen, token, shape=shape_of("distinct", key))
         token.drop()
 
         def step(input: Input, output: Output) -> None:

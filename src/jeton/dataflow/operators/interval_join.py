@@ -20,6 +20,7 @@ from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import LEAST, MOST, Integers
+from jeton.dataflow.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -91,10 +92,12 @@ def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
         pairs = Pairs(joined, lower, upper, info.kind)
-        info.keep(pairs.left, name="left")
-        info.keep(pairs.right, name="right")
+        bounds = f"records, partners from {lower} to {upper}"
+        mine, others = shape_of(bounds, joined.left_key), shape_of(bounds, joined.right_key)
+        info.keep(pairs.left, name="left", shape=mine)
+        info.keep(pairs.right, name="right", shape=others)
         if joined.outer:
-            info.keep(pairs.waiting, token, name="waiting")
+            info.keep(pairs.waiting, token, name="waiting", shape=mine)
         token.drop()
         return pairs.step
 

@@ -15,6 +15,7 @@ from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -33,12 +34,12 @@ class Rolling(Grouped):
 
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             groups = RollingGroups(key, aggregates)
-            info.keep(groups)
+            info.keep(groups, shape=shape_of("rolling", key, aggregates))
             if not ordered:
                 token.drop()
                 return lambda input, output: _as_it_comes(groups, input, output)
             waiting = RecordQueue(info.kind, key)
-            info.keep(waiting, token, name="waiting")
+            info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
             token.drop()
             return lambda input, output: _in_order(groups, waiting, input, output)
 

@@ -23,6 +23,7 @@ from jeton.dataflow.state.agenda import Agenda
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.session_chains import Nodes, SessionChains
+from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.slot_pool import grown
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Sessions(Grouped):
 
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             sessions = OpenSessions(key, aggregates, info.kind, gap)
-            info.keep(sessions, token)
+            info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
             token.drop()
 
             def step(input: Input, output: Output) -> None:

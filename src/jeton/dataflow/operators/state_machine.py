@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from jeton.core.errors import BatchError, SnapshotError, TimeError
+from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow import columns as cols
@@ -20,6 +20,8 @@ from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.state.values import brought_back, stored
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -35,8 +37,8 @@ def state_machine(keyed: KeyedStream, function: Transition, initial: Any, *, nam
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, key)
         states = States(key, function, initial, info.kind)
-        info.keep(waiting, token, name="waiting")
-        info.keep(states)
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
+        info.keep(states, shape=shape_of("states", key))
         token.drop()
 
         def step(input: Input, output: Output) -> None:
@@ -92,17 +94,15 @@ class States:
     def snapshot(self) -> pa.Table:
         """All keys with their states."""
         slots = self._groups.live()
-        states = [self._states[slot] for slot in slots.tolist()]
-        try:
-            return self._groups.save(slots).append_column("state", pa.array(states))
-        except (pa.ArrowException, TypeError) as error:
-            raise SnapshotError(f"states must be values that Arrow can hold: {error}") from error
+        states = stored(self._states[slot] for slot in slots.tolist())
+        return self._groups.save(slots).append_column("state", states)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The states again."""
         if state.num_rows:
             slots = self._slots(self._groups.load(state.drop_columns(["state"])))
-            for slot, value in zip(slots.tolist(), state.column("state").to_pylist(), strict=True):
+            states = brought_back(state.column("state"))
+            for slot, value in zip(slots.tolist(), states, strict=True):
                 self._states[slot] = value
 
 

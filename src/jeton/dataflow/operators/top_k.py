@@ -17,6 +17,7 @@ from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.key_columns import key_words
 from jeton.dataflow.state.queue import RecordQueue
+from jeton.dataflow.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -40,7 +41,9 @@ def top_k(
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, keyed.key, shrink=best.only)
-        info.keep(waiting, token)
+        order = "least" if ascending else "greatest"
+        shape = shape_of(f"{k} with the {order} {by}, {assigner}", keyed.key)
+        info.keep(waiting, token, shape=shape)
         token.drop()
 
         def step(input: Input, output: Output) -> None:

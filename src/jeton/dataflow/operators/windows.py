@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
-from jeton.core.times import TimeKind
+from jeton.core.times import END_OF_TIME, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.aggregates import Aggregate
@@ -27,6 +27,7 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.agenda import Agenda
 from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
+from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.time_columns import Times
 
@@ -61,6 +62,9 @@ class EachTime(Assigner):
         """The records' own times."""
         return batch.times, None
 
+    def __str__(self) -> str:
+        return "each time"
+
 
 class Tumbling(Assigner):
     """Windows ``[start, start + size)``, one after the other."""
@@ -80,10 +84,13 @@ class Tumbling(Assigner):
         if len(batch) == 0:
             return batch.times, None
         end = (int(batch.times[0]) - self._offset) // self._size * self._size + self._size
-        end += self._offset
+        end = min(end + self._offset, END_OF_TIME)
         if within(plain(batch.times), end - self._size, end):
             return np.array([end]), None
         return self.assign(batch)
+
+    def __str__(self) -> str:
+        return f"tumbling {self._size}, offset {self._offset}"
 
 
 class Sliding(Assigner):
@@ -103,6 +110,9 @@ class Sliding(Assigner):
         ends = (first[:, None] + steps) * self._every + self._offset
         inside = ends <= batch.times[:, None] + self._size
         return ends[inside], np.nonzero(inside)[0]
+
+    def __str__(self) -> str:
+        return f"sliding {self._size}, every {self._every}, offset {self._offset}"
 
 
 class Until(Assigner):
@@ -127,6 +137,9 @@ class Until(Assigner):
                 f"time {batch.times[early[0]]}: filter such records out first"
             )
         return ends, None
+
+    def __str__(self) -> str:
+        return f"until {self._column}"
 
 
 class Windows(Grouped):
@@ -175,7 +188,7 @@ class Windows(Grouped):
 
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             windows = OpenWindows(key, aggregates, info.kind)
-            info.keep(windows, token)
+            info.keep(windows, token, shape=shape_of(str(assigner), key, aggregates))
             token.drop()
 
             def step(input: Input, output: Output) -> None:
@@ -286,5 +299,7 @@ def window_ends(times, size, offset):  # type: ignore[no-untyped-def]
         time = times[i]
         if time >= end or time < end - size:
             end = ((time - offset) // size + 1) * size + offset
+            if end < time:  # beyond the end of time
+                end = END_OF_TIME
         ends[i] = end
     return ends

@@ -13,6 +13,7 @@ from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.columns import as_column
 from jeton.dataflow.state.snapshot import BIN, bins_of
+from jeton.dataflow.state.values import brought_back, stored
 
 V = TypeVar("V")
 
@@ -24,8 +25,8 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
 
     A key is an integer, text or another plain value; a tuple of them stands for several columns.
     After a restart on any number of workers an entry is where ``Exchange`` with those columns
-    sends the records of its key. Values must be such that Arrow can hold them: they come back
-    as Arrow gives them, tuples as lists; ``type=`` names their Arrow type where it cannot guess.
+    sends the records of its key. Values can be anything that can be pickled; with ``type=``, an
+    Arrow type, they are stored as such, which takes less room and time.
 
     >>> import jeton as jt
     >>> def only_new_maxima(token, info):  # passes on what is greater than all before of its key
@@ -117,12 +118,15 @@ def entries_table(
     parts = [keys] if single else list(_columns(keys))
     try:
         columns = [pa.array([_plain(v) for v in part]) for part in parts]
-        stored = pa.array(values, type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise SnapshotError(f"Arrow cannot hold these keys or values: {error}") from error
+        raise SnapshotError(f"Arrow cannot hold these keys: {error}") from error
     names = ["key"] if single else [f"key.{index}" for index in range(len(parts))]
     return pa.table(
-        {BIN: _bins(columns, len(keys)), **dict(zip(names, columns, strict=True)), "value": stored}
+        {
+            BIN: _bins(columns, len(keys)),
+            **dict(zip(names, columns, strict=True)),
+            "value": stored(values, type),
+        }
     )
 
 
@@ -130,7 +134,7 @@ def entries(table: pa.Table) -> tuple[Iterable[Any], Iterable[Any]]:
     """The keys and values of such a table."""
     if table.num_rows == 0:
         return (), ()
-    values = table.column("value").to_pylist()
+    values = brought_back(table.column("value"))
     if "key" in table.column_names:
         return table.column("key").to_pylist(), values
     parts = [name for name in table.column_names if name.startswith("key.")]

@@ -8,8 +8,8 @@ them from the operator's initial token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -73,12 +73,47 @@ class Snapshot:
                 f"this snapshot has version {self.version} and {self.bins} bins, "
                 f"but this Jeton reads version {VERSION} with {BINS}"
             )
-        gone = [name for name in self.operators if name not in operators]
+        gone = [
+            name
+            for name, kept in self.operators.items()
+            if name not in operators and any(table.num_rows for table in kept.values())
+        ]
         if gone:
             raise SnapshotError(
-                f"flow {flow!r} has no operators {gone}, which the snapshot has state of: "
-                "keep operators' names, or drop their state from the snapshot"
+                f"flow {flow!r} has no operators {gone}, which the snapshot has state of: give "
+                f"operators their old names back with named(…), or say "
+                f"snapshot.without({', '.join(map(repr, gone))})"
             )
+
+    def without(self, *names: str) -> Snapshot:
+        """The same without the state of some operators, or of some of their containers.
+
+        A container is named after its operator and a slash: ``"count/waiting"``.
+
+        >>> empty = pa.table({"bin": pa.array([], pa.uint16())})
+        >>> snapshot = Snapshot("f", {"count": {"state": empty, "waiting": empty}})
+        >>> list(snapshot.without("count/waiting").operators["count"])
+        ['state']
+        """
+        kept = {
+            operator: {
+                name: table for name, table in kept.items() if f"{operator}/{name}" not in names
+            }
+            for operator, kept in self.operators.items()
+            if operator not in names
+        }
+        return replace(self, operators=kept)
+
+    def require_taken(self, operator: str, kept: Collection[str]) -> None:
+        """Refuse state of an operator that it no longer keeps: it would be lost unseen."""
+        for name, table in self.operators.get(operator, {}).items():
+            if name not in kept and table.num_rows:
+                whole = f"{operator}/{name}"
+                raise SnapshotError(
+                    f"the snapshot has {table.num_rows} rows of {name!r}, which this operator no "
+                    f"longer keeps (it keeps {sorted(kept) or 'nothing'}). If they may be lost, "
+                    f"say allow_removed=[{whole!r}], or snapshot.without({whole!r}) in process"
+                )
 
     def __repr__(self) -> str:
         rows = sum(t.num_rows for kept in self.operators.values() for t in kept.values())
