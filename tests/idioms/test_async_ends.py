@@ -1,16 +1,18 @@
-"""Asynchronous operators: failures, ends and restarts."""
+"""Asynchronous operators: failures and ends."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
-import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.idioms.asking import Arrivals, Row, Told, numbers
+from tests.dataflow.test_user_times import Pair
+from tests.idioms.asking import Row, Told, numbers
 
 import jeton as jt
 from jeton.idioms.asynchronous import async_unary
@@ -158,50 +160,128 @@ def test_a_stalled_flow_is_still_told_apart_from_one_that_waits() -> None:
             run.run_until(lambda: run.probe("after").done)
 
 
-def snapshot_with(run: jt.Run, *, answers: int) -> jt.Snapshot:
-    """A snapshot from the time when so many answers wait for earlier ones."""
-    deadline = time.monotonic() + 20.0
-    while time.monotonic() < deadline:
-        run.run_to_rest()
-        with suppress(jt.SnapshotError):  # an answer came in between
-            snapshot = run.snapshot()
-            if snapshot.operators["ask"]["answers 0"].num_rows == answers:
-                return snapshot
-    raise AssertionError("the answers do not come")
+class Goodbye:
+    """What is to be said at the end, once it may be."""
+
+    def __init__(self) -> None:
+        self.begun, self.allowed = threading.Event(), threading.Event()
+        self.said: list[bool] = []
+
+    async def say(self) -> None:
+        self.begun.set()
+        self.said.append(await asyncio.to_thread(self.allowed.wait, 20.0))
+
+    async def __aenter__(self) -> Goodbye:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.say()
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_calls_under_way_are_asked_again_after_a_restart(workers: int) -> None:
-    service = Told()
-    service.allow(1, 2, 9)
-    flow = jt.Flow("restart")
-    seen = Arrivals()
-    answers = map_async(flow.input("in"), service.ask, concurrency=5, name="ask")
-    flow.output("out", seen.after(answers))
-    with flow.open(workers=2) as run:
-        ns = [9, 2, 1, 8, 3, 4, 5, *range(11, 40)]
-        run.input("in").send({"time": ns, "n": ns, "bin": ns})
-        for worker in range(2):
-            run.input("in", worker).advance_to(7)
-        snapshot = snapshot_with(run, answers=1)
-        assert seen.ns == [1, 2]
-    assert 9 in service.asked
-    service.allow_all()
-    again = len(service.asked)
-    with flow.open(workers=workers, restore=snapshot) as run:
-        run.finish()
-    assert sorted(seen.ns) == sorted(ns)
-    assert sorted(service.asked[again:]) == [3, 4, 5, 8, *range(11, 40)]
+async def _says_goodbye(input: AsyncInput, output: AsyncOutput, goodbye: Goodbye) -> None:
+    async for event in input:
+        output.give(event, event.batch)
+    await goodbye.say()
 
 
-def test_inside_a_loop_there_is_no_snapshot_of_calls() -> None:
-    service = Told()
-    flow = jt.Flow("loop")
-    loop = flow.loop()
-    rows = flow.input("in").enter(loop)
-    flow.output("out", map_async(rows, service.ask).leave())
+async def _leaves_it_to_the_client(input: AsyncInput, output: AsyncOutput, _: Goodbye) -> None:
+    async for event in input:
+        output.give(event, event.batch)
+
+
+@asynccontextmanager
+async def _kept(goodbye: Goodbye) -> AsyncIterator[Goodbye]:
+    yield goodbye
+
+
+def saying_goodbye(rows: jt.Stream, whose: str, goodbye: Goodbye) -> jt.Stream:
+    if whose == "the client's":
+        return async_unary(
+            rows, _leaves_it_to_the_client, client=lambda: goodbye, concurrency=1, name="mine"
+        )
+    return async_unary(
+        rows, _says_goodbye, client=lambda: _kept(goodbye), concurrency=1, name="mine"
+    )
+
+
+@pytest.mark.parametrize("whose", ["the coroutine's", "the client's"])
+@pytest.mark.parametrize("looped", [False, True])
+def test_the_worker_goes_on_while_goodbyes_are_said(whose: str, looped: bool) -> None:
+    goodbye = Goodbye()
+    flow = jt.Flow("goodbye")
+    source = flow.input("in")
+    rows: jt.Stream = source.enter(flow.loop()) if looped else source
+    answers = saying_goodbye(rows, whose, goodbye)
+    answers = answers.leave() if looped else answers
+    flow.output("counts", answers.key_by().tumbling(10).count().probe("counts"))
+    flow.output("others", flow.input("others"))
     with flow.open() as run:
-        run.input("in").send(numbers(3))
+        run.input("in").send({"time": [1, 4], "n": [1, 2]})
+        run.input("in").close()
+        # What is behind need not wait, ...
+        run.run_until(lambda: run.results()["counts"].num_rows == 1)
         run.run_to_rest()
-        with pytest.raises(jt.SnapshotError, match="loops at rest"):
-            run.snapshot()
+        assert goodbye.begun.wait(20.0)
+        # ... nor need others on the same worker; but the flow has not come to its end.
+        run.input("others").send({"time": [1], "n": [1]})
+        run.run_to_rest()
+        assert run.results()["others"].num_rows == 1
+        assert goodbye.said == []
+        assert not run.probe("counts").done
+        goodbye.allowed.set()
+        run.run_until(lambda: run.probe("counts").done)
+        assert goodbye.said == [True]
+        assert run.finish().leaks == []
+
+
+def test_the_flow_waits_for_goodbyes() -> None:
+    goodbye = Goodbye()
+
+    def allow() -> None:
+        if goodbye.begun.wait(20.0):
+            goodbye.allowed.set()
+
+    threading.Thread(target=allow).start()
+    flow = jt.Flow("goodbye")
+    flow.output("out", saying_goodbye(flow.input("in"), "the client's", goodbye))
+    with flow.open(workers=2) as run:
+        run.input("in").send({"time": [1], "n": [1]})
+        run.input("in").close()
+        run.finish()
+        assert goodbye.said == [True]
+
+
+def test_times_of_the_users_own_have_no_last_one_and_yet_goodbyes_are_said() -> None:
+    goodbye = Goodbye()
+    goodbye.allowed.set()
+    flow = jt.Flow("pairs", time=Pair)
+    flow.output("out", saying_goodbye(flow.input("in"), "the client's", goodbye))
+    with flow.open() as run:
+        run.input("in").send({"n": [1]}, times=[Pair(1, 2)])
+        assert run.finish()["out"].num_rows == 1
+        assert goodbye.said == [True]
+
+
+@pytest.mark.parametrize("whose", ["the coroutine's", "the client's"])
+def test_who_keeps_the_flow_waiting_is_told(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    goodbye = Goodbye()
+    told: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+            goodbye.allowed.set()
+
+    monkeypatch.setattr("jeton.idioms.event_loop.PATIENCE", 0.001)
+    log, handler = logging.getLogger("jeton.idioms.event_loop"), Handler()
+    flow = jt.Flow("waits")
+    flow.output("out", saying_goodbye(flow.input("in"), whose, goodbye))
+    log.addHandler(handler)
+    try:
+        flow.run({"in": {"time": [1], "n": [1]}})
+    finally:
+        log.removeHandler(handler)
+    assert goodbye.said == [True]
+    assert len(told) == 1
+    assert "mine on worker 0: its input ended" in told[0]
+    assert ("1 of its coroutines" if whose == "the coroutine's" else "its client") in told[0]

@@ -68,7 +68,7 @@ def test_windows_behind_are_right(seed: int | None, order: Order) -> None:
     assert result.leaks == []
 
 
-def test_input_is_left_alone_when_there_is_enough_to_do() -> None:
+def test_no_more_is_asked_when_there_is_enough_to_do() -> None:
     service = Told()
     flow = jt.Flow("room")
     flow.output("out", map_async(flow.input("in"), service.ask, concurrency=2))
@@ -76,13 +76,39 @@ def test_input_is_left_alone_when_there_is_enough_to_do() -> None:
         for n in range(50):
             run.input("in").send({"time": [n], "n": [n]})
         run.run_to_rest()  # comes to rest: nobody looks again and again for room
-        assert run.workers[0].queued == 50 - 2 * 2
+        service.await_calls(2)
+        assert service.asked == [0, 1]
         steps = run.steps
         service.allow_all()
         result = run.finish()
     assert len(service.asked) == 50
     assert result["out"]["n"].to_pylist() == list(range(50))
     assert run.steps - steps < 200
+
+
+@pytest.mark.parametrize("order", ["by time", "as they come"])
+@seeded
+def test_messages_that_wait_their_turn_come_in_any_order_of_time(
+    seed: int | None, order: Order
+) -> None:
+    """The least that is left may be in any message, and only part of one may be asked."""
+
+    async def ask(row: Row) -> Row:
+        await asyncio.sleep(0)
+        return {"n": row["n"]}
+
+    flow = jt.Flow("mixed")
+    seen = Arrivals()
+    answers = map_async(flow.input("in"), ask, concurrency=1, order=order)
+    flow.output("out", seen.after(answers).probe("after"))
+    rows = numbers(40, times=40)
+    with flow.open(seed=seed) as run:
+        for at in range(0, 40, 4):
+            run.input("in").send({name: rows[name][at : at + 4] for name in rows})
+        run.finish()
+    assert sorted(seen.ns) == list(range(40))
+    if order == "by time":
+        assert seen.times == sorted(seen.times)
 
 
 def test_answers_that_wait_for_an_earlier_one_do_not_pile_up() -> None:

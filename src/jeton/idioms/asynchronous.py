@@ -8,12 +8,19 @@ in another thread and is woken for the answers, never waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, get_args
+
+import pyarrow as pa
 
 import jeton as jt
 from jeton.idioms.calls import Calls, Order, Settings
 from jeton.idioms.event_loop import Client, Logic
+
+Schema: TypeAlias = "pa.Schema | Mapping[str, Any]"
+"""An Arrow schema, or names with Arrow, NumPy or Python types."""
 
 
 def async_operator(
@@ -27,6 +34,7 @@ def async_operator(
     client: Client | None = None,
     waiting: int = 65_536,
     pact: jt.Pact | None = None,
+    schemas: Sequence[Schema | None] | None = None,
     name: str = "async",
 ) -> tuple[jt.Stream, ...]:
     """An operator written as a coroutine; returns a stream for each of its outputs.
@@ -37,14 +45,18 @@ def async_operator(
     the next. All that was given for it goes out then, at once; had the flow failed or been
     snapshotted before, it would be asked again from the start.
 
-    As many events as there are copies wait their turn; then the operator leaves its input alone.
-    Answers that wait for earlier ones do not pile up either: with ``waiting`` records of them,
-    nothing new is asked until the calls that they wait for are over.
+    As many events as there are copies are handed over and wait their turn; the rest of the input
+    waits until some are answered. Answers that wait for earlier ones do not pile up either: with
+    ``waiting`` records of them, nothing new is asked until the calls that they wait for are over.
 
     ``client`` opens something that all copies on a worker share, in their event loop, and that is
     passed to ``logic`` as the last argument: a pool of connections, as a rule.
 
-    An exception of ``logic`` fails the flow.
+    ``schemas`` says for each output which columns come out, or ``None``. Answers are then made to
+    fit; single records may leave out columns that are null.
+
+    An exception of ``logic`` fails the flow. When the input has ended, the flow waits until all
+    copies have returned, and the worker goes on meanwhile.
 
     >>> import asyncio
     >>> import jeton as jt
@@ -61,22 +73,57 @@ def async_operator(
     >>> result["even"].to_pylist(), result["odd"].to_pylist()
     ([{'time': 0, 'n': 6}, {'time': 2, 'n': 2}], [{'time': 1, 'n': 3}])
     """
-    if concurrency < 1 or (rows is not None and rows < 1):
-        raise jt.GraphError(f"operator {name!r} needs a concurrency and rows of at least 1")
-    settings = Settings(logic, outputs, concurrency, order, rows, client, waiting, stream.time_name)
+    if outputs < 1 or concurrency < 1 or (rows is not None and rows < 1):
+        raise jt.GraphError(
+            f"operator {name!r} needs outputs, a concurrency and rows of at least 1"
+        )
+    if order not in get_args(Order):
+        known = " or ".join(map(repr, get_args(Order)))
+        raise jt.GraphError(f"operator {name!r} has order={order!r}: it must be {known}")
+    require_coroutine(logic, operator=name)
+    promised = [None] * outputs if schemas is None else list(schemas)
+    if len(promised) != outputs:
+        raise jt.GraphError(
+            f"operator {name!r} has {outputs} outputs, but schemas= has {len(promised)}"
+        )
     builder = stream.operator(name)
     builder.input(stream, pact)
-    for _ in range(outputs):
-        builder.output()
+    for schema in promised:
+        builder.output(schema=schema)
 
     def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Callable[..., None]:
         return Calls(settings, tokens, info).step
 
     # The end of the input has to be heard even if nothing is held: the coroutines end by it.
-    return builder.build(build, notify="always")
+    streams = builder.build(build, notify="always")
+    settings = Settings(
+        logic=logic,
+        outputs=outputs,
+        concurrency=concurrency,
+        order=order,
+        rows=rows,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        time_name=stream.time_name,
+        schemas=[made.schema for made in streams],
+    )
+    return streams
 
 
-def async_unary(stream: jt.Stream, logic: Logic, **options: Any) -> jt.Stream:
+def async_unary(
+    stream: jt.Stream,
+    logic: Logic,
+    *,
+    concurrency: int = 64,
+    order: Order = "by time",
+    rows: int | None = None,
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
+    schema: Schema | None = None,
+    name: str = "async",
+) -> jt.Stream:
     """An operator with one output, written as a coroutine: see `async_operator`.
 
     >>> import asyncio
@@ -87,9 +134,39 @@ def async_unary(stream: jt.Stream, logic: Logic, **options: Any) -> jt.Stream:
     ...         names = [f"user {n}" for n in event.batch["user"]]
     ...         output.give(event, event.batch.with_columns({"name": names}))
     >>> flow = jt.Flow("names")
-    >>> flow.output("named", async_unary(flow.input("users"), enrich))
+    >>> named = async_unary(flow.input("users"), enrich, schema={"user": int, "name": str})
+    >>> flow.output("named", named)
     >>> flow.run({"users": {"time": [3, 5], "user": [7, 8]}})["named"].to_pylist()
     [{'time': 3, 'user': 7, 'name': 'user 7'}, {'time': 5, 'user': 8, 'name': 'user 8'}]
     """
-    (only,) = async_operator(stream, logic, **options)
+    (only,) = async_operator(
+        stream,
+        logic,
+        concurrency=concurrency,
+        order=order,
+        rows=rows,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schemas=[schema],
+        name=name,
+    )
     return only
+
+
+def require_coroutine(function: Any, *, operator: str) -> None:
+    """Refuse a function that cannot be awaited: with data, each of its calls would fail.
+
+    >>> require_coroutine(len, operator="ask")
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: <built-in function len> is not a coroutine function...
+    """
+    called = function
+    while isinstance(called, partial):
+        called = called.func
+    by_type = type(called).__call__ if callable(called) else None
+    if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(by_type)):
+        raise jt.GraphError(
+            f"{function!r} is not a coroutine function: write it with 'async def', and without "
+            "'yield'. What a plain function returns to be awaited can be awaited in it"
+        ).located(operator=operator)

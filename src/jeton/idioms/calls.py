@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.idioms.answers import Records
+from jeton.idioms.asked import Asked, Times, kept, last_time, restored, shape_of, sorted_by_time
 from jeton.idioms.event_loop import GRACE, AsyncOutput, Client, Event, EventLoop, Logic
 
 Order: TypeAlias = Literal["by time", "as they come"]
 """Whether answers wait until all earlier ones are there, or go out as soon as they are known."""
-
-_BIN: Final = "bin"
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,9 @@ class Settings:
     rows: int | None
     client: Client | None
     waiting: int
+    pact: jt.Pact | None
     time_name: str
+    schemas: Sequence[pa.Schema | None]
 
 
 class Calls:
@@ -48,22 +48,23 @@ class Calls:
         self._settings = settings
         self._info = info
         self._total = info.kind.total
-        self._sorts = self._total and settings.order == "by time"
         self._numbers = count()
-        self._left: deque[_Asked] = deque()
+        self._left: deque[Asked] = deque()
         """Taken from the input, in whole messages, but not handed over yet."""
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, Asked] = {}
         """Handed over and not answered."""
-        self._least: list[tuple[Any, int]] = []
-        """Times and numbers of events, a heap, if answers wait for the least that was asked."""
+        self._times = Times(self._total)
+        """Those of both, for which answers may still come."""
         self._answers = [jt.RecordQueue(info.kind, output=n) for n in range(settings.outputs)]
         self._loop: EventLoop | None = None
+        self._until_over: jt.TimestampToken | None = None
+        """A token at the last of all times, since coroutines still run when all is answered."""
         self._give_up: Callable[[], object] = lambda: None
         self._awaited: Any = None
         self._woken = False
         self._called = False
         self._turn = False
-        info.keep(self, *tokens, name="asked")
+        info.keep(self, *tokens, name="asked", shape=shape_of(settings.pact))
         for number, queue in enumerate(self._answers):
             info.keep(queue, *tokens, name=f"answers {number}")
         for token in tokens:
@@ -87,7 +88,7 @@ class Calls:
         """Whether there is more to it than a frontier that moved, and that nobody waits for."""
         return bool(
             input
-            or self._left
+            or (self._left and self._has_room)
             or (self._loop is not None and self._loop.done)
             or any(map(len, self._answers))
             or input.frontier.is_empty
@@ -98,18 +99,20 @@ class Calls:
         self._info.activator.activate()
 
     def _work(self, input: jt.Input, outputs: Sequence[jt.Output]) -> None:
-        """Take answers, take input as far as there is room, and send what may go out."""
+        """Take answers and input, ask as far as there is room, and send what may go out."""
         self._woken = False
         self._hear()
+        self._take(input)
         events: list[Event] = []
-        while self._has_room and (self._left or self._take(input)):
+        while self._left and self._has_room:
             events.append(self._next_event())
-        self._expect_answers()
+        ended = input.frontier.is_empty and not self._left
+        self._expect_answers(ended)
         if events:
             self._loop = self._loop or self._open()
             self._loop.hand_over(events)
         self._send(input.frontier, outputs)
-        if input.frontier.is_empty and not input and not self._left:
+        if ended:
             self._end()
 
     # From the input to the loop
@@ -122,20 +125,25 @@ class Calls:
             return False
         return asked < 2 * self._settings.concurrency
 
-    def _take(self, input: jt.Input) -> bool:
-        """Take one message, its records in order of time."""
+    def _take(self, input: jt.Input) -> None:
+        """Take all messages, the records of each in order of time.
+
+        They wait here for their turn, rather than in the input, where no snapshot would find them.
+        """
         for ref, batch in input:
             if self._total:
-                batch = _sorted(batch)
-                self._left.append(self._held(ref, int(batch.times[0]), batch))
+                batch = sorted_by_time(batch)
+                self._let_wait(self._held(ref, int(batch.times[0])), batch)
             else:
                 for time, part in batch.by_time():
-                    self._left.append(self._held(ref, time, part))
-            return True
-        return False
+                    self._let_wait(self._held(ref, time), part)
 
-    def _held(self, ref: jt.TokenRef, time: Any, batch: jt.Batch) -> _Asked:
-        return _Asked([ref.retain(time, output=n) for n in range(self._settings.outputs)], batch)
+    def _held(self, ref: jt.TokenRef, time: Any) -> list[jt.TimestampToken]:
+        return [ref.retain(time, output=n) for n in range(self._settings.outputs)]
+
+    def _let_wait(self, tokens: list[jt.TimestampToken], batch: jt.Batch) -> None:
+        self._left.append(Asked(tokens, batch))
+        self._times.add(tokens[0].time)
 
     def _next_event(self) -> Event:
         """Cut the next event off what is left."""
@@ -144,28 +152,31 @@ class Calls:
         if rows >= len(first.batch):
             asked = self._left.popleft()
         else:
-            asked = _Asked([token.clone() for token in first.tokens], first.batch.slice(0, rows))
+            asked = Asked([token.clone() for token in first.tokens], first.batch.slice(0, rows))
             first.batch = first.batch.slice(rows, len(first.batch))
             if self._total:
                 for token in first.tokens:
                     token.downgrade(int(first.batch.times[0]))
-        number, time = next(self._numbers), asked.time
+            self._times.add(first.time)
+        number = next(self._numbers)
         self._asked[number] = asked
-        if self._sorts:
-            heappush(self._least, (time, number))
-        return Event(number, time, asked.batch)
+        return Event(number, asked.time, asked.batch)
 
     def _open(self) -> EventLoop:
         """Begin the thread: with the first event, since many operators on many workers get none."""
         settings, info = self._settings, self._info
+        last = last_time(info.kind)
+        if last is not None:
+            self._until_over = next(iter(self._asked.values())).tokens[0].clone()
+            self._until_over.downgrade(last)
         # The loop must not keep the operator alive: forgotten, it ends the thread.
         wake = weakref.WeakMethod(self._wake)
         loop = EventLoop(
             f"{info.name} on worker {info.worker}",
             settings.logic,
             [
-                AsyncOutput(index, settings.time_name, info.kind)
-                for index in range(settings.outputs)
+                AsyncOutput(index, settings.time_name, info.kind, schema)
+                for index, schema in enumerate(settings.schemas)
             ],
             concurrency=settings.concurrency,
             client=settings.client,
@@ -186,15 +197,17 @@ class Calls:
 
     def _hear(self) -> None:
         """Take what the loop has done: answers wait from now on, with tokens of their own."""
-        heard: list[tuple[_Asked, Event]] = []
+        heard: list[tuple[Asked, Event]] = []
         done = self._loop.done if self._loop is not None else ()
         while done:
             event, error = done.popleft()
             if error is not None:
                 raise _failure(error, event)
             assert event is not None
-            heard.append((self._asked.pop(event.number), event))
-        records = [_Records() for _ in self._answers]
+            asked = self._asked.pop(event.number)
+            self._times.remove(asked.time)
+            heard.append((asked, event))
+        records = [Records() for _ in self._answers]
         for asked, event in heard:
             for output, batch, time, record in event.answers:
                 token, queue = asked.tokens[output], self._answers[output]
@@ -209,18 +222,24 @@ class Calls:
             for token in asked.tokens:
                 token.drop()
 
-    def _push(self, records: Sequence[_Records]) -> None:
-        for queue, together in zip(self._answers, records, strict=True):
+    def _push(self, records: Sequence[Records]) -> None:
+        settings = self._settings
+        for queue, together, schema in zip(self._answers, records, settings.schemas, strict=True):
             if together.token is not None:
-                batch = together.batch(self._settings.time_name, self._info.kind)
+                batch = together.batch(settings.time_name, self._info.kind, schema)
                 queue.push(together.token, batch)
                 together.clear()
 
-    def _expect_answers(self) -> None:
-        """Have the host wait for the loop's thread while calls are under way, and only then."""
-        if self._asked and self._awaited is None:
+    def _expect_answers(self, ended: bool) -> None:
+        """Have the host wait for the loop's thread while calls are under way, or it ends."""
+        expects = bool(self._asked) or (ended and self._loop is not None)
+        if expects and self._awaited is None:
             self._awaited = self._info.activator.for_thread()
-        elif not self._asked and self._awaited is not None:
+        elif not expects:
+            self._expect_nothing()
+
+    def _expect_nothing(self) -> None:
+        if self._awaited is not None:
             self._awaited.close()
             self._awaited = None
 
@@ -228,36 +247,35 @@ class Calls:
         limit = jt.Antichain()
         if self._settings.order == "by time":
             limit.extend(frontier)
-            limit.extend(asked.time for asked in self._left)
-            limit.extend(self._under_way())
+            limit.extend(self._times.least())
         for output, queue in zip(outputs, self._answers, strict=True):
             for time, batch in queue.pop(limit):
                 output.session(queue.right_for(time)).give(batch)
             queue.settle()
 
-    def _under_way(self) -> Iterable[Any]:
-        """Lower bounds of the times of all events that were handed over and not answered."""
-        if not self._sorts:
-            return [asked.time for asked in self._asked.values()]
-        least = self._least
-        while least and least[0][1] not in self._asked:
-            heappop(least)
-        return [time for time, _ in least[:1]]
-
     # The end
 
     def _end(self) -> None:
-        """The input is complete: let the coroutines return, and hear how that went."""
+        """The input is complete: let the coroutines return, and hear how that went.
+
+        The worker goes on meanwhile: it is woken when they have.
+        """
         loop = self._loop
-        if loop is not None:
-            loop.end()
-            if not self._asked:
-                loop.join()
-                self._hear()
-                self._loop = None
+        if loop is None:
+            return
+        loop.end()
+        # Without a last time to hold a token at, nothing but the worker makes the flow wait.
+        if not self._asked and (loop.over or self._until_over is None):
+            loop.join()
+            self._hear()
+            self._loop = None
+            self._expect_nothing()
+            if self._until_over is not None:
+                self._until_over.drop()
 
     def _close(self) -> None:
         """The run is over, whatever was under way."""
+        self._expect_nothing()
         self._give_up()
         if self._loop is not None:
             self._loop.join(GRACE)
@@ -267,80 +285,22 @@ class Calls:
     def snapshot(self) -> pa.Table:
         """The records that were taken but not answered: they will be asked again."""
         waiting = [asked.batch for asked in (*self._asked.values(), *self._left)]
-        if not waiting:
-            return pa.table({_BIN: pa.array([], pa.uint16())})
-        if not self._total:
+        if waiting and not self._total:
             raise jt.SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
-        whole = jt.concat(waiting)
-        table = whole.to_arrow()
-        # Prefixed, since a column of the user's may well be called "bin".
-        table = table.rename_columns([f"value.{name}" for name in table.column_names])
-        return table.append_column(_BIN, pa.array(jt.bins_of([whole.times])))
+        return kept(waiting, self._settings.pact)
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Let the records be asked again."""
         if state.num_rows:
-            table = state.drop_columns([_BIN])
-            table = table.rename_columns([n.removeprefix("value.") for n in table.column_names])
-            batch = _sorted(jt.Batch.from_arrow(table, time=table.column_names[0]))
+            batch = sorted_by_time(restored(state))
             held = [token.clone() for token in tokens]
             for token in held:
                 token.downgrade(int(batch.times[0]))
-            self._left.append(_Asked(held, batch))
-
-
-@dataclass(slots=True)
-class _Asked:
-    """Records that wait for an answer, and the tokens to give it with."""
-
-    tokens: list[jt.TimestampToken]
-    batch: jt.Batch
-
-    @property
-    def time(self) -> Any:
-        return self.tokens[0].time
-
-
-class _Records:
-    """Single records on their way to become a batch, and the least token among theirs."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin again."""
-        self.token: jt.TimestampToken | None = None
-        self._times: list[Any] = []
-        self._records: list[Mapping[str, Any]] = []
-
-    def add(self, token: jt.TimestampToken, time: Any, record: Mapping[str, Any]) -> None:
-        """One more."""
-        if self.token is None or token.time <= self.token.time:
-            self.token = token
-        self._times.append(time)
-        self._records.append(record)
-
-    def batch(self, time_name: str, kind: Any) -> jt.Batch:
-        """All of them as columns."""
-        names = self._records[0].keys()
-        for record in self._records:
-            if record.keys() != names:
-                raise jt.BatchError(
-                    f"answers with columns {list(names)} and {list(record)}: give the same for all"
-                )
-        columns = {name: [record[name] for record in self._records] for name in names}
-        return jt.Batch(columns, self._times, time_name=time_name, kind=kind)
+            self._let_wait(held, batch)
 
 
 def _nobody() -> None:
     """Wakes nobody: the operator has been forgotten."""
-
-
-def _sorted(batch: jt.Batch) -> jt.Batch:
-    times = batch.times
-    if (times[1:] >= times[:-1]).all():
-        return batch
-    return batch.take(np.argsort(times, kind="stable"))
 
 
 def _failure(error: BaseException, event: Event | None) -> jt.JetonError:

@@ -6,6 +6,7 @@ Only plain data crosses over: batches one way, answers the other. Tokens stay wi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
@@ -13,11 +14,19 @@ from dataclasses import dataclass, field
 from threading import Thread, current_thread
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+import pyarrow as pa
+
 import jeton as jt
+from jeton.idioms.answers import conform
 from jeton.idioms.turns import short_turns
+
+log = logging.getLogger(__name__)
 
 GRACE: Final = 10.0
 """Seconds to wait for a cancelled thread: what does not heed a cancellation may take longer."""
+
+PATIENCE: Final = 10.0
+"""Seconds that coroutines may take to return before it is told that the flow waits for them."""
 
 Logic: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 """An operator's coroutine: ``async def logic(input, *outputs)``, and the client if there is one."""
@@ -73,10 +82,13 @@ class AsyncInput(Protocol):
 class AsyncOutput:
     """Where a coroutine gives its answers."""
 
-    def __init__(self, index: int, time_name: str, kind: Any) -> None:
+    def __init__(
+        self, index: int, time_name: str, kind: Any, schema: pa.Schema | None = None
+    ) -> None:
         self._index = index
         self._time_name = time_name
         self._kind = kind
+        self._schema = schema
 
     def give(
         self,
@@ -100,6 +112,8 @@ class AsyncOutput:
                 times = [event.time] * len(next(iter(data.values()), ()))
             data = jt.Batch(data, times, time_name=self._time_name, kind=self._kind)
         self._require(event, early=data.bound_from(event.time) is None)
+        if self._schema is not None:
+            data = conform(data, self._schema)
         if len(data):
             event.answers.append(Answer(self._index, data))
 
@@ -140,6 +154,9 @@ class EventLoop:
     ) -> None:
         self.done: deque[Done] = deque()
         """What the worker takes out: appended to here, then `wake` is called."""
+        self.over = False
+        """Whether the thread has nothing left to do: `wake` is called then, too."""
+        self._name = name
         self._logic = logic
         self._outputs = outputs
         self._concurrency = concurrency
@@ -191,6 +208,9 @@ class EventLoop:
             pass
         except BaseException as error:
             self._fail(error, None)
+        finally:
+            self.over = True
+            self._wake()
 
     async def _main(self) -> None:
         async with AsyncExitStack() as stack:
@@ -226,6 +246,8 @@ class EventLoop:
             self._fail(error, input.event)
             # Whatever it was, it ends the other coroutines too, and nothing beyond them.
             raise RuntimeError("a coroutine has failed") from error
+        finally:
+            self._coroutines -= 1
 
     async def next_event(self) -> Event | None:
         """What a coroutine gets when it asks for an event; ``None`` at the end."""
@@ -247,6 +269,19 @@ class EventLoop:
         if not self._ended.is_set():
             self._ended.set()
             self._queue.put_nowait(None)
+            self._loop.call_later(PATIENCE, self._say_what_is_awaited)
+
+    def _say_what_is_awaited(self) -> None:
+        """The flow waits for what may never come: let whoever looks see why."""
+        awaited = (
+            f"{self._coroutines} of its coroutines to return, as they should when calls are "
+            "answered and their 'async for' is over"
+            if self._coroutines
+            else "its client to be closed"
+        )
+        log.warning(
+            "%s: its input ended %g s ago, and the flow waits for %s", self._name, PATIENCE, awaited
+        )
 
     def _cancel(self) -> None:
         for task in asyncio.all_tasks(self._loop):

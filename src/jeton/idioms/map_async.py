@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.asynchronous import async_operator
-from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Event
+from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
+from jeton.idioms.calls import Order
+from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
 
 T = TypeVar("T")
+
+ERROR: Final = "error"
+"""The column of rejected records that has the last error, as text."""
+ATTEMPTS: Final = "attempts"
+"""The column of rejected records that says how many times they were asked for."""
 
 Ask = Callable[..., Awaitable[Any]]
 """``async def ask(row)`` or ``async def ask(batch)``, with the client if there is one."""
 
 
-def map_async(stream: jt.Stream, ask: Ask, **options: Any) -> jt.Stream:
+def map_async(
+    stream: jt.Stream,
+    ask: Ask,
+    *,
+    rows: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+    concurrency: int = 64,
+    order: Order = "by time",
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
+    schema: Schema | None = None,
+    name: str = "map_async",
+) -> jt.Stream:
     """What ``ask`` answers for each record; if it fails, and fails again, so does the flow.
 
     The options are those of `try_map_async`.
@@ -33,10 +55,41 @@ def map_async(stream: jt.Stream, ask: Ask, **options: Any) -> jt.Stream:
     >>> flow.run({"users": {"time": [3, 5], "user": [7, 8]}})["cities"].to_pylist()
     [{'time': 3, 'user': 7, 'city': 'Zürich'}, {'time': 5, 'user': 8, 'city': None}]
     """
-    return _map(stream, ask, rejects=False, **options)[0]
+    (answered,) = _map(
+        stream,
+        ask,
+        rejects=False,
+        rows=rows,
+        retries=retries,
+        timeout=timeout,
+        backoff=backoff,
+        concurrency=concurrency,
+        order=order,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schema=schema,
+        name=name,
+    )
+    return answered
 
 
-def try_map_async(stream: jt.Stream, ask: Ask, **options: Any) -> tuple[jt.Stream, jt.Stream]:
+def try_map_async(
+    stream: jt.Stream,
+    ask: Ask,
+    *,
+    rows: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+    concurrency: int = 64,
+    order: Order = "by time",
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
+    schema: Schema | None = None,
+    name: str = "map_async",
+) -> tuple[jt.Stream, jt.Stream]:
     """What ``ask`` answers, and the records for which it failed, as a second stream.
 
     ``ask`` is a coroutine function. It gets a record as a dictionary with its time, and returns
@@ -46,8 +99,11 @@ def try_map_async(stream: jt.Stream, ask: Ask, **options: Any) -> tuple[jt.Strea
     ``retries`` says how many times to try again, ``backoff`` how many seconds to wait before, at
     first: twice as many each time. A call that takes longer than ``timeout`` seconds has failed.
     Each rejected record has the last ``error``, as text, and the number of ``attempts`` in two
-    columns more. The other options are those of `async_operator`: ``concurrency``, ``order``,
-    ``client``, ``pact``, ``name``.
+    columns more; if records have columns of those names already, an underscore is added. An answer
+    that is none of what ``ask`` may return is no failure of a call, and fails the flow.
+
+    ``schema`` says which columns answers have, as for ``map_rows``. The other options are those of
+    `async_operator`: ``concurrency``, ``order``, ``client``, ``waiting``, ``pact``, ``name``.
 
     >>> import jeton as jt
     >>> async def ask(row):
@@ -62,7 +118,22 @@ def try_map_async(stream: jt.Stream, ask: Ask, **options: Any) -> tuple[jt.Strea
     >>> result["rejected"].to_pylist()
     [{'time': 0, 'n': 0, 'error': 'ZeroDivisionError: division by zero', 'attempts': 2}]
     """
-    answered, rejected = _map(stream, ask, rejects=True, **options)
+    answered, rejected = _map(
+        stream,
+        ask,
+        rejects=True,
+        rows=rows,
+        retries=retries,
+        timeout=timeout,
+        backoff=backoff,
+        concurrency=concurrency,
+        order=order,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schema=schema,
+        name=name,
+    )
     return answered, rejected
 
 
@@ -111,15 +182,17 @@ def _map(
     ask: Ask,
     *,
     rejects: bool,
-    rows: int | None = None,
-    retries: int = 0,
-    timeout: float | None = None,
-    backoff: float = 0.1,
-    name: str = "map_async",
-    **options: Any,
+    rows: int | None,
+    retries: int,
+    timeout: float | None,
+    backoff: float,
+    schema: Schema | None,
+    name: str,
+    **others: Any,
 ) -> tuple[jt.Stream, ...]:
     if retries < 0:
         raise jt.GraphError(f"operator {name!r} cannot have {retries} retries")
+    require_coroutine(ask, operator=name)
 
     async def logic(input: AsyncInput, answered: AsyncOutput, *others: Any) -> None:
         rejected, client = others[:rejects], others[rejects:]
@@ -136,11 +209,10 @@ def _map(
             except Exception as error:
                 if not rejected:
                     raise
-                told = {
-                    "error": [f"{type(error).__name__}: {error}"] * len(batch),
-                    "attempts": [retries + 1] * len(batch),
-                }
-                rejected[0].give(event, batch.with_columns(told))
+                text = f"{type(error).__name__}: {error}"
+                told = ([text] * len(batch), [retries + 1] * len(batch))
+                names = _free_names((*batch.names, batch.time_name))
+                rejected[0].give(event, batch.with_columns(dict(zip(names, told, strict=True))))
             else:
                 (_give_rows if rows is None else _give_batch)(answered, event, answer)
 
@@ -149,9 +221,28 @@ def _map(
         logic,
         outputs=1 + rejects,
         rows=1 if rows is None else rows,
+        schemas=[schema, _rejected_schema(stream)][: 1 + rejects],
         name=name,
-        **options,
+        **others,
     )
+
+
+def _free_names(taken: Collection[str]) -> list[str]:
+    """The names of the columns that rejected records have more, with underscores if need be."""
+    found = []
+    for name in (ERROR, ATTEMPTS):
+        while name in taken:
+            name += "_"
+        found.append(name)
+    return found
+
+
+def _rejected_schema(stream: jt.Stream) -> pa.Schema | None:
+    if stream.schema is None:
+        return None
+    error, attempts = _free_names((*stream.schema.names, stream.time_name))
+    added = (pa.field(error, pa.string()), pa.field(attempts, pa.int64()))
+    return pa.schema([*stream.schema, *added])
 
 
 def _record(event: Event) -> dict[str, Any]:
@@ -171,8 +262,10 @@ def _record(event: Event) -> dict[str, Any]:
 def _give_rows(output: AsyncOutput, event: Event, answer: Any) -> None:
     if answer is None:
         return
-    found: Iterable[Mapping[str, Any]] = (answer,) if isinstance(answer, Mapping) else answer
-    for row in found:
+    several = isinstance(answer, Iterable) and not isinstance(answer, Mapping | str | bytes)
+    for row in answer if several else (answer,):
+        if not isinstance(row, Mapping):
+            raise _malformed(row, "return a record as a dictionary, several of them, or None")
         record = dict(row)
         time = record.pop(event.batch.time_name, None)
         output.give_record(event, record, time)
@@ -181,5 +274,14 @@ def _give_rows(output: AsyncOutput, event: Event, answer: Any) -> None:
 def _give_batch(output: AsyncOutput, event: Event, answer: Any) -> None:
     if isinstance(answer, jt.Batch):
         output.give(event, answer)
-    elif answer is not None:
+    elif isinstance(answer, Mapping):
         output.give(event, answer, times=event.batch.times)
+    elif answer is not None:
+        asked = len(event.batch)
+        raise _malformed(answer, f"return a batch, columns with {asked} values each, or None")
+
+
+def _malformed(answer: Any, expected: str) -> jt.BatchError:
+    found = repr(answer)
+    found = found if len(found) <= 60 else f"{found[:60]}…"
+    return jt.BatchError(f"it was answered {found}, of type {type(answer).__name__}: {expected}")
