@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.commits import Commits, Superseded
+from jeton.spark.claims import Superseded
+from jeton.spark.commits import Commits
 from jeton.spark.query import QueryFailed
 from jeton.spark.sinks import Callback, Memory, Parquet
 from jeton.spark.sources import Batches, Reader, Source
@@ -160,7 +161,7 @@ def test_an_operator_that_is_another_now_is_an_error(spark: SparkSession, place:
     flow.output("rolling", numbers.key_by("n").rolling().count())
     flow.output("windows", numbers.key_by("k").tumbling(100).sum("n"))
     query = place.start(spark, flow, sinks={})
-    with pytest.raises(QueryFailed, match=r"SnapshotError: .* no key columns \['n'\]"):
+    with pytest.raises(QueryFailed, match=r"SnapshotError: .* but this is 'rolling by n: count"):
         query.await_termination(LIMIT)
 
 

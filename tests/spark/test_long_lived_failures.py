@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def failing(times: int, folder: Path) -> jt.Flow:
         if (batch["n"] == 10).any() and (not failed.exists() or failed.stat().st_size < times):
             with failed.open("a") as file:
                 file.write("x")
-            raise ValueError("ten is not allowed")
+            raise ValueError("ten is not allowed:\ntry nine")
         return dict(batch.columns)
 
     flow.output("judged", flow.input("more", schema={"n": int}).map(judge, name="judging"))
@@ -64,13 +65,14 @@ def tens(partition: int, partitions: int) -> Iterator[Any]:
 
 
 def test_an_error_that_passes_is_survived_and_one_that_stays_is_told(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.gate.open_to(TABLES)
     sources = {"numbers": place.gate.source(), "more": Batches(tens, partitions=1)}
     with place.start(spark, failing(1, tmp_path), sources=sources) as query:
         assert query.await_termination(LIMIT)
         assert query.metrics()["checkpoints"]["restarts"] == 1
+    assert "ten is not allowed: try nine" in caplog.text, "in one line"
     place.check()
     other = Place(tmp_path / "other")
     other.gate.open_to(TABLES)
@@ -145,6 +147,7 @@ def test_renames_that_were_not_done_are_done(spark: SparkSession, place: Place) 
     shown = sorted(place.rolling.glob("part-*"))
     assert len(shown) == 2
     shown[1].rename(place.rolling / f".{shown[1].name}")
+    shutil.rmtree(place.checkpoint / "shown")
     # And what an attempt left that came to nothing; a stranger's files are left alone.
     stray = place.rolling / f".{shown[0].name.replace('-00000001-', '-00000002-')}"
     stray.write_bytes(b"not even Parquet")
@@ -159,11 +162,22 @@ def test_renames_that_were_not_done_are_done(spark: SparkSession, place: Place) 
     place.check()
 
 
-def test_a_file_that_is_gone_is_missed(spark: SparkSession, place: Place) -> None:
+def test_a_file_that_is_gone_is_missed_unless_it_was_shown(
+    spark: SparkSession, place: Place
+) -> None:
     with place.start(spark) as query:
         place.read_to(query, 2)
+    taken = written(place.rolling)
+    for path in place.rolling.glob("part-*"):
+        path.unlink()
+    place.gate.open_to(TABLES)
+    query = place.start(spark)
+    assert query.await_termination(LIMIT)
+    assert sorted(taken + written(place.rolling)) == expected("rolling")
+    # As if the driver died before it knew that they were there.
+    shutil.rmtree(place.checkpoint / "shown")
     next(place.rolling.glob("part-*")).unlink()
-    with pytest.raises(jt.JetonError, match=r"belongs to version 1 .* is gone"):
+    with pytest.raises(jt.JetonError, match=r"is not there, .* rows of version 2"):
         place.start(spark)
 
 

@@ -7,6 +7,7 @@ the driver hears from each of them over a connection of its own.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Collection, Mapping
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jeton.core.errors import GraphError
 from jeton.spark.batch import next_plan, rendezvous_of, require_slots
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.commits import Commits, Superseded
+from jeton.spark.claims import Superseded
+from jeton.spark.commits import Commits
 from jeton.spark.keeper import Ground
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Presence, Query
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jeton.dataflow.flow import Flow
+
+log = logging.getLogger(__name__)
 
 
 def start(
@@ -78,6 +82,7 @@ def start(
     With ``checkpoint=`` it survives: see docs/checkpoints.md.
     """
     sources, sinks = sources or {}, sinks or {}
+    _require_sense(every, keep)
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)
     require_slots(spark, workers)
@@ -95,6 +100,7 @@ def start(
         )
         # What does not fit is told at once.
         ground = query.commits.recover()
+        _tell_of_new_partitions(label, sources, ground)
 
     attempts = _Attempts(
         query, spark, flow, sources, sinks, tag, Restarts(restarts if query.commits else 0)
@@ -113,6 +119,31 @@ def start(
     thread.daemon = True
     thread.start()
     return query
+
+
+def _require_sense(every: float | None, keep: int) -> None:
+    if every is not None and not every >= 0:
+        raise GraphError(f"there can be a checkpoint every 0 seconds or more, not every {every}")
+    if keep < 1:
+        raise GraphError(f"at least one checkpoint must be kept, not {keep}")
+
+
+def _tell_of_new_partitions(query: str, sources: Mapping[str, Source], ground: Ground) -> None:
+    """Warn of records that nobody reads, since the number of partitions stays what it was."""
+    for name, source in sources.items():
+        known = len(ground.positions.get(name, ()))
+        # Where each worker has some, they share all records, however many partitions there are.
+        now = source.partitions(1)
+        if 0 < known < now:
+            log.warning(
+                "input %r of query %r goes on with the %d partitions that its checkpoint has: "
+                "partitions %s, which are new, are not read. Give them an input of their own, or "
+                "start with a new checkpoint",
+                name,
+                query,
+                known,
+                list(range(known, now)),
+            )
 
 
 def _require_names(

@@ -239,7 +239,7 @@ class LongLived:
     def _write(self) -> None:
         for name, collected in self._collected.items():
             if collected and name in self._rows:
-                table = concat(collected).to_arrow()
+                table = _typed(concat(collected).to_arrow(), self._flow.output_schema(name))
                 self._rows[name] += table.num_rows
                 if self._keeper is not None:
                     self._keeper.write(name, table)
@@ -313,6 +313,15 @@ class _ToDriver:
 
     def close(self) -> None:
         pass
+
+
+def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:
+    """The same rows, where columns of nothing but nulls have the types that the flow knows."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and known is not None and field.name in known.names:
+            kind = known.field(field.name).type
+            table = table.set_column(at, field.name, table.column(at).cast(kind))
+    return table
 
 
 def _open(sink: WorkerSink | StagedSink, worker: int, run: str) -> Writer:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from jeton.core.errors import GraphError, JetonError
 from jeton.spark.commits import Attempt, Commits
 from jeton.spark.control import Control, read_table
+from jeton.spark.restarts import gist
 from jeton.spark.sinks import DriverSink, Memory, Sink
 
 if TYPE_CHECKING:
@@ -154,7 +155,11 @@ class Query:
                 while self._present.attempt is attempt and self.is_active:
                     if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                         break
-        self.await_termination(0)
+        if self.await_termination(0):
+            raise JetonError(
+                f"query {self.name!r} has ended, and takes no checkpoint any more; its last one is "
+                f"version {self.commits.version}"
+            )
         raise TimeoutError(
             f"query {self.name!r} ({self._status}) did not commit a checkpoint within "
             f"{timeout:g} seconds"
@@ -280,7 +285,7 @@ class Query:
                 log.warning(
                     "query %r is started again from its last checkpoint: %s",
                     self.name,
-                    cause.rsplit("\n", 1)[-1] if cause else "its job failed",
+                    gist(cause) if cause else "its job failed",
                 )
                 self._changed.wait_for(lambda: self._status == "stopping", wait)
             return self._status != "stopping"

@@ -12,6 +12,23 @@ OFTEN: Final = 3
 """How many times the same error of a worker's may come in all before it is taken for lasting."""
 
 
+_ONE_TIME: Final = re.compile(r"(?<=worker )\d+|(?<=/)[^/\s]*\d[^/\s]*")
+"""What differs when the same error comes again: who hits on it, and names of files."""
+
+
+def gist(cause: str) -> str:
+    r"""The error itself, with operator and time, in one line and without the traceback.
+
+    >>> gist("Traceback:\n  File 'a'\n    judge()\nValueError: they differ:\na\n  b (worker 1)")
+    'ValueError: they differ: a b (worker 1)'
+    """
+    lines = cause.splitlines()
+    begin = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=-1) + 1
+    while begin < len(lines) and lines[begin].startswith(" "):
+        begin += 1
+    return " ".join(" ".join(lines[begin:]).split())
+
+
 class Restarts:
     """Judges failures, one after the other.
 
@@ -51,8 +68,7 @@ class Restarts:
             self._in_a_row = 0
             self._recent.clear()
         if cause is not None:
-            # The last line has the error itself, with operator and time. Any worker may hit on it.
-            place = re.sub(r"worker \d+", "worker", cause.rstrip().rsplit("\n", 1)[-1])
+            place = _ONE_TIME.sub("…", gist(cause))
             self._causes[place] += 1
             if place in self._recent or self._causes[place] >= OFTEN:
                 return None

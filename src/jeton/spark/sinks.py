@@ -11,14 +11,17 @@ import logging
 import os
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jeton.core.errors import JetonError
+from jeton.spark.paths import shared_folder
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class StagedSink(Protocol):
     def commit(self, query: str, version: int, staged: Sequence[Any]) -> None:
         """At the driver: make what all workers staged for a version visible.
 
-        After a crash it is called again for the version that the query goes on from.
+        It is called again, before the next attempt, if it failed or the driver died meanwhile.
         """
         ...
 
@@ -107,16 +110,19 @@ class Parquet:
     """Parquet files in a folder; each appears whole, under its own name, once it is complete.
 
     A file is closed after ``rows`` rows, or when the query ends. With checkpoints, each version has
-    files of its own, which appear when it is committed.
+    files of its own, which appear when it is committed; from then on they can be moved or deleted.
+    Several outputs may have the same folder, which the driver and all workers must see.
+
+    A column that has only nulls, and no type that the flow knows, is left out of a file.
     """
 
-    def __init__(self, path: str | Path, *, rows: int = 1_000_000) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, rows: int = 1_000_000) -> None:
+        self.path = shared_folder(path)
         self.rows = rows
 
     def open(self, worker: int, run: str) -> Writer:
         """Write on this worker."""
-        return _ParquetWriter(self, worker, run)
+        return _ParquetWriter(self, f"{run}-{worker:04}")
 
     def open_staged(self, worker: int, query: str, attempt: int) -> StagedWriter:
         """Write on this worker, for checkpoints."""
@@ -131,7 +137,10 @@ class Parquet:
             except FileNotFoundError:
                 if not visible.exists():
                     raise JetonError(
-                        f"{visible}, which belongs to version {version} of the checkpoint, is gone"
+                        f"{visible} is not there, hidden or visible, but it has rows of version "
+                        f"{version}, of which it is not known whether anybody has seen them. Is "
+                        "that the folder which the workers write to? If a reader has taken the "
+                        "file, put one of that name there"
                     ) from None
         if staged:
             _make_durable(self.path)
@@ -140,7 +149,7 @@ class Parquet:
         """Delete hidden files, and those of later versions."""
         if not self.path.is_dir():
             return
-        ours = re.compile(rf"(\.?)part-{re.escape(query)}-\d+-\d+-(\d+)-\d+\.parquet")
+        ours = re.compile(rf"(\.?)part-{re.escape(query)}-\d+-\d+-\w+-(\d+)-\d+\.parquet")
         for path in self.path.iterdir():
             found = ours.fullmatch(path.name)
             if found is None:
@@ -152,43 +161,16 @@ class Parquet:
             path.unlink(missing_ok=True)
 
 
-class _ParquetWriter:
-    def __init__(self, sink: Parquet, worker: int, run: str) -> None:
-        self._sink = sink
-        self._name = f"part-{run}-{worker:04}"
-        self._number = 0
-        self._tables: list[pa.Table] = []
-        self._rows = 0
-        sink.path.mkdir(parents=True, exist_ok=True)
+class _Gathering(ABC):
+    """Rows that are gathered until there are enough of them for a file."""
 
-    def write(self, table: pa.Table) -> None:
-        self._tables.append(table)
-        self._rows += table.num_rows
-        if self._rows >= self._sink.rows:
-            self._commit()
-
-    def close(self) -> None:
-        if self._rows:
-            self._commit()
-
-    def _commit(self) -> None:
-        name = f"{self._name}-{self._number:05}.parquet"
-        hidden = self._sink.path / f".{name}.{os.getpid()}"
-        pq.write_table(pa.concat_tables(self._tables), hidden)
-        hidden.rename(self._sink.path / name)
-        self._tables, self._rows = [], 0
-        self._number += 1
-
-
-class _StagedParquetWriter:
     def __init__(self, sink: Parquet, name: str) -> None:
         self._sink = sink
-        self._name = name
+        # Another output of this worker may go to the same folder.
+        self._name = f"part-{name}-{token_hex(4)}"
         self._number = 0
         self._tables: list[pa.Table] = []
         self._rows = 0
-        self._early: list[tuple[int, Path]] = []
-        """Files that were full before it was known what version they are for."""
         sink.path.mkdir(parents=True, exist_ok=True)
 
     def write(self, table: pa.Table) -> None:
@@ -196,14 +178,48 @@ class _StagedParquetWriter:
         self._rows += table.num_rows
         if self._rows >= self._sink.rows:
             self._fill()
+
+    @abstractmethod
+    def _fill(self) -> None:
+        """Make a file of what was gathered."""
+
+    def _fill_file(self, path: Path) -> None:
+        table = _together(self._tables, f"rows for {self._sink.path}")
+        # Arrow writes nulls of no type as integers, which do not go with what comes later.
+        table = table.select([f.name for f in table.schema if not pa.types.is_null(f.type)])
+        pq.write_table(table, path)
+        self._tables, self._rows = [], 0
+        self._number += 1
+
+
+class _ParquetWriter(_Gathering):
+    def close(self) -> None:
+        if self._rows:
+            self._fill()
+
+    def _fill(self) -> None:
+        name = f"{self._name}-{self._number:05}.parquet"
+        hidden = self._sink.path / f".{name}"
+        self._fill_file(hidden)
+        hidden.rename(self._sink.path / name)
+
+
+class _StagedParquetWriter(_Gathering):
+    def __init__(self, sink: Parquet, name: str) -> None:
+        super().__init__(sink, name)
+        self._early: list[tuple[int, Path]] = []
+        """Files that were full before it was known what version they are for."""
 
     def stage(self, version: int) -> list[Any]:
         if self._rows:
             self._fill()
         names = []
         for number, hidden in self._early:
-            names.append(f"part-{self._name}-{version:08}-{number:05}.parquet")
+            names.append(f"{self._name}-{version:08}-{number:05}.parquet")
             hidden.rename(self._sink.path / f".{names[-1]}")
+        if names:
+            # The version must not outlive, by a power cut, the names of its files.
+            _make_durable(self._sink.path)
         self._early = []
         return names
 
@@ -211,12 +227,22 @@ class _StagedParquetWriter:
         self._tables, self._rows = [], 0
 
     def _fill(self) -> None:
-        hidden = self._sink.path / f".part-{self._name}-{0:08}-{self._number:05}.parquet"
-        pq.write_table(pa.concat_tables(self._tables), hidden)
+        number = self._number
+        hidden = self._sink.path / f".{self._name}-{0:08}-{number:05}.parquet"
+        self._fill_file(hidden)
         _make_durable(hidden)
-        self._early.append((self._number, hidden))
-        self._number += 1
-        self._tables, self._rows = [], 0
+        self._early.append((number, hidden))
+
+
+def _together(tables: Sequence[pa.Table], what: str) -> pa.Table:
+    """All rows in one table, of the types that hold all of them."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise JetonError(
+            f"{what} have types that do not go together: {error}. Give the flow's inputs a "
+            "schema=, or cast the columns before the output"
+        ) from error
 
 
 def _make_durable(path: Path) -> None:
@@ -259,4 +285,4 @@ class Memory:
     def table(self) -> pa.Table | None:
         """All rows so far, or nothing if none has come."""
         with self._lock:
-            return pa.concat_tables(self._tables) if self._tables else None
+            return _together(self._tables, "rows in memory") if self._tables else None

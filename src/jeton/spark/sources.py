@@ -11,6 +11,7 @@ reads it then.
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jeton.core.errors import GraphError
+from jeton.spark.paths import shared_folder
 
 
 class Reader(ABC):
@@ -207,9 +209,14 @@ class Files(Source):
     """
 
     def __init__(
-        self, path: str | Path, *, format: str = "parquet", every: float = 0.2, end: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "parquet",
+        every: float = 0.2,
+        end: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = shared_folder(path)
         self.format = format
         self.every = every
         self.end = end

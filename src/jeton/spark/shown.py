@@ -1,0 +1,80 @@
+"""Shown: up to which version sinks have made the rows of a long-lived query visible.
+
+That is marked beside the checkpoint. Rows which are marked belong to whoever reads them: files may
+be moved or deleted then, and nobody asks for them again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from jeton.spark.files import Files
+from jeton.spark.sinks import Sink, StagedSink
+
+if TYPE_CHECKING:
+    from jeton.spark.version import Checkpoint
+
+_MARK: Final = re.compile(r"(\d+)-(\d+)")
+
+
+class Shown:
+    """The staged sinks of a query, at the driver.
+
+    >>> import pyarrow as pa, tempfile
+    >>> from jeton.spark.checkpoints import Checkpoints
+    >>> from jeton.spark.sinks import Parquet
+    >>> store, sink = Checkpoints(tempfile.mkdtemp()), Parquet(tempfile.mkdtemp())
+    >>> writer = sink.open_staged(0, "3f9a", 1)
+    >>> writer.write(pa.table({"n": [1, 2]}))
+    >>> made = store.commit(7, [], flow="f", meta={"sinks": {"rows": writer.stage(7)}})
+    >>> Shown(store.files, {"rows": sink}).show("3f9a", made)
+    >>> for path in sink.path.iterdir():
+    ...     path.unlink()
+    >>> Shown(store.files, {"rows": sink}).recover("3f9a", made)  # they were there: that will do
+    """
+
+    def __init__(self, files: Files, sinks: Mapping[str, Sink]) -> None:
+        self._files = files
+        self._folder = files.root / "shown"
+        self._sinks = {name: sink for name, sink in sinks.items() if isinstance(sink, StagedSink)}
+
+    def show(self, query: str, made: Checkpoint) -> None:
+        """Make the rows of a version visible, and mark that it is done."""
+        for name, sink in self._sinks.items():
+            sink.commit(query, made.version, made.meta["sinks"].get(name, []))
+        if self._sinks:
+            self._mark(made)
+
+    def recover(self, query: str, found: Checkpoint | None) -> None:
+        """Before an attempt: show what a crash kept from being shown, undo what goes beyond it."""
+        if found is not None and not self._has(found):
+            self.show(query, found)
+        # Only after that: several outputs may be in one place.
+        for sink in self._sinks.values():
+            sink.roll_back(query, 0 if found is None else found.version)
+
+    # Inside
+
+    def _has(self, found: Checkpoint) -> bool:
+        """Whether this version was shown, or one that followed it.
+
+        A later version of an earlier epoch is no proof: it was given up, and this one made since.
+        """
+        return any(v >= found.version and e >= found.epoch for v, e in self._marks())
+
+    def _mark(self, made: Checkpoint) -> None:
+        before, mark = self._marks(), (made.version, made.epoch)
+        # Empty, so that it is there or not, and cannot be torn.
+        self._files.write(self._path(*mark), [])
+        for other in before - {mark}:
+            self._files.delete(self._path(*other))
+
+    def _marks(self) -> set[tuple[int, int]]:
+        found = map(_MARK.fullmatch, self._files.names(self._folder))
+        return {(int(match[1]), int(match[2])) for match in found if match is not None}
+
+    def _path(self, version: int, epoch: int) -> PurePosixPath:
+        return self._folder / f"{version:012d}-{epoch}"
