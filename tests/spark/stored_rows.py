@@ -25,7 +25,9 @@ def rows_in(table: pa.Table | None) -> Rows:
     if table is None:
         return {}
     pairs = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
-    return dict(pairs)
+    rows = dict(pairs)
+    assert len(rows) == table.num_rows, "a key is there twice"
+    return rows
 
 
 def dealt(rows: Rows, worker: int, workers: int, kind: pa.DataType | None = None) -> pa.Table:

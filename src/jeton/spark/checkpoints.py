@@ -1,9 +1,12 @@
 """Checkpoints: versions of a flow's state, in files on any file system that Arrow can write.
 
 Workers write *parts*; whoever coordinates them commits a version by writing one *manifest*, which
-says which part files make it up. A version exists once its manifest does, whole or not at all. Bins
-that did not change are not written again: a manifest points at older files for them. When too
-little of an older file is still needed, its bins are written anew, so that it can go.
+says which part files make it up. A version exists once its manifest does, whole or not at all.
+
+A bin that did not change is written once more, with the next version, so that it is in two files;
+from then on manifests point at these. When too little of an older file is still needed, its bins
+are written anew, so that it can go. So whichever single file is damaged, at most the version that
+it was written for is lost: the one before does not need it.
 
 Each attempt at a version has an *epoch*; of two manifests for a version the one with the greater
 epoch counts, so that an attempt that was given up cannot spoil a later one.
@@ -14,18 +17,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Any, Final
 
 import pyarrow as pa
-from pyarrow import fs as arrow_fs
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS
-from jeton.spark.parts import Key, Part, Tables, unchanged
+from jeton.spark.files import UNREADY, Files
+from jeton.spark.parts import Key, Part, Tables, too_rare, unchanged
 from jeton.spark.state_files import (
     Binned,
     Chunk,
@@ -36,11 +39,16 @@ from jeton.spark.state_files import (
 )
 from jeton.spark.version import Checkpoint
 
-__all__ = ["Checkpoint", "Checkpoints", "Part", "file_system"]
+__all__ = ["Checkpoint", "Checkpoints", "Part"]
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""How manifests are written; in format 1, which is read too, each bin was in one file only."""
+
+_MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
+_PART: Final = re.compile(r"(\d{12,})-\d+-\d+-[0-9a-f]+\.arrow")
+_UNREADY: Final = re.compile(rf"(\d{{12,}})-.*{re.escape(UNREADY)}")
 
 
 class Checkpoints:
@@ -66,8 +74,8 @@ class Checkpoints:
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        self.fs, root = file_system(os.fspath(path), filesystem)
-        self.root = PurePosixPath(root)
+        self.files = Files(path, filesystem)
+        self.root = self.files.root
         self._parts = self.root / "parts"
         self._manifests = self.root / "manifests"
 
@@ -104,9 +112,7 @@ class Checkpoints:
                 binned = Binned.of(table, operator, container)
                 found = digests[key] = binned.digests()
                 same = () if base is None else unchanged(base, key, found)
-                still = {number for chunk in same for number in chunk.bins}
-                anew = [number for number in found if number not in still]
-                if anew:
+                if anew := too_rare(found, same):
                     buffer = binned.encode(anew, found)
                     place = (name, at, buffer.size, checksum(buffer))
                     same = (*same, Chunk(*place, bins=tuple(anew), written=len(anew)))
@@ -114,7 +120,7 @@ class Checkpoints:
                     at += buffer.size
                 chunks[key] = tuple(same)
         if buffers:
-            self._write(self._parts / name, buffers)
+            self.files.write(self._parts / name, buffers)
         return Part(worker, chunks, digests, at)
 
     def commit(
@@ -145,12 +151,9 @@ class Checkpoints:
             "parts": [part.to_json() for part in parts],
         }
         text = json.dumps(body, separators=(",", ":"))
-        whole = json.dumps({"format": FORMAT, "digest": _digest(text), "body": text}).encode()
+        whole = {"format": FORMAT, "digest": _digest(FORMAT, text), "body": text}
         path = self._manifests / f"{version:012d}-{epoch}.json"
-        unready = path.with_name(f"{path.name}.{token_hex(4)}.unready")
-        self._write(unready, [whole])
-        self.fs.move(str(unready), str(path))
-        self._make_durable(self._manifests)
+        self.files.put(path, json.dumps(whole).encode())
         return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts))
 
     # Reading
@@ -161,9 +164,8 @@ class Checkpoints:
 
     def committed(self) -> list[tuple[int, int]]:
         """The version and epoch of each manifest, in no particular order."""
-        names = (name for name in self._names(self._manifests) if name.endswith(".json"))
-        pairs = (name.removesuffix(".json").split("-") for name in names)
-        return [(int(version), int(epoch)) for version, epoch in pairs]
+        found = map(_MANIFEST.fullmatch, self.files.names(self._manifests))
+        return [(int(match[1]), int(match[2])) for match in found if match is not None]
 
     def load(self, version: int) -> Checkpoint:
         """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is spoilt.
@@ -231,33 +233,32 @@ class Checkpoints:
         # Manifests go first: what they point at must be there for as long as they are.
         for version, epoch in self.committed():
             if version < oldest:
-                self._delete(self._manifests / f"{version:012d}-{epoch}.json")
-        for name in self._names(self._parts):
-            # A newer file without a manifest may belong to a version that is being written.
-            if name not in used and int(name.split("-")[0]) < oldest:
-                self._delete(self._parts / name)
-        for name in self._names(self._manifests):
-            if name.endswith(".unready") and int(name.split("-")[0]) < oldest:
-                self._delete(self._manifests / name)
+                self.files.delete(self._manifests / f"{version:012d}-{epoch}.json")
+        for folder, ours in ((self._parts, _PART), (self._manifests, _UNREADY)):
+            for match in map(ours.fullmatch, self.files.names(folder)):
+                # A newer file without a manifest may belong to a version that is being written.
+                if match is not None and match[0] not in used and int(match[1]) < oldest:
+                    self.files.delete(folder / match[0])
 
     def abandon(self, *, above: int) -> None:
         """Forget all versions after one for good, because what follows does not go on from them."""
         for version, epoch in self.committed():
             if version > above:
-                self.fs.delete_file(str(self._manifests / f"{version:012d}-{epoch}.json"))
+                self.files.fs.delete_file(str(self._manifests / f"{version:012d}-{epoch}.json"))
 
     # Inside
 
     def _load(self, version: int, epoch: int) -> Checkpoint:
         path = self._manifests / f"{version:012d}-{epoch}.json"
         try:
-            whole = json.loads(self.read(path))
-            if whole["format"] != FORMAT:
-                raise SnapshotError(
-                    f"{path} is of format {whole['format']}, but this Jeton reads format {FORMAT}"
-                )
-            if whole["digest"] != _digest(whole["body"]):
+            whole = json.loads(self.files.read(path))
+            if whole["digest"] != _digest(whole["format"], whole["body"]):
                 raise CorruptCheckpoint(f"the digest of {path} does not fit what it says")
+            if whole["format"] > FORMAT:
+                raise SnapshotError(
+                    f"{path} is of format {whole['format']}, but this Jeton reads formats up to "
+                    f"{FORMAT}: a newer one has written it"
+                )
             body = json.loads(whole["body"])
             if body["bins"] != BINS:
                 raise SnapshotError(
@@ -269,60 +270,16 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
-    def read(self, path: PurePosixPath) -> bytes:
-        """All bytes of a file."""
-        with self.fs.open_input_file(str(path)) as file:
-            data: bytes = file.read()
-            return data
-
     def read_chunk(self, chunk: Chunk) -> pa.Table:
         """The table of a chunk, whose bytes are checked."""
         try:
-            with self.fs.open_input_file(str(self._parts / chunk.file)) as file:
-                data = file.read_at(chunk.size, chunk.start)
+            data = self.files.read_at(self._parts / chunk.file, chunk.start, chunk.size)
         except OSError as error:
             raise CorruptCheckpoint(f"{chunk.file} cannot be read: {error}") from error
-        return decode(pa.py_buffer(data), chunk)
-
-    def _write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
-        self.fs.create_dir(str(path.parent), recursive=True)
-        with self.fs.open_output_stream(str(path)) as stream:
-            for buffer in buffers:
-                stream.write(buffer)
-        self._make_durable(path)
-
-    def _make_durable(self, path: PurePosixPath) -> None:
-        """Where the file system is this machine's own: have it written to the disk."""
-        if isinstance(self.fs, arrow_fs.LocalFileSystem):
-            number = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
-
-    def _names(self, folder: PurePosixPath) -> list[str]:
-        selector = arrow_fs.FileSelector(str(folder), allow_not_found=True)
-        return [info.base_name for info in self.fs.get_file_info(selector) if info.is_file]
-
-    def _delete(self, path: PurePosixPath) -> None:
-        try:
-            self.fs.delete_file(str(path))
-        except OSError as error:
-            log.info("%s could not be deleted: %s", path, error)
+        return decode(data, chunk)
 
 
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def file_system(path: str, given: Any = None) -> tuple[Any, str]:
-    """The file system that a path or URI is on, and the path there."""
-    if given is not None:
-        return given, path
-    scheme, colon, rest = path.partition(":")
-    if scheme == "file" and colon:
-        # As Spark writes them, nothing in them is quoted.
-        return arrow_fs.LocalFileSystem(), "/" + rest.lstrip("/")
-    if colon and "/" not in scheme:
-        return arrow_fs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
-    return arrow_fs.LocalFileSystem(), os.path.abspath(path)
+def _digest(form: int, text: str) -> str:
+    # The format counts too, so that a changed one is not believed; in the first one it did not.
+    told = text if form == 1 else f"{form} {text}"
+    return blake2b(told.encode(), digest_size=16).hexdigest()

@@ -8,9 +8,7 @@ attempt finds a version whose rows are visible, or become so, and whose successo
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,13 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyarrow import fs as arrow_fs
 
-from jeton.core.errors import JetonError, SnapshotError
+from jeton.core.errors import SnapshotError
 from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
+from jeton.spark.claims import Claims, name_of_query
 from jeton.spark.control import Control
 from jeton.spark.keeper import Ground
-from jeton.spark.sinks import DriverSink, Sink, StagedSink
+from jeton.spark.shown import Shown
+from jeton.spark.sinks import DriverSink, Sink
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -33,10 +32,6 @@ log = logging.getLogger(__name__)
 
 BREATH: Final = 0.1
 """Seconds to wait after a version that workers missed."""
-
-
-class Superseded(JetonError):
-    """Another run of the query has taken its checkpoint over."""
 
 
 class Commits:
@@ -74,12 +69,14 @@ class Commits:
         self._flow = flow
         self._store = store
         self._sinks = sinks
+        self._shown = Shown(store.files, sinks)
         self._deliver = deliver
         self._every = every
         self._keep = keep
         self._allow_removed = tuple(allow_removed)
-        self._query = _name_of_query(store)
-        self._claim = (0, "")
+        self._claims = Claims(store.files)
+        self._query = ""
+        self._attempt = 0
         self._metrics: dict[str, Any] = {"taken": 0, "missed": 0}
         self.version: int | None = None
         """The newest version that was committed, or that the present attempt goes on from."""
@@ -90,27 +87,25 @@ class Commits:
 
     def recover(self) -> Ground:
         """Before an attempt: find the newest whole version, and undo what goes beyond it."""
-        if self._claim[0]:
-            # Another run may have taken over, and be the reason why the attempt before failed.
-            self._require_claim()
+        # Another run may have taken over, and be the reason why the attempt before failed.
+        self._claims.require()
         versions, found = self._find()
-        self._take_over()
+        self._attempt = self._claims.take_over()
         if self._store.versions() != versions:
             # Whoever held it until now was quicker.
             versions, found = self._find()
         version = 0 if found is None else found.version
-        if found is not None and versions[-1] > version:
+        if max([*versions, self.version or 0]) > version:
             self._fall_back(version)
-        for name, sink in self._sinks.items():
-            if isinstance(sink, StagedSink):
-                if found is not None:
-                    sink.commit(self._query, version, found.meta["sinks"].get(name, []))
-                sink.roll_back(self._query, version)
+        self._query = name_of_query(
+            self._store.files, None if found is None else found.meta["query"]
+        )
+        self._shown.recover(self._query, found)
         self.version = None if found is None else version
         return Ground(
             self._store,
             self._query,
-            self._claim[0],
+            self._attempt,
             self.version,
             {} if found is None else found.meta["positions"],
             self._allow_removed,
@@ -129,18 +124,17 @@ class Commits:
         seconds: float,
     ) -> None:
         """Commit a version, of which every worker has written its part."""
-        self._require_claim()
+        self._claims.require()
         positions: dict[str, dict[str, Any]] = {}
         for part in told.values():
             for name, partitions in part["positions"].items():
                 positions.setdefault(name, {}).update(partitions)
         meta = {"query": self._query, "positions": positions, "sinks": staged}
         parts = [Part.from_json(part["part"]) for part in told.values()]
-        self._store.commit(version, parts, flow=self._flow.name, epoch=self._claim[0], meta=meta)
-        for name, items in staged.items():
-            sink = self._sinks[name]
-            if isinstance(sink, StagedSink):
-                sink.commit(self._query, version, items)
+        made = self._store.commit(
+            version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
+        )
+        self._shown.show(self._query, made)
         for name, tables in rows.items():
             for table in tables:
                 self._deliver(name, table)
@@ -163,7 +157,7 @@ class Commits:
     # Inside
 
     def _fall_back(self, version: int) -> None:
-        """Go on from a version that is not the newest, since that is spoilt."""
+        """Go on from a version that is not the newest, since that is spoilt or gone."""
         at_driver = [name for name, sink in self._sinks.items() if isinstance(sink, DriverSink)]
         if at_driver and self.version is not None and self.version > version:
             raise SnapshotError(
@@ -173,44 +167,21 @@ class Commits:
         # They must not come to life again: from now on they are not part of the history.
         self._store.abandon(above=version)
         log.warning(
-            "flow %r goes on from checkpoint %d; rows of later ones are made again",
+            "flow %r goes on from %s; rows of later ones are made again",
             self._flow.name,
-            version,
+            f"checkpoint {version}" if version else "the beginning",
         )
 
     def _find(self) -> tuple[list[int], Checkpoint | None]:
         """All versions, and the newest that is whole, which the flow must fit."""
         versions, found = self._store.versions(), self._store.latest()
         if found is not None:
-            if found.meta.get("query") != self._query:
+            if "query" not in found.meta:
                 raise SnapshotError(
                     f"{self._store.root} has checkpoints of something else than a long-lived query"
                 )
             found.check(self._flow, allow_removed=self._allow_removed)
         return versions, found
-
-    def _take_over(self) -> None:
-        """From now on nobody who claimed the checkpoint before can commit."""
-        folder = str(self._store.root / "claims")
-        claims = _names(self._store.fs, folder)
-        latest = max((int(name.split("-")[0]) for name in claims), default=0)
-        self._claim = (latest + 1, os.urandom(4).hex())
-        self._store.fs.create_dir(folder, recursive=True)
-        name = "-".join(map(str, self._claim))
-        with self._store.fs.open_output_stream(f"{folder}/{name}") as stream:
-            stream.write(b"")
-        for name in claims:
-            with suppress(OSError):
-                self._store.fs.delete_file(f"{folder}/{name}")
-
-    def _require_claim(self) -> None:
-        for name in _names(self._store.fs, str(self._store.root / "claims")):
-            number, _, who = name.partition("-")
-            if (int(number), who) > self._claim:
-                raise Superseded(
-                    f"another run has taken over the checkpoint in {self._store.root}: this one "
-                    "cannot go on"
-                )
 
 
 class Attempt:
@@ -367,21 +338,3 @@ class Attempt:
             if self._wanted is not None and version >= self._wanted:
                 self._wanted = None
             self._changed.notify_all()
-
-
-def _name_of_query(store: Checkpoints) -> str:
-    """By what sinks know the query: made up once, and kept with its checkpoints."""
-    path = str(store.root / "query.json")
-    if store.fs.get_file_info(path).type == arrow_fs.FileType.NotFound:
-        store.fs.create_dir(str(store.root), recursive=True)
-        unready = f"{path}.{os.urandom(4).hex()}"
-        with store.fs.open_output_stream(unready) as stream:
-            stream.write(json.dumps({"query": os.urandom(6).hex()}).encode())
-        store.fs.move(unready, path)
-    name: str = json.loads(store.read(store.root / "query.json"))["query"]
-    return name
-
-
-def _names(fs: Any, folder: str) -> list[str]:
-    selector = arrow_fs.FileSelector(folder, allow_not_found=True)
-    return [info.base_name for info in fs.get_file_info(selector) if info.is_file]

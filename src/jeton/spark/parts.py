@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 
 from jeton.spark.state_files import Chunk, Digests
 
+COPIES: Final = 2
+"""In how many files a bin is once it has stayed the same."""
 MOST_CHUNKS: Final = 8
 """From how many files at most a worker's container is put together."""
 LEAST_LIVE: Final = 0.25
@@ -71,3 +74,9 @@ def unchanged(base: Part, key: Key, digests: Digests) -> tuple[Chunk, ...]:
         left.sort(key=lambda chunk: len(chunk.bins), reverse=True)
         del left[MOST_CHUNKS // 2 :]
     return tuple(left)
+
+
+def too_rare(digests: Digests, chunks: Sequence[Chunk]) -> list[int]:
+    """The bins that are to be written: changed ones, and those that are in one older file only."""
+    copies = Counter(number for chunk in chunks for number in chunk.bins)
+    return [number for number in digests if copies[number] < COPIES]

@@ -92,6 +92,14 @@ class Binned:
             raise SnapshotError(
                 f"state {name!r} has bin {int(numbers.max())}: there are {BINS}"
             ).located(operator=operator)
+        for field, column in zip(table.schema, table.itercolumns(), strict=True):
+            try:
+                column.slice(0, 1).take(pa.array([], pa.int64()))
+            except pa.ArrowNotImplementedError as error:
+                raise SnapshotError(
+                    f"column {field.name!r} of state {name!r} is of type {field.type}, of which "
+                    "Arrow cannot pick rows, so that it cannot be divided: cast it"
+                ).located(operator=operator) from error
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
             table, numbers = table.take(pa.array(order)), numbers[order]
@@ -101,8 +109,8 @@ class Binned:
         return Binned(table.combine_chunks(), bins, starts)
 
     def digests(self) -> dict[int, bytes]:
-        """The digest of each bin: types, names and values."""
-        seed = blake2b(self.table.schema.remove_metadata().serialize(), digest_size=_DIGEST)
+        """The digest of each bin: types, names, what the table is labelled with, and values."""
+        seed = blake2b(self.table.schema.serialize(), digest_size=_DIGEST)
         views = [_view(column) for column in self.table.itercolumns()]
         found = {}
         bounds = self.starts.tolist()
@@ -123,7 +131,7 @@ class Binned:
             rows = np.repeat(wanted, np.diff(self.starts))
             table = self.table.filter(pa.array(rows))
         told = b"".join(int(at).to_bytes(2, "little") + digests[at] for at in bins)
-        table = table.replace_schema_metadata({_META: told})
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: told})
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table)
@@ -155,16 +163,22 @@ def digests_of(table: pa.Table) -> dict[int, bytes]:
     }
 
 
-def rows_of(table: pa.Table, bins: npt.NDArray[np.bool_]) -> pa.Table:
+def rows_of(table: pa.Table, bins: Sequence[int]) -> pa.Table:
     """The rows of a chunk's table whose bins are wanted."""
-    table = table.replace_schema_metadata(None)
-    rows = bins[table.column(BIN).to_numpy()]
+    told = {k: value for k, value in (table.schema.metadata or {}).items() if k != _META}
+    table = table.replace_schema_metadata(told)
+    wanted = np.zeros(BINS, dtype=bool)
+    wanted[list(bins)] = True
+    rows = wanted[table.column(BIN).to_numpy()]
     return table if rows.all() else table.filter(pa.array(rows))
 
 
 def _view(column: pa.ChunkedArray) -> Any:
     """A function that gives the bytes of a column's rows from one to another, in pieces."""
     array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    while pa.types.is_dictionary(array.type) or isinstance(array, pa.ExtensionArray):
+        # What counts are the values, wherever in a dictionary they are.
+        array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array.storage
     kind = array.type
     masks = [] if array.null_count == 0 else [_bytes(pc.is_null(array).cast(pa.uint8()), 1)]
     if pa.types.is_boolean(kind):
@@ -173,7 +187,7 @@ def _view(column: pa.ChunkedArray) -> Any:
         return _text_view(array, masks, 4)
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return _text_view(array, masks, 8)
-    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind) or not _width(kind):
+    if pa.types.is_nested(kind) or not _width(kind):
         return lambda start, stop: _serialized(array.slice(start, stop - start))
     width = _width(kind)
     parts = [*masks, _bytes(array, width)]
@@ -218,4 +232,9 @@ def _text_view(array: pa.Array, masks: list[memoryview], width: int) -> Any:
 def _serialized(array: pa.Array) -> Iterator[pa.Buffer]:
     # Taking all rows makes an array that has those rows only, without what it was cut from.
     own = pc.take(array, pa.array(np.arange(len(array))))
-    yield pa.RecordBatch.from_arrays([own], ["column"]).serialize()
+    batch = pa.RecordBatch.from_arrays([own], ["column"])
+    # A whole stream, since a batch alone has no dictionaries, which there may be inside.
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    yield stream.getvalue()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS, bin_owners
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.spark.parts import Key, Part
-from jeton.spark.state_files import Chunk, Digests, digests_of, rows_of
+from jeton.spark.state_files import Chunk, CorruptCheckpoint, Digests, digests_of, rows_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.spark.checkpoints import Checkpoints
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Checkpoint:
     @property
     def files(self) -> set[str]:
         """The names of the part files that it needs."""
-        return {chunk.file for _, chunk in self._chunks()}
+        return {chunk.file for _, chunks in self._containers() for chunk in chunks}
 
     def check(self, flow: Flow, *, allow_removed: Collection[str] = ()) -> None:
         """Refuse state of operators that the flow does not have, unless that is allowed.
@@ -71,21 +74,20 @@ class Checkpoint:
             raise SnapshotError(
                 f"version {self.version} in {self.store.root} has state of the operators {gone}, "
                 f"which flow {flow.name!r} does not have. If they were renamed, give them their "
-                f"old names back (operators without state there: {new}); if they were removed for "
-                f"good, say allow_removed={gone}"
+                f"old names back with named(…) (operators without state there: {new}); if they "
+                f"were removed for good, say allow_removed={gone}"
             )
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
         """What one of any number of workers goes on from: the rows of the bins that it owns."""
-        wanted = bin_owners(workers) == worker
+        wanted = {*np.flatnonzero(bin_owners(workers) == worker).tolist()}
         found: dict[str, dict[str, list[pa.Table]]] = {}
-        for key, chunk in self._chunks():
-            live = np.zeros(BINS, dtype=bool)
-            live[list(chunk.bins)] = True
-            live &= wanted
-            if key.operator not in allow_removed and live.any():
-                table = rows_of(self.store.read_chunk(chunk), live)
-                found.setdefault(key.operator, {}).setdefault(key.name, []).append(table)
+        for key, chunks in self._containers():
+            if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
+                continue
+            for chunk, table in self._read(chunks, wanted):
+                rows = rows_of(table, chunk.bins)
+                found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
         return Snapshot(
             self.flow,
             {
@@ -95,32 +97,72 @@ class Checkpoint:
         )
 
     def part(self, worker: int, workers: int) -> Part | None:
-        """What a worker wrote, as the base of what it writes next; nothing if it was not there."""
+        """What a worker wrote, as the base of what it writes next; nothing if it was not there.
+
+        Files that are damaged are left out, so that what they had is written anew.
+        """
         if workers != self.workers:
             return None
-        part = self.parts[worker]
+        whole: dict[Key, tuple[Chunk, ...]] = {}
         digests: dict[Key, Digests] = {}
-        for key, chunks in part.chunks.items():
+        for key, chunks in self.parts[worker].chunks.items():
             found: dict[int, bytes] = {}
             for chunk in chunks:
-                told = digests_of(self.store.read_chunk(chunk))
+                try:
+                    told = digests_of(self.store.read_chunk(chunk))
+                except CorruptCheckpoint as corrupt:
+                    self._warn(corrupt)
+                    continue
                 found |= {number: told[number] for number in chunk.bins}
+                whole[key] = (*whole.get(key, ()), chunk)
             digests[key] = found
-        return Part(worker, part.chunks, digests)
+        return Part(worker, whole, digests)
 
     def verify(self) -> None:
-        """Read everything; `CorruptCheckpoint` if a file is not what was written."""
-        for _, chunk in self._chunks():
-            self.store.read_chunk(chunk)
+        """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole."""
+        for _, chunks in self._containers():
+            for _ in self._read(chunks, {*range(BINS)}):
+                pass
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.version} of {self.flow!r}: {self.workers} workers>"
 
-    def _chunks(self) -> Iterator[tuple[Key, Chunk]]:
+    def _containers(self) -> Iterator[tuple[Key, tuple[Chunk, ...]]]:
         for part in self.parts:
-            for key, chunks in part.chunks.items():
-                for chunk in chunks:
-                    yield key, chunk
+            yield from part.chunks.items()
+
+    def _read(self, chunks: Sequence[Chunk], bins: set[int]) -> Iterator[tuple[Chunk, pa.Table]]:
+        """The tables of chunks that have some bins, each of which counts once.
+
+        Of a bin that is in two files, one that is whole will do.
+        """
+        lost: set[int] = set()
+        error: CorruptCheckpoint | None = None
+        left = [chunk.only(bins) for chunk in chunks]
+        while left := [chunk for chunk in left if chunk.bins]:
+            # As few as possible, since all of a chunk is read.
+            left.sort(key=lambda chunk: len(chunk.bins))
+            chunk = left.pop()
+            try:
+                table = self.store.read_chunk(chunk)
+            except CorruptCheckpoint as corrupt:
+                self._warn(corrupt)
+                error = corrupt
+                lost |= {*chunk.bins}
+                continue
+            yield chunk, table
+            bins = bins - {*chunk.bins}
+            left = [other.only(bins) for other in left]
+        if error is not None and lost & bins:
+            raise error
+
+    def _warn(self, corrupt: CorruptCheckpoint) -> None:
+        log.warning(
+            "a file of checkpoint %d in %s is damaged; if another has the same, that is used: %s",
+            self.version,
+            self.store.root,
+            corrupt,
+        )
 
 
 def _concat(key: Key, tables: list[pa.Table]) -> pa.Table:

@@ -1,0 +1,107 @@
+"""Files: what checkpoints need of a file system, on any that Arrow can write."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from secrets import token_hex
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs as arrow_fs
+
+log = logging.getLogger(__name__)
+
+UNREADY: Final = ".unready"
+"""How the name of a file ends that is not in its place yet."""
+
+
+class Files:
+    """The files under a path or URI.
+
+    >>> import tempfile
+    >>> files = Files(tempfile.mkdtemp())
+    >>> files.put(files.root / "notes" / "first.txt", b"here")
+    >>> files.names(files.root / "notes"), files.read(files.root / "notes" / "first.txt")
+    (['first.txt'], b'here')
+    """
+
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+        self.fs, root = file_system(os.fspath(path), filesystem)
+        self.root = PurePosixPath(root)
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        """The names of the files in a folder, whoever put them there."""
+        selector = arrow_fs.FileSelector(str(folder), allow_not_found=True)
+        return [info.base_name for info in self.fs.get_file_info(selector) if info.is_file]
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """All bytes of a file."""
+        with self.fs.open_input_file(str(path)) as file:
+            data: bytes = file.read()
+            return data
+
+    def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
+        """Some bytes of a file: fewer if it is shorter."""
+        with self.fs.open_input_file(str(path)) as file:
+            return pa.py_buffer(file.read_at(size, start))
+
+    def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
+        """Write a file, so that it survives a power cut."""
+        self._fill(path, buffers)
+        self._make_durable(path.parent)
+
+    def put(self, path: PurePosixPath, data: bytes) -> None:
+        """Write a file that is there whole or not at all, and survives a power cut."""
+        unready = path.with_name(f"{path.name}.{token_hex(4)}{UNREADY}")
+        self._fill(unready, [data])
+        self.fs.move(str(unready), str(path))
+        self._make_durable(path.parent)
+
+    def delete(self, path: PurePosixPath) -> None:
+        """Delete a file, or at least try to."""
+        try:
+            self.fs.delete_file(str(path))
+        except OSError as error:
+            log.info("%s could not be deleted: %s", path, error)
+
+    # Inside
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self.fs, arrow_fs.LocalFileSystem)
+
+    def _fill(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
+        around = (path.parent, *path.parent.parents) if self._is_local else ()
+        new = [folder for folder in around if not os.path.exists(folder)]
+        self.fs.create_dir(str(path.parent), recursive=True)
+        for folder in new:
+            self._make_durable(folder.parent)
+        with self.fs.open_output_stream(str(path)) as stream:
+            for buffer in buffers:
+                stream.write(buffer)
+        self._make_durable(path)
+
+    def _make_durable(self, path: PurePosixPath) -> None:
+        """Have a file, or the names in a folder, written to the disk, if it is this machine's."""
+        if self._is_local:
+            number = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+
+
+def file_system(path: str, given: Any = None) -> tuple[Any, str]:
+    """The file system that a path or URI is on, and the path there."""
+    if given is not None:
+        return given, path
+    scheme, colon, rest = path.partition(":")
+    if scheme == "file" and colon:
+        # As Spark writes them, nothing in them is quoted.
+        return arrow_fs.LocalFileSystem(), "/" + rest.lstrip("/")
+    if colon and "/" not in scheme:
+        return arrow_fs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
+    return arrow_fs.LocalFileSystem(), os.path.abspath(path)
