@@ -62,6 +62,7 @@ class Meter:
 
 def hold_rounds(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
     waiting = jt.RecordQueue(info.kind)
+    info.keep(waiting, token)
     token.drop()
 
     def step(input: jt.Input, output: jt.Output) -> None:
@@ -212,6 +213,60 @@ def test_an_error_while_producing_says_where() -> None:
         flow.run({"n": {"time": [7], "n": [1]}})
     assert caught.value.time == 7
     assert caught.value.operator == "flat_map_bounded.faucet"
+
+
+def test_produce_sees_the_times_of_the_records_as_they_came() -> None:
+    """Each batch has one exact time, and what came in one message of that time."""
+    seen: list[Any] = []
+
+    def see(batch: jt.Batch) -> Sequence[jt.Batch]:
+        seen.append((batch.times.tolist(), batch["n"].tolist()))
+        return [batch]
+
+    flow = jt.Flow("seen")
+    loop = flow.loop()
+    numbers = flow.input("n")
+    flow.output("all", flat_map_bounded(numbers, see, lambda made: made, limit=2))
+    inner = flat_map_bounded(numbers.enter(loop), see, lambda made: made, limit=2)
+    flow.output("looped", inner.leave())
+    with flow.open() as run:
+        run.input("n").send({"time": [5, 6, 5], "n": [1, 2, 3]})
+        run.run_to_rest()
+        run.input("n").send({"time": [5], "n": [4]})
+        result = run.finish()
+    plain = [([5, 5], [1, 3]), ([5], [4]), ([6], [2])]
+    looped = [([[time, 0] for time in times], numbers) for times, numbers in plain]
+    assert sorted(seen, key=str) == sorted([*plain, *looped], key=str)
+    for name in ("all", "looped"):
+        found = sorted((row["time"], row["n"]) for row in result[name].to_pylist())
+        assert found == [(5, 1), (5, 3), (5, 4), (6, 2)]
+
+
+@pytest.mark.parametrize(
+    ("produced", "says"),
+    [
+        ({"n": [1]}, "produce gave a value of type dict.*yield columns"),
+        (None, "produce gave nothing.*yield columns"),
+        ([5], "yielded a value of type int, not columns: yield columns"),
+        ([{"n": 5}], "yielded a value of type int as column 'n': yield columns"),
+        ([{"n": "abc"}], "yielded a value of type str as column 'n': yield columns"),
+    ],
+)
+def test_what_is_not_produced_in_columns_is_refused(produced: Any, says: str) -> None:
+    flow = jt.Flow("wrong")
+    flat_map_bounded(flow.input("n"), lambda batch: produced, lambda made: made, limit=4)
+    with pytest.raises(jt.BatchError, match=says):
+        flow.run({"n": {"time": [7], "n": [1]}})
+
+
+def test_the_benchmark_takes_sizes_as_people_write_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    memory.main(["--one", "with", "--records", "1e5"])
+    assert json.loads(capsys.readouterr().out)["records"] == 100_000
+    with pytest.raises(SystemExit):
+        memory.main(["--one", "with", "--records", "1.5"])
+    assert "1.5 is not a whole number" in capsys.readouterr().err
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -139,3 +139,19 @@ def test_an_operator_can_tell_whether_a_delay_is_over() -> None:
     flow.source(build)
     flow.run()
     assert seen == [0.0, 2.5]
+
+
+def test_a_worker_whose_input_has_ended_is_idle_until_all_have() -> None:
+    with counting(workers=2) as run:
+        send(run, 0, 5)
+        run.input("words", 0).close()
+        send(run, 1, 20)
+        run.run_to_rest()
+        assert times(run, "counts") == []
+    with counting(workers=2, idle_after=5.0) as run:
+        send(run, 0, 5)
+        run.input("words", 0).close()
+        run.run_to_rest()
+        send(run, 1, 20, 30)
+        assert times(run, "counts") == [5, 20]
+        assert run.finish()["counts"].num_rows == 3

@@ -245,3 +245,32 @@ def test_what_makes_no_sense_is_refused() -> None:
         batch_intervals(flow.input("n"))
     with pytest.raises(jt.GraphError, match="no column 'm'"):
         batch_intervals(flow.input("known", schema={"n": int}), "m")
+
+
+@pytest.mark.parametrize(
+    ("diff", "column", "says"),
+    [
+        (None, {"key": pa.array([[1], [2]])}, "key column 'key' is of type list.*no order"),
+        ("n", {"value": pa.array([[1], [2]])}, "'value' is of type list.*compared by all"),
+        ("n", {"value": pa.array([{"a": 1}] * 2)}, "'value' is of type struct.*compared by all"),
+        ("n", {"n": pa.array([1, 2**63], pa.uint64())}, "'n' has 9223372036854775808, but"),
+        ("n", {"n": pa.array([1, None])}, "'n' must be of whole numbers, without nulls"),
+    ],
+)
+def test_columns_that_cannot_be_worked_with_are_named(
+    diff: str | None, column: dict[str, pa.Array], says: str
+) -> None:
+    flow = jt.Flow("wrong")
+    flow.output("out", batch_intervals(flow.input("rows"), "key", diff=diff))
+    rows = {"time": [0, 0], "key": [1, 1], "value": [1, 1], "n": [1, 1], **column}
+    with pytest.raises(jt.BatchError, match=says):
+        flow.run({"rows": rows})
+
+
+def test_keys_may_be_categories() -> None:
+    flow = jt.Flow("categories")
+    flow.output("out", batch_intervals(flow.input("rows"), "key", diff="n"))
+    keys = pa.array(["b", "a", "b"]).dictionary_encode()
+    result = flow.run({"rows": {"time": [1, 1, 1], "key": keys, "n": [1, 2, 3]}}, workers=2)
+    found = sorted((row["key"], row["n"]) for row in result["out"].to_pylist())
+    assert found == [("a", 2), ("b", 4)]

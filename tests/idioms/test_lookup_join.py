@@ -204,3 +204,72 @@ def test_the_columns_of_a_join_are_known_beforehand() -> None:
     )
     with pytest.raises(jt.GraphError, match="would have the same name"):
         lookup_join(asked, arrange(rows, "key"), suffix="")
+
+
+def asking(have: pa.Array, asked: pa.Array, *, declared: bool) -> jt.Flow:
+    flow = jt.Flow("types")
+    rows, questions = (
+        flow.input(name, schema={"key": key.type, "n": int} if declared else None)
+        for name, key in (("rows", have), ("asked", asked))
+    )
+    flow.output("found", lookup_join(questions, arrange(rows, "key")))
+    return flow
+
+
+def keyed(key: pa.Array, time: int) -> dict[str, Any]:
+    return {"time": [time] * len(key), "key": key, "n": [0] * len(key)}
+
+
+@pytest.mark.parametrize(
+    ("have", "asked"),
+    [
+        (pa.array([1, 2]), pa.array([1.0, 2.0])),
+        (pa.array([1, 2]), pa.array(["1", "2"])),
+        (pa.array([1, 2], pa.timestamp("us")), pa.array([1, 2], pa.timestamp("ns"))),
+        (pa.array(["a"]), pa.array([b"a"])),
+    ],
+)
+def test_keys_that_are_never_equal_are_refused(have: pa.Array, asked: pa.Array) -> None:
+    with pytest.raises(jt.GraphError, match=r"'key' \(.*are never equal.*operator 'lookup_join'"):
+        asking(have, asked, declared=True)
+    flow = asking(have, asked, declared=False)
+    with pytest.raises(jt.BatchError, match=r"key 'key' is .* here, but .* in the arrangement"):
+        flow.run({"rows": keyed(have, 0), "asked": keyed(asked, 1)})
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize(
+    ("have", "asked"),
+    [
+        (pa.array([1, 2]), pa.array([1, 2], pa.uint8())),
+        (pa.array([1.0, 2.0]), pa.array([1.0, 2.0], pa.float32())),
+        (pa.array(["a", "b"]), pa.array(["a", "b"], pa.large_string())),
+        (pa.array(["a", "b"]), pa.array(["a", "b"]).dictionary_encode()),
+    ],
+)
+def test_keys_of_like_types_find_each_other(
+    have: pa.Array, asked: pa.Array, declared: bool
+) -> None:
+    flow = asking(have, asked, declared=declared)
+    result = flow.run({"rows": keyed(have, 0), "asked": keyed(asked, 1)}, workers=2)
+    assert result["found"].num_rows == 2
+
+
+def test_keys_of_nothing_but_nulls_are_of_any_type() -> None:
+    flow = jt.Flow("nulls")
+    flow.output("found", lookup_join(flow.input("asked"), arrange(flow.input("rows"), "key")))
+    with flow.open() as run:
+        for time, keys in enumerate([[None], ["a"], [None]]):
+            for name in ("rows", "asked"):
+                run.input(name).send(keyed(pa.array(keys), time))
+                run.input(name).advance_to(time + 1)
+            run.run_to_rest()
+        assert run.finish()["found"].num_rows == 1
+    with flow.open() as run:
+        for time, keys in enumerate([[None], ["a"]]):
+            run.input("rows").send(keyed(pa.array(keys), time))
+            run.input("rows").advance_to(time + 1)
+            run.run_to_rest()
+        run.input("rows").send(keyed(pa.array([1]), 2))
+        with pytest.raises(jt.BatchError, match=r"operator 'arrange'"):
+            run.finish()

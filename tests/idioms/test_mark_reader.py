@@ -13,7 +13,7 @@ def read(reader: MarkReader, *marks: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def test_a_sender_that_comes_back_counts_once_it_has_caught_up() -> None:
-    reader = MarkReader([2])
+    reader = MarkReader([2], least=0)
     assert read(reader, (0, ACTIVE, 5), (1, ACTIVE, 3)) == (3, ACTIVE)
     assert read(reader, (1, IDLE, 3), (0, ACTIVE, 10)) == (10, ACTIVE)
     assert read(reader, (1, ACTIVE, 3), (0, ACTIVE, 12)) == (12, ACTIVE)
@@ -22,7 +22,7 @@ def test_a_sender_that_comes_back_counts_once_it_has_caught_up() -> None:
 
 
 def test_all_idle_is_idle_and_the_mark_stays() -> None:
-    reader = MarkReader([1, 1])
+    reader = MarkReader([1, 1], least=0)
     reader.read(0, ACTIVE, 5)
     reader.read(1, ACTIVE, 7)
     reader.read(0, IDLE, 5)
@@ -35,7 +35,7 @@ def test_all_idle_is_idle_and_the_mark_stays() -> None:
 
 
 def test_the_end_needs_all_senders() -> None:
-    reader = MarkReader([3])
+    reader = MarkReader([3], least=0)
     assert read(reader, (0, CLOSED, 4), (1, ACTIVE, 2), (2, ACTIVE, 9)) == (2, ACTIVE)
     assert read(reader, (1, IDLE, 2), (2, CLOSED, 9)) == (jt.END_OF_TIME, IDLE)
     # What comes now is late; the end is the end only with the last one's word.
@@ -44,7 +44,7 @@ def test_the_end_needs_all_senders() -> None:
 
 
 def test_a_lagging_sender_puts_the_end_off() -> None:
-    reader = MarkReader([2])
+    reader = MarkReader([2], least=0)
     read(reader, (1, IDLE, 0), (0, ACTIVE, 10), (1, ACTIVE, 4))
     assert read(reader, (0, CLOSED, 10)) == (10, ACTIVE)
     assert read(reader, (1, ACTIVE, 11)) == (11, ACTIVE)
@@ -52,7 +52,7 @@ def test_a_lagging_sender_puts_the_end_off() -> None:
 
 
 def test_marks_that_say_nothing_new_change_nothing() -> None:
-    reader = MarkReader([2])
+    reader = MarkReader([2], least=0)
     read(reader, (0, ACTIVE, 5), (1, ACTIVE, 3))
     reader.changed = False
     read(reader, (0, ACTIVE, 6), (1, ACTIVE, 3))

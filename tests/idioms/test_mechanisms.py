@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule_of, schedules
+from tests.idioms.counting import counted, means
+from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule_of
 
 import jeton as jt
 from jeton.idioms.chain import chain
@@ -18,34 +15,12 @@ from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton.idioms.window_mean import window_mean
 from jeton.idioms.word_count import word_count
 
-TEXT = st.sampled_from(["to", "be", "or", "not", None])
-
 
 def rows(seed: int, *, most: int = 30) -> list[Row]:
     random = Random(seed)
     return [
         {"time": random.randint(0, 25), "key": random.randint(-2, 4), "value": random.randint(0, 9)}
         for _ in range(random.randint(1, most))
-    ]
-
-
-def counted(given: list[Row], key: str = "key") -> list[Row]:
-    counts: Counter[Any] = Counter()
-    found = []
-    for row in sorted(given, key=lambda row: row["time"]):
-        counts[row[key]] += 1
-        # Of records at the same time, any may be counted first.
-        found.append({"time": row["time"], key: row[key], "count": counts[row[key]]})
-    return found
-
-
-def means(given: list[Row], size: int) -> list[Row]:
-    windows: dict[tuple[int, Any], list[float]] = defaultdict(list)
-    for row in given:
-        windows[(row["time"] // size + 1) * size, row["key"]].append(row["value"])
-    return [
-        {"time": end, "key": key, "mean": sum(values) / len(values)}
-        for (end, key), values in windows.items()
     ]
 
 
@@ -92,27 +67,18 @@ def test_chain(seed: int) -> None:
         assert_same(found, given)
 
 
-@given(words=st.lists(st.tuples(st.integers(0, 9), TEXT), min_size=1), on=schedules())
-@settings(max_examples=15, deadline=None)
-def test_keys_of_text_and_nulls(words: list[tuple[int, str | None]], on: Schedule) -> None:
-    given = [{"time": time, "word": word, "n": 1} for time, word in words]
-
-    def build(flow: jt.Flow) -> None:
-        stream = flow.input("rows", schema={"word": str, "n": int})
-        for mechanism in MECHANISMS:
-            flow.output(f"count {mechanism}", word_count(stream, mechanism=mechanism).drop("n"))
-            flow.output(
-                f"mean {mechanism}",
-                window_mean(stream, 4, mechanism=mechanism, key="word", value="n"),
-            )
-
-    schema = pa.schema([("time", pa.int64()), ("word", pa.string()), ("n", pa.int64())])
-    found = run_twin(build, {"rows": given}, on, schema={"rows": schema})
-    ends = {(time // 4 * 4 + 4, word) for time, word in words}
+@pytest.mark.parametrize("seed", range(6))
+def test_times_below_zero(seed: int) -> None:
+    given = [{**row, "time": row["time"] - 20} for row in rows(seed)]
+    flow = jt.Flow("below zero", time=jt.IntegerTimes(minimum=-100))
+    stream = flow.input("rows")
     for mechanism in MECHANISMS:
-        assert_same(found[f"count {mechanism}"], counted(given, "word"))
-        expected = [{"time": end, "word": word, "mean": 1.0} for end, word in ends]
-        assert_same(found[f"mean {mechanism}"], expected)
+        flow.output(f"count {mechanism}", word_count(stream, mechanism=mechanism, key="key"))
+        flow.output(f"mean {mechanism}", window_mean(stream, 7, mechanism=mechanism))
+    result = flow.run({"rows": given}, workers=1 + seed % 3, seed=seed)
+    for mechanism in MECHANISMS:
+        assert_same(result[f"count {mechanism}"].drop(["value"]).to_pylist(), counted(given))
+        assert_same(result[f"mean {mechanism}"].to_pylist(), means(given, 7))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -242,25 +208,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             word_count(stream, mechanism=mechanism, key="kye")
         with pytest.raises(jt.GraphError, match="at least 1 long"):
             window_mean(stream, 0, mechanism=mechanism)
+        with pytest.raises(jt.GraphError, match="'time' is when windows end"):
+            window_mean(stream, 5, mechanism=mechanism, key="time")
     with pytest.raises(jt.GraphError, match="cannot be used inside a loop"):
         chain(stream.enter(flow.loop()), 1, mechanism="watermarks-p")
-
-
-@pytest.mark.parametrize(
-    ("keys", "values", "says"),
-    [
-        ([1.5], [1.0], "'key' is of type double"),
-        ([1, None], [1.0, 1.0], "'key' has nulls"),
-        ([1], [None], "'value' has nulls"),
-    ],
-)
-def test_columns_that_cannot_be_worked_with_are_refused(
-    keys: list[Any], values: list[Any], says: str
-) -> None:
-    flow = jt.Flow("refused")
-    flow.output("mean", window_mean(flow.input("rows"), 10))
-    with flow.open() as run:
-        for key, value in zip(keys, values, strict=True):
-            run.input("rows").send({"time": [0], "key": [key], "value": [value]})
-        with pytest.raises(jt.BatchError, match=says):
-            run.finish()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,8 @@ def releasing(make: Any, *, inclusive: bool = False) -> Callable[..., UnaryStep]
     """An operator that releases records at their times ``due``, with the agenda of your choice."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
-        agenda = make(info.kind)
+        agenda = make(info.kind, ["due"])
+        info.keep(agenda, token)
         token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:
@@ -252,6 +254,51 @@ def test_partially_ordered_times(seed: int | None) -> None:
     assert found == sorted([(0, 9), (0, 4), (0, 2), (0, 1), (5, 4), (5, 2), (5, 1), (5, 2), (5, 1)])
 
 
+@pytest.mark.parametrize("make", AGENDAS)
+@given(rows=records, how=schedules())
+@settings(max_examples=15, deadline=None)
+def test_what_waits_is_a_part_of_snapshots(
+    make: Any, rows: list[dict[str, int]], how: Schedule
+) -> None:
+    def build(flow: jt.Flow) -> None:
+        released = flow.input("in").unary_frontier(releasing(make), pact=jt.Exchange("due"))
+        flow.output("out", released)
+
+    found = run_twin(build, {"in": rows}, how)["out"]
+    assert_same(found, [{**row, "time": row["due"]} for row in rows])
+
+
+@pytest.mark.parametrize("make", AGENDAS)
+def test_after_a_restart_records_are_where_their_keys_are(make: Any) -> None:
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        agenda = make(info.kind, ["key"])
+        info.keep(agenda, token)
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                agenda.push(ref, batch)
+            for held, batch in agenda.pop_before(input.frontier):
+                where = np.full(len(batch), info.worker)
+                output.session(held).give(batch.with_columns({"worker": where}))
+
+        return step
+
+    flow = jt.Flow("places")
+    flow.output("out", flow.input("in").unary_frontier(build, pact=jt.Exchange("key")))
+    rows = {"time": [1] * 20, "key": list(range(20))}
+    with flow.open(workers=2) as run:
+        run.input("in").send(rows)
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(workers=3, restore=snapshot) as run:
+        run.input("in").send(rows)
+        found = run.finish()["out"].to_pylist()
+    places = {(row["key"], row["worker"]) for row in found}
+    assert len(found) == 40
+    assert len(places) == 20
+
+
 def test_a_million_distinct_times() -> None:
     count = 1_000_000
     due = np.random.default_rng(2).permutation(count) + 10
@@ -286,6 +333,14 @@ def test_misuse_is_told() -> None:
         schedule(rows, at="dues")
     with pytest.raises(jt.GraphError, match="inside a loop"):
         schedule(rows.enter(flow.loop()), at="due")
+    for due, says in [
+        (pa.array([9, None]), "1 of 2 records have no time to wait for, but null"),
+        (pa.array([9, 2**63], pa.uint64()), "9223372036854775808 is beyond the end of time"),
+    ]:
+        wrong = jt.Flow("wrong")
+        wrong.output("out", schedule(wrong.input("in"), at="due", name="mine"))
+        with pytest.raises(jt.TimeError, match=rf"{says}.*operator 'mine'"):
+            wrong.run({"in": {"time": [3, 5], "due": due}})
     flow.output("out", schedule(rows, at="due", name="mine"))
     with pytest.raises(jt.TimeError, match=r"time 5 is to wait for 4.*operator 'mine'"):
         flow.run({"in": {"time": [3, 5], "due": [9, 4]}})

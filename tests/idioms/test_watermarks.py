@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.helpers import held, load, operator, seeded, stamped
 from tests.idioms.marking import counting, send, times
@@ -198,6 +199,58 @@ def test_what_makes_no_sense_is_refused() -> None:
         marks_from_times(flow.input("a"), -1)
     with pytest.raises(jt.GraphError, match="cannot be used inside a loop"):
         marks_from_frontier(flow.input("b").enter(flow.loop()))
+    with pytest.raises(jt.GraphError, match=r"give one or more \[operator 'mine'"):
+        watermark_operator([], lambda info: Forward(), name="mine")
+
+
+def test_times_may_be_below_zero() -> None:
+    flow = jt.Flow("below zero", time=jt.IntegerTimes(minimum=-100))
+    counts = marked_word_count(marks_from_times(flow.input("words"), 30), key="n")
+    assert counts.late is not None
+    flow.output("counts", unmarked(counts))
+    flow.output("late", counts.late)
+    with flow.open() as run:
+        for time in (-50, -75, -10, -45):
+            send(run, 0, time)
+        assert times(run, "counts") == [-75, -50]
+        assert times(run, "late") == [-45]
+        run.finish()
+
+
+def test_what_is_behind_knows_its_columns() -> None:
+    flow = jt.Flow("known")
+    schema = {"n": int, "word": str}
+    words = marks_from_times(flow.input("words", schema=schema), 0)
+    others = marks_from_frontier(flow.input("others", schema=schema))
+    assert (
+        unmarked(words).schema
+        == unmarked(others).schema
+        == pa.schema({"n": pa.int64(), "word": pa.string()})
+    )
+    both = watermark_operator([words, others], lambda info: Forward(), schema={"m": float})
+    assert both.late is not None
+    assert both.late.schema == unmarked(words).schema
+    assert unmarked(both).schema == pa.schema({"m": pa.float64()})
+    counts = marked_word_count(words, key="word", pact=jt.Exchange("word"))
+    means = marked_window_mean(words, 10, key="word", value="n")
+    assert unmarked(counts).schema == pa.schema(
+        {"n": pa.int64(), "word": pa.string(), "count": pa.int64()}
+    )
+    assert unmarked(means).schema == pa.schema({"word": pa.string(), "mean": pa.float64()})
+    with pytest.raises(jt.GraphError, match="'wrd'"):
+        marked_word_count(words, key="wrd")
+
+
+def test_an_operator_that_puts_nothing_aside_needs_no_state() -> None:
+    flow = jt.Flow("restarted")
+    marked = marks_from_times(flow.input("words"), 0)
+    marked = watermark_operator([marked], lambda info: Forward(), pacts=[jt.Exchange("n")])
+    flow.output("out", unmarked(marked_word_count(marked, key="n")))
+    with flow.open(workers=2) as run:
+        send(run, 0, 5, 9)
+        snapshot = run.snapshot()
+    with flow.open(workers=3, restore=snapshot) as run:
+        assert run.finish()["out"]["count"].to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
     parser.add_argument(
-        "--records", type=int, default=100_000_000, metavar="N", help="the most records to make"
+        "--records", type=_whole, default=100_000_000, metavar="N", help="the most (default: 1e8)"
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="in one process")
     parser.add_argument(
@@ -68,6 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(rows))
     return 0
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as 1e6."""
+    number = float(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(number)
 
 
 def in_a_child(control: str, records: int, workers: int) -> dict[str, Any]:

@@ -36,8 +36,9 @@ def arrange(
     - with a ``diff`` column, which says how often a record is added (or removed, if negative): each
       record as often as it has been added more than removed, records with equal values being one;
     - with ``upsert=True`` the latest record only. Of several at the same time, the one with the
-      greatest values counts, comparing columns from the first to the last. With a ``diff`` column
-      too, a record whose ``diff`` is not above zero removes its key.
+      greatest values counts, comparing columns from the first to the last; those of lists and
+      structures, which have no order, do not take part. With a ``diff`` column too, a record whose
+      ``diff`` is not above zero removes its key.
 
     `lookup_join` reads an arrangement; so can operators of your own, see `Arrangement.reader`.
     ``effort`` is how many records it moves at a time, beyond what comes in, to put its index in
@@ -74,8 +75,8 @@ def arrange(
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
         content = Content(key, diff, upsert)
         index = info.shared(share, lambda: Index(content, info, effort))
-        info.keep(index.waiting, token, name="waiting")
-        info.keep(index.spine, name="spine")
+        info.keep(index.waiting, token, name="waiting", shape=f"records by {', '.join(key)}")
+        info.keep(index.spine, name="spine", shape=content.shape)
         token.drop()
         return index.step
 
@@ -220,9 +221,12 @@ class Reader:
         arrangement has), ``at`` a time for all records instead of their own. Returns who asked (the
         record's number in the batch) and what was found, side by side: a batch of the
         arrangement's columns at the asking records' times; ``None`` while nothing has ever been
-        arranged here. A null in a key equals nothing.
+        arranged here. A null in a key equals nothing; keys of types that are never equal to those
+        arranged are refused.
         """
-        columns = [batch[name] for name in on or self._key]
+        names = on or self._key
+        columns = [batch[name] for name in names]
+        self._index.spine.content.require_comparable(names, columns)
         asking = np.arange(len(batch))
         for column in columns:
             if isinstance(column, pa.Array) and column.null_count:

@@ -43,7 +43,7 @@ def chain(
         if mechanism == "watermarks-x":
             pact = pact or jt.Exchange(stream.time_name)
         marked = marked_chain(marks_from_frontier(stream), length, pact=pact)
-        return unmarked(marked, schema=stream.schema)
+        return unmarked(marked)
     for _ in range(length):
         if mechanism == "tokens":
             stream = stream.unary(_hand_on, pact=pact, name="link", schema=stream.schema)
@@ -64,7 +64,12 @@ def marked_chain(marked: MarkedStream, length: int, *, pact: jt.Pact | None = No
     """
     for _ in range(length):
         marked = watermark_operator(
-            [marked], lambda info: Forward(), pacts=[pact], late="pass", name="link"
+            [marked],
+            lambda info: Forward(),
+            pacts=[pact],
+            late="pass",
+            schema=marked.stream.schema,
+            name="link",
         )
     return marked
 
@@ -83,6 +88,7 @@ def _hand_on(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
 def _hand_on_and_ask(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
     """Asks for a notification at each time at which there was data, and has nothing to say then."""
     token.drop()
+    info.keep_nothing()
     notificator = Notificator(info, mode="strict")
 
     def step(input: jt.Input, output: jt.Output) -> None:

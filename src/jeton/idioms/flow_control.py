@@ -9,10 +9,11 @@ part of the flow behind it has retired what it sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
@@ -35,8 +36,9 @@ def flat_map_bounded(
 ) -> jt.Stream:
     """Any number of records from each record, at most ``limit`` of them under way at a time.
 
-    ``produce(batch)`` gets records of one exact time and returns an iterator over pieces: batches,
-    or columns by name. It is asked for the next piece only when there is room for it. ``region``
+    ``produce(batch)`` gets the records of one exact time that came together in a message, and
+    returns an iterator over pieces: batches, or columns by name. It is called once for each such
+    batch, and asked for the next piece only when there is room for it. ``region``
     builds the part of the flow that the records are let into; what it returns comes out, at the
     times of the records that were asked for. The limit counts records on their way through the
     region, for each worker that produces. ``schema`` says which columns are produced, if the region
@@ -113,7 +115,7 @@ class Work:
         self.sent = 0
         """How many records of this round have been sent."""
         self._batches: deque[jt.Batch] = deque()
-        self._pieces: Iterator[jt.Batch | Mapping[str, Any]] = iter(())
+        self._pieces: Iterator[Any] = iter(())
         self._rest: jt.Batch | None = None
 
     def add(self, batch: jt.Batch) -> None:
@@ -131,12 +133,12 @@ class Work:
     def _next(self, produce: Produce) -> jt.Batch | None:
         while True:
             for piece in self._pieces:
-                batch = piece if isinstance(piece, jt.Batch) else _as_batch(piece)
+                batch = _as_batch(piece)
                 if len(batch):
                     return batch
             if not self._batches:
                 return None
-            self._pieces = iter(produce(self._batches.popleft()))
+            self._pieces = _pieces(produce(self._batches.popleft()))
 
     def next_round(self) -> None:
         """This round is full: give up the right to add to it."""
@@ -162,7 +164,8 @@ class Faucet:
         """Take what is asked for, see what has been retired, and fill the room that there is."""
         asked, retired = inputs
         for ref, batch in asked.by_time():
-            self._at(ref).add(batch)
+            # Whoever produces need not know of rounds.
+            self._at(ref).add(batch.at(_times(ref.time.outer, len(batch))))
         self._see(retired.frontier)
         while self._work:
             # Records under way are retired only once all earlier times are over. So nothing
@@ -247,7 +250,48 @@ def _first(times: Sequence[Any]) -> Any:
     return times[0] if len(times) == 1 else min(times, key=lambda time: time.sort_key())
 
 
-def _as_batch(columns: Mapping[str, Any]) -> jt.Batch:
-    """Columns as a batch; its times are set when it is sent."""
-    length = max((len(column) for column in columns.values()), default=0)
-    return jt.Batch(columns, np.zeros(length, dtype=np.int64))
+def _times(time: Any, count: int) -> npt.NDArray[Any]:
+    """The same time for so many records, as a column.
+
+    >>> _times(jt.Product(5, 1), 2).tolist()
+    [[5, 1], [5, 1]]
+    """
+    if isinstance(time, (int, jt.Product)):
+        one = np.array(time)
+        if one.dtype.kind == "i":
+            return np.broadcast_to(one, (count, *one.shape)).copy()
+    times = np.empty(count, dtype=object)
+    times[:] = [time] * count
+    return times
+
+
+def _pieces(produced: Any) -> Iterator[Any]:
+    """What was produced, piece by piece."""
+    if isinstance(produced, (Mapping, jt.Batch)) or not isinstance(produced, Iterable):
+        raise jt.BatchError(
+            f"produce gave {_named(produced)}, but it must yield pieces, one after the other: "
+            'yield columns, such as {"n": [1, 2]}, or return a list of them'
+        )
+    return iter(produced)
+
+
+def _as_batch(piece: Any) -> jt.Batch:
+    """A piece as a batch; its times are set when it is sent."""
+    if isinstance(piece, jt.Batch):
+        return piece
+    if not isinstance(piece, Mapping):
+        raise jt.BatchError(
+            f'produce yielded {_named(piece)}, not columns: yield columns, such as {{"n": [1, 2]}}'
+        )
+    for name, column in piece.items():
+        if not isinstance(column, (Sized, pa.ChunkedArray)) or isinstance(column, (str, bytes)):
+            raise jt.BatchError(
+                f"produce yielded {_named(column)} as column {name!r}: yield columns, with one "
+                f"value for each record, such as {{{name!r}: [1, 2]}}"
+            )
+    length = max((len(column) for column in piece.values()), default=0)
+    return jt.Batch(piece, np.zeros(length, dtype=np.int64))
+
+
+def _named(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.idioms.sorting import grouping
+
+_MOST: Final = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def batch_intervals(
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
         waiting = Intervals(info.kind, key)
-        info.keep(waiting, token)
+        info.keep(waiting, token, shape=f"records by {', '.join(key)}")
         token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:
@@ -159,7 +161,7 @@ def sorting(batch: jt.Batch, key: Sequence[str]) -> npt.NDArray[np.intp]:
     >>> sorting(jt.Batch({"k": ["b", "a", "b"]}, times=[2, 9, 1]), ["k"]).tolist()
     [1, 2, 0]
     """
-    columns = {f"key {at}": batch[name] for at, name in enumerate(key)}
+    columns = {f"key {at}": _in_order(batch[name], name) for at, name in enumerate(key)}
     columns |= {f"time {at}": column for at, column in enumerate(time_keys(batch.times))}
     order: npt.NDArray[np.intp] = pc.sort_indices(
         pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
@@ -176,7 +178,7 @@ def consolidated(batch: jt.Batch, diff: str) -> jt.Batch:
     """
     if not len(batch):
         return batch
-    values = [column for name, column in batch.columns.items() if name != diff]
+    values = compared(batch, [name for name in batch.names if name != diff])
     keys = time_keys(batch.times)
     if values:
         # 128 bits of two independent hashes: for all that is practical no two rows share them.
@@ -194,7 +196,27 @@ def diffs_of(batch: jt.Batch, diff: str) -> npt.NDArray[np.int64]:
     column = batch[diff]
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
         raise jt.BatchError(f"column {diff!r} must be of whole numbers, without nulls")
+    if column.dtype == np.uint64 and len(column) and column.max() > _MOST:
+        raise jt.BatchError(f"column {diff!r} has {column.max()}, but {_MOST} is the most there is")
     return column.astype(np.int64, copy=False)
+
+
+def compared(batch: jt.Batch, names: Sequence[str]) -> list[Any]:
+    """Columns by whose values records are found to be equal: all of types that can be.
+
+    >>> compared(jt.Batch({"x": [[1], [2]]}, times=[0, 0]), ["x"])
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: column 'x' is of type list<item: int64>, but with diff=…...
+    """
+    for name in names:
+        column = batch[name]
+        if isinstance(column, pa.Array) and pa.types.is_nested(column.type):
+            raise jt.BatchError(
+                f"column {name!r} is of type {column.type}, but with diff=… records are compared "
+                "by all their columns: drop it, or make it text before"
+            )
+    return [batch[name] for name in names]
 
 
 def time_keys(times: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -207,6 +229,18 @@ def time_keys(times: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         ranks = {time: rank for rank, time in enumerate(sorted(set(times), key=_sort_key))}
         return [np.array([ranks[time] for time in times], dtype=np.int64)]
     return [times] if times.ndim == 1 else list(times.T)
+
+
+def _in_order(column: Any, name: str) -> Any:
+    """A key column by which records can be sorted."""
+    if isinstance(column, pa.Array):
+        if pa.types.is_nested(column.type):
+            raise jt.BatchError(
+                f"key column {name!r} is of type {column.type}, which has no order: no key here"
+            )
+        if pa.types.is_dictionary(column.type):
+            return column.dictionary_decode()
+    return column
 
 
 def _sort_key(time: Any) -> Any:

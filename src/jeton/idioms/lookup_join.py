@@ -10,6 +10,7 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.idioms.arrangement import Arrangement, Reader
+from jeton.idioms.key_types import comparable
 
 
 def lookup_join(
@@ -27,7 +28,9 @@ def lookup_join(
     record waits until the arrangement is complete at its time, and not longer. The result has the
     stream's columns, then the arranged ones that are no keys, with a ``suffix`` where the names
     clash. A record for which nothing is found is left out; with ``how="left"`` it comes with nulls,
-    for which the arranged stream's columns must be known (give its input a ``schema=``).
+    for which the arranged stream's columns must be known (give its input a ``schema=``). Keys of
+    types that are never equal, such as integers and text, are refused: when the flow is built if
+    both schemas are known, else where such keys meet on a worker.
 
     Inside a loop, let the arrangement enter it: all rounds of a time find the same.
 
@@ -55,6 +58,7 @@ def lookup_join(
         raise jt.GraphError(
             f"the keys {list(key)} and {list(arrangement.key)} are of different lengths"
         ).located(operator=name)
+    _require_comparable(stream.schema, key, arrangement, name)
     joined = _Joined(stream, arrangement, how, suffix, name)
     builder = stream.operator(name)
     asked = builder.input(stream, jt.Exchange(*key))
@@ -65,7 +69,7 @@ def lookup_join(
         reader = arrangement.reader(info)
         waiting = jt.RecordQueue(info.kind, key)
         with tokens.pop() as token:
-            info.keep(waiting, token)
+            info.keep(waiting, token, shape=f"records by {', '.join(key)}")
 
         def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             for ref, batch in inputs[asked]:
@@ -83,6 +87,24 @@ def lookup_join(
     # Without a record that waits there is no token, but the reader moves on with the frontier.
     [answers] = builder.build(build, notify="always")
     return answers
+
+
+def _require_comparable(
+    schema: pa.Schema | None, key: Sequence[str], arrangement: Arrangement, operator: str
+) -> None:
+    """Refuse keys that are never equal, as far as their types are known before data comes."""
+    known = arrangement.stream.schema
+    if schema is None or known is None:
+        return
+    for one, other in zip(key, arrangement.key, strict=True):
+        # The time column may be a key too: it is in no schema.
+        if one in schema.names and other in known.names:
+            types = schema.field(one).type, known.field(other).type
+            if not comparable(*types):
+                raise jt.GraphError(
+                    f"the keys {one!r} ({types[0]}) and {other!r} ({types[1]}) are never equal: "
+                    "cast one of them"
+                ).located(operator=operator)
 
 
 class _Joined:

@@ -8,12 +8,14 @@ frontier has passed its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 import jeton as jt
 
@@ -28,6 +30,11 @@ class Notificator:
     that a notification waits for. Times come in an order that extends theirs. A time that is
     asked for twice is delivered once: Naiad counts requests, but its operators, too, are called
     once for a time.
+
+    It can be kept, ``info.keep(notificator, token, name="notifications")``, beside the state that
+    notifications are about. Where that is kept by key, ask with the keys, so that both are found
+    on the same workers after a restart: `notify_at`. With ``keyed=True`` a snapshot is refused
+    that has requests without keys.
 
     >>> def sizes(token, info):  # how many records there are of each time
     ...     token.drop()
@@ -47,12 +54,19 @@ class Notificator:
     [{'time': 3, 'size': 1}, {'time': 7, 'size': 2}]
     """
 
-    __slots__ = ("_activator", "_due", "_due_times", "_frontiers", "_in_hand", "_strict", "_ties",
-                 "_waiting")  # fmt: skip
+    __slots__ = ("_activator", "_bins", "_due", "_due_times", "_frontiers", "_in_hand", "_keyed",
+                 "_kind", "_name", "_strict", "_ties", "_waiting")  # fmt: skip
 
-    def __init__(self, info: jt.OperatorInfo, *, mode: Mode = "strict") -> None:
+    def __init__(
+        self, info: jt.OperatorInfo, *, mode: Mode = "strict", keyed: bool = False
+    ) -> None:
         if mode not in ("strict", "relaxed"):
             raise jt.GraphError(f"a notificator is 'strict' or 'relaxed', not {mode!r}")
+        self._name = info.name
+        self._kind = info.kind
+        self._keyed = keyed
+        self._bins: dict[Any, set[int]] = {}
+        """The bins of the keys with which times were asked for."""
         self._strict = mode == "strict"
         self._activator = info.activator
         self._waiting: jt.TimeMap[jt.TimestampToken] = jt.TimeMap()
@@ -63,14 +77,25 @@ class Notificator:
         self._frontiers: tuple[jt.Antichain, ...] | None = None
         self._in_hand: jt.TimestampToken | None = None
 
-    def notify_at(self, right: jt.TokenRef | jt.TimestampToken, time: Any = None) -> None:
+    def notify_at(
+        self,
+        right: jt.TokenRef | jt.TimestampToken,
+        time: Any = None,
+        *,
+        key: Sequence[npt.NDArray[Any] | pa.Array] = (),
+    ) -> None:
         """Ask for a notification at the right's time, or at a later ``time``.
 
         A token is taken over, also the one that is just being delivered. A reference is retained
         only if nobody has asked for that time yet. The frontier may have passed the time: then
         the notification is due at once, in its turn.
+
+        ``key`` are the columns of the keys that it is about. After a restart from a snapshot it
+        is told on all workers that own one of them; without a key, on the first.
         """
         at = right.time if time is None else time
+        if key:
+            self._bins.setdefault(at, set()).update(np.unique(jt.bins_of(key)).tolist())
         known = at in self._waiting or at in self._due_times
         if isinstance(right, jt.TokenRef):
             if known:
@@ -94,8 +119,14 @@ class Notificator:
         """Deliver what all of these frontiers have passed: a token for each time, in order.
 
         The token is dropped after its step of the loop; clone it to keep it. In strict mode one
-        time is delivered, and the operator is invoked again for the next.
+        time is delivered, and the operator is invoked again for the next: as it is in relaxed
+        mode if the loop is left early.
         """
+        if not frontiers:
+            raise jt.TimeError(
+                "ready() must know what is complete: give it the frontiers of all inputs that "
+                "notifications wait for, such as ready(input.frontier)"
+            )
         self._frontiers = frontiers
         if len(self._waiting):
             for _, token in self._waiting.pop_before(*frontiers):
@@ -103,15 +134,18 @@ class Notificator:
         while self._due:
             _, _, token = heappop(self._due)
             self._due_times.discard(token.time)
+            self._bins.pop(token.time, None)
             self._in_hand = token
-            if self._strict and self._due:
-                self._activator.activate()
+            whole = False
             try:
                 yield token
+                whole = not self._strict
             finally:
                 if self._in_hand is token and not token.dropped:
                     token.drop()
                 self._in_hand = None
+                if self._due and not whole:
+                    self._activator.activate()
             if self._strict:
                 return
 
@@ -124,6 +158,35 @@ class Notificator:
     def __len__(self) -> int:
         """How many notifications are still to be delivered."""
         return len(self._waiting) + len(self._due)
+
+    def snapshot(self) -> pa.Table:
+        """The times that are still to be delivered, for each bin of the keys they are about."""
+        times = [*self._waiting, *self._due_times]
+        if times and not self._kind.total:
+            raise jt.SnapshotError(
+                "notifications inside a loop wait: let it come to rest before"
+            ).located(operator=self._name)
+        alone = [time for time in times if time not in self._bins]
+        if self._keyed and alone:
+            raise jt.SnapshotError(
+                f"notifications at {', '.join(map(str, sorted(alone)))} were asked for without a "
+                "key, so that nobody can tell which workers they are for after a restart: say "
+                "notify_at(…, key=[batch[…]])"
+            ).located(operator=self._name)
+        rows = [(bin, time) for time in times for bin in sorted(self._bins.get(time, {0}))]
+        return pa.table(
+            {
+                "bin": pa.array([bin for bin, _ in rows], pa.uint16()),
+                "time": pa.array([time for _, time in rows], pa.int64()),
+            }
+        )
+
+    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
+        """Ask for the times again."""
+        bins, times = state.column("bin").to_pylist(), state.column("time").to_pylist()
+        for bin, time in zip(bins, times, strict=True):
+            self._bins.setdefault(time, set()).add(bin)
+            self.notify_at(tokens[0].clone(), time)
 
 
 class Vertex(Protocol):
@@ -144,9 +207,14 @@ def unary_notify(
     *,
     pact: jt.Pact | None = None,
     mode: Mode = "strict",
+    schema: Any = None,
     name: str = "unary_notify",
 ) -> jt.Stream:
     """An operator with Naiad's two callbacks, built once for each worker.
+
+    Notifications are a part of snapshots; what the vertex has to tell then is for it to keep. If
+    an ``Exchange`` brings records to the workers of their keys, it asks with the keys: see
+    `Notificator.notify_at`. ``schema`` says which columns come out.
 
     >>> class Sum:  # of each time
     ...     def __init__(self, notificator, info):
@@ -168,9 +236,10 @@ def unary_notify(
     def start(
         token: jt.TimestampToken, info: jt.OperatorInfo
     ) -> Callable[[jt.Input, jt.Output], None]:
-        token.drop()
-        notificator = Notificator(info, mode=mode)
+        notificator = Notificator(info, mode=mode, keyed=isinstance(pact, jt.Exchange))
         vertex = build(notificator, info)
+        info.keep(notificator, token, name="notifications")
+        token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
@@ -180,7 +249,7 @@ def unary_notify(
 
         return step
 
-    return stream.unary_frontier(start, pact=pact, name=name)
+    return stream.unary_frontier(start, pact=pact, name=name, schema=schema)
 
 
 def distinct_times(batch: jt.Batch) -> list[Any]:

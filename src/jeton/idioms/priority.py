@@ -25,7 +25,7 @@ Right = jt.TokenRef | jt.TimestampToken
 
 
 class HeapAgenda:
-    """Records that wait for their times, in a heap; for integer times.
+    """Records that wait for their times, in a heap; for integer times. It can be kept.
 
     >>> import jeton as jt
     >>> def remind(token, info):
@@ -46,10 +46,11 @@ class HeapAgenda:
     [{'time': 15, 'book': 'Ulysses'}, {'time': 30, 'book': 'Emma'}]
     """
 
-    def __init__(self, kind: Any, *, output: int = 0) -> None:
+    def __init__(self, kind: Any, key: Sequence[str] = (), *, output: int = 0) -> None:
         if not kind.total:
             raise jt.TimeError("a heap needs totally ordered times: use Agenda inside loops")
         self._kind = kind
+        self._key = key
         self._output = output
         self._heap: list[tuple[int, int, dict[str, Any]]] = []
         self._token: jt.TimestampToken | None = None
@@ -82,11 +83,14 @@ class HeapAgenda:
                     time, _, row = heappop(heap)
                     times.append(time)
                     rows.append(row)
-                columns = {name: [row[name] for row in rows] for name in rows[0]}
                 assert self._token is not None, "whatever waits is covered by the token"
-                yield self._token, jt.Batch(columns, times, time_name=self._time_name)
+                yield self._token, self._batch(times, rows)
         finally:
             self._settle()
+
+    def _batch(self, times: list[int], rows: list[dict[str, Any]]) -> jt.Batch:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return jt.Batch(columns, times, time_name=self._time_name)
 
     def _retain(self, right: Right, time: int) -> jt.TimestampToken:
         if isinstance(right, jt.TokenRef):
@@ -106,6 +110,22 @@ class HeapAgenda:
     def __len__(self) -> int:
         """How many records wait."""
         return len(self._heap)
+
+    def snapshot(self) -> pa.Table:
+        """What waits, with the bins of its keys."""
+        queue = jt.RecordQueue(self._kind, self._key)
+        if self._heap:
+            entries = sorted(self._heap, key=lambda entry: entry[:2])
+            times, rows = [time for time, _, _ in entries], [row for _, _, row in entries]
+            queue.push(None, self._batch(times, rows))
+        return queue.snapshot()
+
+    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
+        """Let it wait again."""
+        queue = jt.RecordQueue(self._kind)
+        queue.restore(state, ())
+        for _, batch in queue.pop(jt.Antichain()):
+            self.push(tokens[self._output], batch)
 
 
 class Agenda:
@@ -153,7 +173,8 @@ class Agenda:
 
         With integer times that is one block, whatever the number of distinct times in it. With
         ``inclusive``, the frontier need only have passed all times before: what is due then need
-        not wait for records at the very same time.
+        not wait for records at the very same time. Whoever leaves the loop early finds the rest
+        again in the next step: ask for one with ``info.activator.activate()``.
         """
         queue = self._queue
         blocks: deque[tuple[Any, jt.Batch]] = deque()
@@ -166,7 +187,6 @@ class Agenda:
                 time, batch = blocks.popleft()
                 yield queue.right_for(time), batch
         finally:
-            # Whoever leaves the loop early finds the rest again.
             for time, batch in blocks:
                 queue.push(queue.right_for(time), batch)
             queue.settle()
@@ -217,7 +237,8 @@ def schedule(
         token: jt.TimestampToken, info: jt.OperatorInfo
     ) -> Callable[[jt.Input, jt.Output], None]:
         agenda = Agenda(info.kind, key)
-        info.keep(agenda, token)
+        by = f" by {', '.join(key)}" if key else ""
+        info.keep(agenda, token, shape=f"schedule{by}")
         token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:
@@ -245,4 +266,13 @@ def schedule(
 def _at(batch: jt.Batch, times: Any, kind: Any) -> jt.Batch:
     if times is None:
         return batch
+    nulls = getattr(times, "null_count", 0)
+    if nulls:
+        raise jt.TimeError(
+            f"{nulls} of {len(batch)} records have no time to wait for, but null: fill these in, "
+            "or filter such records out before"
+        )
+    wide = isinstance(times, np.ndarray) and times.dtype == np.uint64 and len(times)
+    if wide and (most := int(times.max())) > jt.END_OF_TIME:
+        raise jt.TimeError(f"{most} is beyond the end of time, {jt.END_OF_TIME}")
     return jt.Batch(batch.columns, times, time_name=batch.time_name, kind=kind)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
-from jeton.idioms.intervals import diffs_of, time_keys
+from jeton.idioms.intervals import compared, diffs_of, time_keys
+from jeton.idioms.key_types import require_comparable, type_of
 from jeton.idioms.keyed_state import plain
 from jeton.idioms.sorting import Integers, grouping, merge_order, sort_order
 
@@ -115,6 +116,14 @@ class Content:
         """Whether a record is there as often as it has been added more than removed."""
         self.forgets = self.counts or upsert
         """Whether history can make no difference any more at some time."""
+        self._types: list[pa.DataType] | None = None
+
+    @property
+    def shape(self) -> str:
+        """What the records that are kept depend on."""
+        what = "latest" if self.upsert else "records"
+        counted = "" if self.diff is None else f" with {self.diff}"
+        return f"{what}{counted} by {', '.join(self.key)}"
 
     def run(self, batch: jt.Batch) -> Run:
         """A sealed batch as a run."""
@@ -122,12 +131,15 @@ class Content:
         if diffs is None and self.forgets:
             diffs = np.ones(len(batch), dtype=np.int64)
         batch = batch.select(*(name for name in batch.names if name != self.diff))
-        keys = Keys.of([batch[name] for name in self.key])
+        columns = [batch[name] for name in self.key]
+        self.require_comparable(self.key, columns)
+        self._learn(columns)
+        keys = Keys.of(columns)
         arrays = {"words": keys.words, "checks": keys.checks}
         if diffs is not None:
             arrays["diffs"] = diffs
         if self.counts:
-            values = [batch[name] for name in batch.names if name not in self.key]
+            values = compared(batch, [name for name in batch.names if name not in self.key])
             zero = np.zeros(len(batch), dtype=np.int64)
             rows = Keys.of(values) if values else Keys(zero, zero)
             arrays |= {"row_words": rows.words, "row_checks": rows.checks}
@@ -135,6 +147,17 @@ class Content:
         if self.upsert:
             run = self._without_equals(run)
         return self.compacted(run, None, None, oldest=False)
+
+    def require_comparable(self, names: Sequence[str], columns: Sequence[Any]) -> None:
+        """Refuse keys that are never equal to those that have been arranged."""
+        if self._types is not None:
+            require_comparable(names, [type_of(column) for column in columns], self._types)
+
+    def _learn(self, columns: Sequence[Any]) -> None:
+        types = [type_of(column) for column in columns]
+        known = self._types or types
+        # Nothing but nulls says nothing about the type.
+        self._types = [b if pa.types.is_null(a) else a for a, b in zip(known, types, strict=True)]
 
     def compacted(
         self, run: Run, split: int | None, since: jt.Antichain | None, oldest: bool

@@ -87,9 +87,10 @@ class MarkReader:
     """The watermark of an operator: the minimum over all senders of all its inputs.
 
     Idle senders are left out. One that comes back counts again once its marks have reached the
-    operator's own, which never goes back. Senders that are at their end hold nobody back.
+    operator's own, which never goes back. Senders that are at their end hold nobody back. Until
+    a sender's first mark has come, all times are to be expected from it, from the ``least`` on.
 
-    >>> reader = MarkReader([2])  # one input, marks from two workers
+    >>> reader = MarkReader([2], least=0)  # one input, marks from two workers
     >>> reader.read(0, 0 * 4 + ACTIVE, 5)
     >>> reader.mark
     0
@@ -103,12 +104,12 @@ class MarkReader:
 
     __slots__ = ("_bases", "_marks", "_states", "changed", "mark", "status")
 
-    def __init__(self, senders: list[int]) -> None:
+    def __init__(self, senders: list[int], *, least: int) -> None:
         self._bases = [sum(senders[:port]) for port in range(len(senders))]
-        self._marks = [0] * sum(senders)
+        self._marks = [least] * sum(senders)
         """Of those that are counted; beyond all times for the others."""
         self._states = [ACTIVE] * sum(senders)
-        self.mark = 0
+        self.mark = least
         self.status = ACTIVE
         self.changed = False
         """Whether mark or status have changed; whoever acts on it sets it back."""

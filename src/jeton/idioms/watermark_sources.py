@@ -27,6 +27,7 @@ def marks_from_frontier(
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> _Step:
         writer = MarkWriter(token, info)
+        info.keep_nothing()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
@@ -41,7 +42,7 @@ def marks_from_frontier(
 
         return step
 
-    return MarkedStream(stream.unary_frontier(build, pact=pact, name=name))
+    return MarkedStream(stream.unary_frontier(build, pact=pact, name=name, schema=stream.schema))
 
 
 def marks_from_times(
@@ -55,7 +56,9 @@ def marks_from_times(
 
     A worker that has had no data for ``idle_after`` seconds is marked idle until its next record:
     then the others' marks no longer wait for it, and what it sends later may be late. Its token
-    stays, so the system's frontiers do not run ahead of such records.
+    stays, so the system's frontiers do not run ahead of such records. The end of an input is known
+    once it is at its end on *all* workers: one that has finished long before the others holds them
+    back like any that has nothing to say, unless there is an ``idle_after``.
 
     >>> from jeton.idioms.watermarks import unmarked
     >>> flow = jt.Flow("trailing")
@@ -68,8 +71,9 @@ def marks_from_times(
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> _Step:
         writer = MarkWriter(token, info)
+        info.keep_nothing()
         patience = None if idle_after is None else _Patience(info, idle_after)
-        latest = 0
+        latest = writer.mark
 
         def step(input: jt.Input, output: jt.Output) -> None:
             nonlocal latest
@@ -92,7 +96,7 @@ def marks_from_times(
 
         return step
 
-    return MarkedStream(stream.unary_frontier(build, name=name))
+    return MarkedStream(stream.unary_frontier(build, name=name, schema=stream.schema))
 
 
 class _Patience:

@@ -27,7 +27,10 @@ _Step = Callable[[jt.Input, jt.Output], None]
 
 @dataclass(frozen=True)
 class MarkedStream:
-    """A stream with marks among its data: for operators of this module, not for others."""
+    """A stream with marks among its data: for operators of this module, not for others.
+
+    What the stream's schema says, if it is known, is true of the data only.
+    """
 
     stream: jt.Stream
     late: jt.Stream | None = None
@@ -68,6 +71,7 @@ def watermark_operator(
     pacts: Sequence[jt.Pact | None] = (),
     late: Literal["aside", "pass"] = "aside",
     due: Callable[[Times], Times] | None = None,
+    schema: Any = None,
     name: str = "watermarks",
 ) -> MarkedStream:
     """An operator that acts on in-band marks only; its watermark is the least of its inputs'.
@@ -76,6 +80,8 @@ def watermark_operator(
     broadcast. A record is late if it is before the operator's watermark, or if the watermark has
     reached what ``due`` makes of its time, such as the end of its window. It goes to the ``late``
     stream of the result at its own time, or with ``late="pass"`` to the logic like any other.
+    ``schema`` says which columns the logic sends. What the logic puts aside it must keep, or say
+    ``info.keep_nothing()``, to be a part of snapshots.
 
     >>> class Last:  # the last value before each mark
     ...     def __init__(self, info):
@@ -102,26 +108,36 @@ def watermark_operator(
     >>> result["last"].to_pylist(), result["late"].to_pylist()
     ([{'time': 0, 'last': 40}, {'time': 2, 'last': 90}], [{'time': 3, 'n': 30}])
     """
+    if not inputs:
+        raise jt.GraphError("a watermark is the least of the inputs': give one or more").located(
+            operator=name
+        )
     op = inputs[0].stream.operator(name)
     crossing = []
     for port, marked in enumerate(inputs):
         pact = pacts[port] if port < len(pacts) else None
         crossing.append(pact is not None and not pact.local)
         op.input(marked.stream, WithMarks(pact) if pact is not None and crossing[-1] else None)
-    op.output()
+    op.output(schema=schema)
     if late == "aside":
-        op.output()
+        known = inputs[0].stream.schema
+        alike = all(marked.stream.schema == known for marked in inputs)
+        op.output(schema=known if alike else None)
 
     def start(
         tokens: list[jt.TimestampToken], info: jt.OperatorInfo
     ) -> Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]:
         for token in tokens[1:]:
             token.drop()
-        reader = MarkReader([info.workers if crosses else 1 for crosses in crossing])
+        reader = MarkReader(
+            [info.workers if crosses else 1 for crosses in crossing], least=tokens[0].time
+        )
         # In a pipeline there is one sender, whatever its number.
         senders = [0 if crosses else 4 * info.worker for crosses in crossing]
         writer = MarkWriter(tokens[0], info)
         logic = build(info)
+        if isinstance(logic, Forward):
+            info.keep_nothing()
 
         def step(ports: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             output = outputs[0]
@@ -185,7 +201,7 @@ def unmarked(
     """The data of a marked stream as a plain one; marks end here.
 
     It holds nothing: the frontier behind it is that of the tokens and messages before it. A
-    ``schema`` says which columns come out.
+    ``schema`` says which columns come out, if the marked stream does not know.
 
     >>> from jeton.idioms.watermark_sources import marks_from_frontier
     >>> flow = jt.Flow("there and back")
@@ -204,4 +220,4 @@ def unmarked(
 
         return step
 
-    return marked.stream.unary(build, name=name, schema=schema)
+    return marked.stream.unary(build, name=name, schema=schema or marked.stream.schema)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.keyed_state import WindowSums
 from jeton.idioms.mechanisms import Mechanism, check_mechanism
 from jeton.idioms.notifications import Notificator
 from jeton.idioms.watermark_sources import marks_from_frontier
@@ -16,6 +15,7 @@ from jeton.idioms.watermarks import (
     unmarked,
     watermark_operator,
 )
+from jeton.idioms.window_sums import WindowSums
 
 Step = Callable[[jt.Input, jt.Output], None]
 
@@ -40,22 +40,17 @@ def window_mean(
     [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
     """
     check_mechanism(mechanism)
-    stream.require_columns(key, value, operator="window mean")
-    schema = stream.schema
-    if schema is not None:
-        schema = pa.schema([schema.field(key), pa.field("mean", pa.float64())])
+    _check(stream, size, key, value)
     if mechanism in ("watermarks-x", "watermarks-p"):
         pact = jt.Exchange(key) if mechanism == "watermarks-x" else None
         marked = marks_from_frontier(stream, pact=None if pact else jt.Exchange(key))
-        means = marked_window_mean(marked, size, key=key, value=value, pact=pact)
-        return unmarked(means, schema=schema)
-    WindowSums(size, key, value)  # refuses what makes no sense before anything runs
+        return unmarked(marked_window_mean(marked, size, key=key, value=value, pact=pact))
     make = _with_tokens if mechanism == "tokens" else _with_notifications
     return stream.unary_frontier(
         lambda token, info: make(token, info, WindowSums(size, key, value)),
         pact=jt.Exchange(key),
         name=f"window mean, {mechanism}",
-        schema=schema,
+        schema=_means(stream.schema, key),
     )
 
 
@@ -78,18 +73,39 @@ def marked_window_mean(
     >>> flow.run({"rows": table}, workers=2)["means"].to_pylist()
     [{'time': 10, 'key': 1, 'mean': 1.5}]
     """
-    WindowSums(size, key, value)
+    _check(marked.stream, size, key, value)
     return watermark_operator(
         [marked],
         lambda info: _AtMarks(info, WindowSums(size, key, value)),
         pacts=[pact],
         due=lambda times: (times // size + 1) * size,
+        schema=_means(marked.stream.schema, key),
         name="window mean, watermarks",
     )
 
 
+def _check(stream: jt.Stream, size: int, key: str, value: str) -> None:
+    """Refuse what makes no sense before anything runs."""
+    stream.require_columns(key, value, operator="window mean")
+    WindowSums(size, key, value)
+    if key == stream.time_name:
+        raise jt.GraphError(
+            f"{key!r} is when windows end in the result, so it cannot be their key too: add a "
+            "column with the times, and use that"
+        ).located(operator="window mean")
+
+
+def _means(schema: pa.Schema | None, key: str) -> pa.Schema | None:
+    """The columns that come out, if those that go in are known."""
+    if schema is None:
+        return None
+    kind = schema.field(key).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.schema([(key, kind), ("mean", pa.float64())])
+
+
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSums) -> Step:
-    info.keep(sums)
+    info.keep(sums, shape=sums.shape)
     held = jt.TokenSet()
     if sums.least is not None:
         held.insert(token.clone())
@@ -98,8 +114,8 @@ def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSu
 
     def step(input: jt.Input, output: jt.Output) -> None:
         for ref, batch in input:
-            first = int(sums.add(batch)[0])
-            if not held.covers(first):
+            opened = sums.add(batch)
+            if len(opened) and not held.covers(first := int(opened[0])):
                 held.insert(ref.retain(first))
         means = sums.take(input.frontier.only, time_name=output.time_name)
         if means is not None:
@@ -111,7 +127,7 @@ def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSu
 
 def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSums) -> Step:
     """Asks for the last time inside each window: once that is complete, so is the window."""
-    info.keep(sums)
+    info.keep(sums, shape=sums.shape)
     notificator = Notificator(info, mode="strict")
     for end in sums.ends:
         notificator.notify_at(token.clone(), end - 1)
@@ -134,7 +150,7 @@ class _AtMarks:
 
     def __init__(self, info: jt.OperatorInfo, sums: WindowSums) -> None:
         self._sums = sums
-        info.keep(sums)
+        info.keep(sums, shape=sums.shape)
 
     def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
         self._sums.add(batch)

@@ -47,20 +47,16 @@ def word_count(
     """
     check_mechanism(mechanism)
     words.require_columns(key, operator="word count")
-    schema = words.schema
-    if schema is not None:
-        kept = [field for field in schema if field.name != "count"]
-        schema = pa.schema([*kept, pa.field("count", pa.int64())])
     if mechanism in ("watermarks-x", "watermarks-p"):
         pact = jt.Exchange(key) if mechanism == "watermarks-x" else None
         marked = marks_from_frontier(words, pact=None if pact else jt.Exchange(key))
-        return unmarked(marked_word_count(marked, key=key, pact=pact), schema=schema)
+        return unmarked(marked_word_count(marked, key=key, pact=pact))
     make = _with_tokens if mechanism == "tokens" else _with_notifications
     return words.unary_frontier(
         lambda token, info: make(token, info, key),
         pact=jt.Exchange(key),
         name=f"word count, {mechanism}",
-        schema=schema,
+        schema=_counted(words.schema),
     )
 
 
@@ -81,15 +77,28 @@ def marked_word_count(
     >>> result["counts"]["count"].to_pylist(), result["late"].num_rows
     ([1, 2], 0)
     """
+    words.stream.require_columns(key, operator="word count")
     return watermark_operator(
-        [words], lambda info: _AtMarks(info, key), pacts=[pact], name="word count, watermarks"
+        [words],
+        lambda info: _AtMarks(info, key),
+        pacts=[pact],
+        schema=_counted(words.stream.schema),
+        name="word count, watermarks",
     )
+
+
+def _counted(schema: pa.Schema | None) -> pa.Schema | None:
+    """The columns that come out, if those that go in are known."""
+    if schema is None:
+        return None
+    kept = [field for field in schema if field.name != "count"]
+    return pa.schema([*kept, pa.field("count", pa.int64())])
 
 
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, key: str) -> Step:
     counts, waiting = KeyedCounts(key), jt.RecordQueue(info.kind, [key])
-    info.keep(counts)
-    info.keep(waiting, token, name="waiting")
+    info.keep(counts, shape=f"counts by {key}")
+    info.keep(waiting, token, name="waiting", shape=f"records by {key}")
     token.drop()
 
     def step(input: jt.Input, output: jt.Output) -> None:
@@ -105,8 +114,8 @@ def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, key: str) -> S
 def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, key: str) -> Step:
     counts, waiting = KeyedCounts(key), Waiting([key])
     notificator = Notificator(info, mode="strict")
-    info.keep(counts)
-    info.keep(waiting, name="waiting")
+    info.keep(counts, shape=f"counts by {key}")
+    info.keep(waiting, name="waiting", shape=f"records by {key}")
     for time in waiting.times:
         notificator.notify_at(token.clone(), time)
     token.drop()
@@ -130,8 +139,8 @@ class _AtMarks:
     def __init__(self, info: jt.OperatorInfo, key: str) -> None:
         self._counts = KeyedCounts(key)
         self._waiting = Waiting([key])
-        info.keep(self._counts)
-        info.keep(self._waiting, name="waiting")
+        info.keep(self._counts, shape=f"counts by {key}")
+        info.keep(self._waiting, name="waiting", shape=f"records by {key}")
 
     def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
         self._waiting.add(batch)

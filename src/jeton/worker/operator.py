@@ -55,7 +55,10 @@ class Operator:
                 "lost: info.keep(…) a container such as jt.KeyedTimes, or say "
                 "info.keep_nothing() if it can begin anew"
             ).located(operator=self.plan.name, worker=worker)
-        return {name: kept.snapshot() for name, kept in self.kept.items()}
+        try:
+            return {name: kept.snapshot() for name, kept in self.kept.items()}
+        except JetonError as error:
+            raise error.located(operator=self.plan.name, worker=worker) from None
 
     def has_input(self) -> bool:
         """Whether messages wait."""

@@ -1,0 +1,67 @@
+"""Key types: which keys can be equal, so that a lookup that can find nothing is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import jeton as jt
+
+
+def type_of(column: Any) -> pa.DataType:
+    """The Arrow type of a column.
+
+    >>> type_of(np.array([1.5])), type_of(pa.array(["a"]))
+    (DataType(double), DataType(string))
+    """
+    if isinstance(column, np.ndarray):
+        return pa.from_numpy_dtype(column.dtype)
+    return column.type
+
+
+def comparable(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether keys of these types can be equal: nulls, whose type says nothing, go with all.
+
+    >>> comparable(pa.int8(), pa.uint64()), comparable(pa.int64(), pa.float64())
+    (True, False)
+    """
+    return pa.types.is_null(one) or pa.types.is_null(other) or _family(one) == _family(other)
+
+
+def require_comparable(
+    names: Sequence[str], types: Sequence[pa.DataType], others: Sequence[pa.DataType]
+) -> None:
+    """Refuse keys that are never equal to those they are compared with.
+
+    >>> require_comparable(["k"], [pa.float64()], [pa.int64()])
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: the key 'k' is double here, but int64 in the arrangement...
+    """
+    for name, one, other in zip(names, types, others, strict=True):
+        if not comparable(one, other):
+            raise jt.BatchError(
+                f"the key {name!r} is {one} here, but {other} in the arrangement: cast one of "
+                "them, or nothing will be found"
+            )
+
+
+def _family(kind: pa.DataType) -> object:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integers"
+    if types.is_floating(kind):
+        return "floating-point numbers"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "bytes"
+    if types.is_decimal(kind):
+        # Keys are compared by their digits, of which there are so many behind the point.
+        return "decimals", kind.scale
+    return kind
