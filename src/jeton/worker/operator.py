@@ -58,7 +58,8 @@ class Operator:
         try:
             return {name: kept.snapshot() for name, kept in self.kept.items()}
         except JetonError as error:
-            raise error.located(operator=self.plan.name, worker=worker) from None
+            error.located(operator=self.plan.name, worker=worker)
+            raise
 
     def has_input(self) -> bool:
         """Whether messages wait."""
