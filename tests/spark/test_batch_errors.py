@@ -58,6 +58,42 @@ def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
         result["out"].collect()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (["value as ts"], "there is no column 'k'"),
+        (["value as ts", "'a' as k"], "column 'k' is of type string, its schema says int64"),
+        (["value as ts", "value as k", "1 as z"], "has no columns 'z': leave them out"),
+    ],
+    ids=["missing", "another type", "one more"],
+)
+def test_columns_that_are_not_as_declared_are_refused_at_once(
+    spark: SparkSession, columns: list[str], text: str, streaming: bool
+) -> None:
+    flow = jt.Flow("declared")
+    flow.output("out", flow.input("r", time="ts", schema={"k": int}))
+    frame = spark.range(3).withColumnRenamed("id", "value")
+    if streaming:
+        frame = spark.readStream.format("rate").load()
+    with pytest.raises(jt.GraphError, match=f"DataFrame of input 'r'.*{text}"):
+        flow.on_spark({"r": frame.selectExpr(*columns)})
+
+
+def test_outputs_that_differ_only_in_case(views: dict[str, DataFrame]) -> None:
+    flow = jt.Flow("case")
+    bids = bids_of(flow)
+    flow.output("Late", bids.late)
+    flow.output("late", bids)
+    with pytest.raises(jt.GraphError, match=r"'Late' and 'late' .* differ only in case"):
+        flow.on_spark({"bids": views["bids"]})
+
+
+def test_schemas_of_outputs_that_there_are_not(views: dict[str, DataFrame]) -> None:
+    with pytest.raises(jt.GraphError, match=r"schemas= names \['nope'\]"):
+        tumbling().on_spark({"bids": views["bids"]}, schemas={"nope": pa.schema([])})
+
+
 def test_too_many_workers(views: dict[str, DataFrame]) -> None:
     with pytest.raises(jt.GraphError, match=r"5 workers .* slots for 4 tasks"):
         tumbling().on_spark({"bids": views["bids"]}, workers=5)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
 from jeton.spark.conductor import Conductor, Rules
 from jeton.spark.control import Control
+from jeton.spark.homes import Home, Running
 
 
 class Tasks:
@@ -54,12 +56,17 @@ class Tasks:
             end.close()
 
 
+def make(tmp_path: Path, *, mode: str = "Append", name: str = "alone", **rules: Any) -> Conductor:
+    flow = jt.Flow(name)
+    flow.output("out", flow.input("r"))
+    query = Running(Home(str(tmp_path)), "MemorySink", mode, lambda: ["0"])
+    given = Rules(**{"allow_removed": (), "keep": 2, "together": False, **rules})
+    return Conductor(flow, f"plan {tmp_path}", given, lambda _: query, lambda *_: None)
+
+
 @pytest.fixture
 def conductor(tmp_path: Path) -> Conductor:
-    flow = jt.Flow("alone")
-    flow.output("out", flow.input("r"))
-    rules = Rules(allow_removed=(), keep=2, together=False)
-    return Conductor(flow, "plan", rules, lambda _: str(tmp_path), lambda *_: None)
+    return make(tmp_path)
 
 
 def test_an_attempt_that_was_overtaken_cannot_commit(conductor: Conductor, tmp_path: Path) -> None:
@@ -71,7 +78,7 @@ def test_an_attempt_that_was_overtaken_cannot_commit(conductor: Conductor, tmp_p
     assert next_one.begin(batch=1, stage=6)["restore"] == 0
     # Spark has gone on, so that what it had before does not count any more.
     assert quick.commit() == "failed"
-    assert Checkpoints(tmp_path / "alone").committed() == [(0, 2)]
+    assert Checkpoints(tmp_path / "jeton/alone").committed() == [(0, 2)]
     for tasks in (slow, quick, next_one):
         tasks.close()
 
@@ -115,4 +122,81 @@ def test_inputs_advance_to_what_the_furthest_worker_has_seen(conductor: Conducto
     tasks.begin(batch=0, stage=1)
     answers = tasks.say("fed", floors=[{"r": 9}, {}, {"r": 5}])
     assert [answer["floors"] for answer, _ in answers] == [{"r": 9}] * 3
+    tasks.close()
+
+
+# Micro-batches that Spark ran without the flow
+
+
+def plan(tmp_path: Path, *offsets: str) -> None:
+    """Let Spark have planned micro-batches, after each of which its source is that far."""
+    (tmp_path / "offsets").mkdir()
+    for batch, offset in enumerate(offsets):
+        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "left_out", "restore"),
+    [("3333", True, 0), ("3334", True, 0), ("3345", True, None), ("3333", False, None)],
+    ids=["nothing came", "nothing until now", "rows came", "it cannot be left out"],
+)
+def test_a_micro_batch_starts_before_those_that_had_no_rows(
+    tmp_path: Path, offsets: str, left_out: bool, restore: int | None
+) -> None:
+    plan(tmp_path, *offsets)
+    conductor = make(tmp_path, left_out=left_out)
+    first = Tasks(conductor, 1, [None])
+    first.begin(batch=0, stage=1)
+    assert first.commit() == "part"
+    later = Tasks(conductor, 2, [[0, 1, 1, 0]])
+    orders = later.begin(batch=3, stage=2)
+    if restore is None:
+        assert "needs the state after the one before" in orders["text"]
+    else:
+        assert (orders["version"], orders["restore"], orders["live"]) == (3, restore, True)
+    first.close()
+    later.close()
+
+
+@pytest.mark.parametrize(("offset", "starts"), [("0", True), ("5", False)])
+def test_the_first_micro_batch_had_no_rows(tmp_path: Path, offset: str, starts: bool) -> None:
+    plan(tmp_path, offset, "7")
+    tasks = Tasks(make(tmp_path, left_out=True), 1, [None])
+    orders = tasks.begin(batch=1, stage=1)
+    assert ("restore" in orders) == starts
+    assert orders.get("restore") is None
+    tasks.close()
+
+
+def test_a_flow_that_was_renamed_is_told_so(tmp_path: Path) -> None:
+    first = Tasks(make(tmp_path, name="old name"), 1, [None])
+    first.begin(batch=0, stage=1)
+    assert first.commit() == "part"
+    second = Tasks(make(tmp_path, name="new name"), 2, [None])
+    assert "others with state there: ['old_name']" in second.begin(batch=1, stage=2)["text"]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("mode", ["Append", "Update", "Complete"])
+def test_an_aggregation_before_the_flow(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = Tasks(make(tmp_path, mode=mode, aggregated=True), 1, [None])
+    orders = tasks.begin(batch=0, stage=1)
+    assert ("the whole table again" in orders.get("text", "")) == (mode == "Complete")
+    assert ("not final" in caplog.text) == (mode == "Update")
+    tasks.close()
+
+
+def test_names_to_be_dropped_that_are_not_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pa.table({"bin": pa.array([0], pa.uint16())})
+    store = Checkpoints(tmp_path / "jeton/alone")
+    store.commit(0, [store.write_part(0, 0, {"gone": {"state": table}})], flow="alone")
+    removed = ("gone/state", "gone", "nonsense")
+    tasks = Tasks(make(tmp_path, allow_removed=removed), 1, [None])
+    assert tasks.begin(batch=1, stage=1)["restore"] == 0
+    assert "names ['nonsense'], of which version 0" in caplog.text
     tasks.close()

@@ -162,6 +162,44 @@ def test_what_does_not_make_sense_is_refused(
         summing().on_spark({"r": source.frame()}, keep=0)
     with pytest.raises(AnalysisException, match=r"(?i)complete"):
         frames["sums"].writeStream.outputMode("complete").format("noop").start()
+    frames = summing().on_spark({"r": source.frame()}, workers=1, exchange=False)
+    with pytest.raises(GraphError, match="exchange=True"):
+        frames.write_stream({"sums": print}, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"allow_removed": "sum"}, r"a list of names: \['sum'\]"),
+        ({"schemas": {"nope": pa.schema([])}}, r"names \['nope'\], but the outputs"),
+        ({"progress": True}, r"query\.lastProgress"),
+    ],
+)
+def test_options_that_cannot_be_meant(source: Source, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        summing().on_spark({"r": source.frame()}, **options)
+
+
+@pytest.mark.parametrize("name", ["", "..", "x" * 300])
+def test_names_without_a_folder(source: Source, name: str) -> None:
+    flow = jt.Flow(name)
+    flow.output("out", readings(flow))
+    with pytest.raises(GraphError, match="no folder for its state"):
+        flow.on_spark({"r": source.frame()})
+
+
+def test_an_aggregation_before_the_flow_is_not_fed_whole_each_time(
+    source: Source, tmp_path: Path
+) -> None:
+    source.add(rows(0, count=20))
+    flow = jt.Flow("fed whole")
+    r = flow.input("r", time="n", schema={"k": int})
+    flow.output("out", r.key_by("k").rolling().count())
+    table = source.frame().groupBy("k").count().withColumnRenamed("count", "n")
+    writer = flow.on_spark({"r": table}, workers=1)["out"].writeStream.format("noop")
+    query = writer.outputMode("complete").trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="the whole table again"):
+        query.awaitTermination(LIMIT)
 
 
 def test_flows_in_a_row_need_names_of_their_own(source: Source, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -75,14 +76,48 @@ def test_damaged_state_is_noticed_and_the_query_goes_back(
     assert {name: two_done.rows(name) for name in expected} == expected
 
 
-def test_going_back_too_far_is_refused(two_done: Sink, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    assert go_back(str(checkpoint)) is None
-    for path in (checkpoint / "jeton/summing/manifests").iterdir():
-        path.write_bytes(b"{}")
-    with pytest.raises(SnapshotError, match="whole"):
-        go_back(str(checkpoint))
-    assert go_back(str(tmp_path / "nothing")) is None
+def test_state_somewhere_else_is_mended_too(source: Source, tmp_path: Path) -> None:
+    sink, checkpoint, state = Sink(), tmp_path / "checkpoint", tmp_path / "state"
+
+    def take_all(batch: int) -> None:
+        source.add(rows(batch, count=60))
+        frames: Any = summing().on_spark({"r": source.frame()}, workers=2, checkpoint=state)
+        query = frames.write_stream(
+            {name: sink.writer(name) for name in frames},
+            checkpoint=checkpoint,
+            trigger={"availableNow": True},
+        )
+        assert query.awaitTermination(LIMIT)
+
+    take_all(0)
+    take_all(1)
+    [manifest] = state.glob("*/summing/manifests/000000000001-*")
+    manifest.write_bytes(b"{}")
+    take_all(2)
+    assert sink.again == 2
+    expected = in_one_process(summing(), source.tables)
+    assert {name: sink.rows(name) for name in expected} == expected
+
+
+def test_a_sink_that_leaves_out_what_it_has_cannot_be_helped(
+    source: Source, tmp_path: Path
+) -> None:
+    """Spark's file sink would have the micro-batch, and the flow would not run."""
+
+    def take_all(batch: int) -> Any:
+        source.add(rows(batch, count=60))
+        frame = summing().on_spark({"r": source.frame()}, workers=2)["sums"]
+        writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.start(str(tmp_path / "out")).awaitTermination(LIMIT)
+
+    assert take_all(0)
+    for path in (tmp_path / "checkpoint/jeton/summing/parts").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(StreamingQueryException, match=r"(?s)is damaged.*start anew"):
+        take_all(1)
+    with pytest.raises(SnapshotError, match="leaves it out"):
+        go_back(tmp_path / "checkpoint")
 
 
 def test_state_that_is_gone_is_an_error_and_no_fresh_start(

@@ -21,7 +21,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jeton.core.errors import GraphError
+from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.batch import Batch
+from jeton.dataflow.schema import conform
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
@@ -81,13 +83,8 @@ def on_spark(
     first = next(iter(inputs.values()))
     spark = first.sparkSession
     slots = require_slots(spark, 1 if workers is None else workers)
-    names = tuple(flow.inputs)
-    times = time_type(flow, inputs)
-    ends = Ends(
-        names,
-        tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
-    )
-    frame = together([inputs[name] for name in names])
+    ends = ends_for(flow, inputs, time_type(flow, inputs), schemas)
+    frame = together([inputs[name] for name in ends.inputs])
     frame = _partitioned(frame, workers, slots)
     if progress is None:
         progress = ProgressBar.is_wanted()
@@ -134,6 +131,45 @@ def check_inputs(flow: Flow, inputs: Mapping[str, DataFrame]) -> None:
         )
     if not inputs or not flow.outputs:
         raise GraphError(f"flow {flow.name!r} needs an input and an output to run on Spark")
+
+
+def ends_for(
+    flow: Flow,
+    inputs: Mapping[str, DataFrame],
+    times: pa.DataType,
+    schemas: Mapping[str, pa.Schema] | None,
+) -> Ends:
+    """A flow's inputs and outputs, if their columns are what Spark and the flow expect."""
+    for name, frame in inputs.items():
+        _check_columns(flow, name, arrow_schema(frame.schema))
+    unknown = [name for name in schemas or () if name not in flow.outputs]
+    if unknown:
+        raise GraphError(
+            f"schemas= names {unknown}, but the outputs of flow {flow.name!r} are "
+            f"{list(flow.outputs)}"
+        )
+    alike: dict[str, str] = {}
+    for name in flow.outputs:
+        if alike.setdefault(name.lower(), name) != name:
+            raise GraphError(
+                f"the outputs {alike[name.lower()]!r} and {name!r} of flow {flow.name!r} differ "
+                "only in case, which Spark does not tell apart by default: rename one of them"
+            )
+    outputs = ((name, output_schema(flow, name, times, schemas)) for name in flow.outputs)
+    return Ends(tuple(flow.inputs), tuple(outputs))
+
+
+def _check_columns(flow: Flow, name: str, schema: pa.Schema) -> None:
+    """Refuse a DataFrame whose columns are not those that its input was declared with."""
+    declared = flow.input_schemas.get(name)
+    if declared is None:
+        return
+    time = flow.operators[flow.handle("input", name)].time_name
+    try:
+        none = Batch.from_arrow(schema.empty_table(), time=time, kind=flow.kind)
+        conform(none, declared, f"the DataFrame of input {name!r}")
+    except BatchError as error:
+        raise GraphError(error.message) from error
 
 
 def output_schema(

@@ -8,7 +8,6 @@ which was given up, and whose tasks may linger, cannot.
 from __future__ import annotations
 
 import logging
-import re
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jeton.core.errors import GraphError, JetonError, SnapshotError
 from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.spark.control import Control
+from jeton.spark.homes import Running, folder_of, skips_what_it_has
 from jeton.spark.state_files import CorruptCheckpoint
 from jeton.spark.streaming_tasks import damaged
 
@@ -43,6 +43,10 @@ class Rules:
     """How many versions are there at least, besides the one that is being made."""
     together: bool
     """Whether all inputs advance to what the furthest of them allows."""
+    left_out: bool = False
+    """Whether Spark may leave the flow out of micro-batches for which no source has rows."""
+    aggregated: bool = False
+    """Whether the flow's input comes from an aggregation of Spark's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +81,13 @@ class _Place:
     """What the conductor knows of a query that runs: where its state is, and what is newest."""
 
     run: str
+    query: Running
     path: str
     store: Checkpoints
     epoch: int
     """The greatest epoch so far."""
-    known: dict[int, Checkpoint] = field(default_factory=dict)
-    """The versions that may be needed next."""
+    known: dict[int, Checkpoint | None] = field(default_factory=dict)
+    """The state after those micro-batches that may be needed next."""
     batch: int = -1
     attempts: dict[int, int] = field(default_factory=dict)
     """The newest attempt at each stage of the newest micro-batch."""
@@ -103,10 +108,12 @@ class Conductor:
     """Keeps the workers of one plan in step, for each query that runs it.
 
     >>> import tempfile, jeton as jt
+    >>> from jeton.spark.homes import Home
     >>> flow = jt.Flow("counts")
-    >>> folder = tempfile.mkdtemp()
+    >>> home = Home(tempfile.mkdtemp())
     >>> rules = Rules(allow_removed=(), keep=2, together=False)
-    >>> conductor = Conductor(flow, "plan", rules, lambda query: folder, lambda plan, stage: None)
+    >>> look_up = lambda query: Running(home)
+    >>> conductor = Conductor(flow, "plan", rules, look_up, lambda plan, stage: None)
     >>> here, there = socket.socketpair()
     >>> conductor.take_over(0, 1, there)
     >>> task = Control(here)
@@ -115,7 +122,7 @@ class Conductor:
     >>> orders["version"], orders["restore"], orders["live"]
     (0, None, False)
     >>> task.send("part", part={"worker": 0, "states": []})
-    >>> task.receive()[0]["kind"], Checkpoints(f"{folder}/counts").versions()
+    >>> task.receive()[0]["kind"], Checkpoints(home.path("counts")).versions()
     ('part', [0])
     >>> task.close()
     """
@@ -125,13 +132,13 @@ class Conductor:
         flow: Flow,
         plan: str,
         rules: Rules,
-        root_of: Callable[[str], str],
+        look_up: Callable[[str], Running],
         forget_stages: Callable[[str, int], None],
     ) -> None:
         self._flow = flow
         self._plan = plan
         self._rules = rules
-        self._root_of = root_of
+        self._look_up = look_up
         self._forget_stages = forget_stages
         self._lock = threading.RLock()
         self._attempts: dict[int, _Attempt] = {}
@@ -193,6 +200,7 @@ class Conductor:
             "path": place.path,
             "restore": None if before is None else before.version,
             "live": live,
+            "remedy": self._remedy(place),
         }
 
     def _fed(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -215,8 +223,10 @@ class Conductor:
             [Part.from_json(task["part"]) for task in said],
             flow=self._flow.name,
             epoch=attempt.epoch,
+            meta={"sink": place.query.sink},
         )
-        place.known = {batch: made} | {v: k for v, k in place.known.items() if v == batch - 1}
+        place.known = {b: state for b, state in place.known.items() if b == batch - 1}
+        place.known[batch] = made
         attempt.committed = True
         return {}
 
@@ -224,28 +234,70 @@ class Conductor:
         """The state that a micro-batch starts from: always that after the one before it."""
         if batch == 0:
             return None
-        found = place.known.get(batch - 1)
-        if found is None:
-            try:
-                found = place.store.load(batch - 1)
-            except CorruptCheckpoint as error:
-                raise damaged(batch - 1, error) from error
-            except SnapshotError as error:
-                raise SnapshotError(
-                    f"micro-batch {batch} needs the state after the one before: {error.message}. "
-                    "Every micro-batch must run the flow, also in a foreachBatch; a flow that "
-                    "comes to a query later needs a new checkpoint location"
-                ) from error
-            found.check(self._flow, allow_removed=self._rules.allow_removed)
+        if batch - 1 not in place.known:
+            version = self._version_before(place, batch)
+            found = None
+            if version is not None:
+                try:
+                    found = place.store.load(version)
+                except CorruptCheckpoint as error:
+                    raise damaged(version, error, self._remedy(place)) from error
+                self._check(found)
             place.known[batch - 1] = found
-        return found
+        return place.known[batch - 1]
+
+    def _version_before(self, place: _Place, batch: int) -> int | None:
+        """The version that a micro-batch starts from; none if no row has come before it."""
+        versions = place.store.versions()
+        newest = max((version for version in versions if version < batch), default=-1)
+        missing = range(newest + 1, batch)
+        if missing and not (self._rules.left_out and _brought_nothing(place.query, missing)):
+            home, name = place.query.home, self._flow.name
+            others = [folder for folder in home.stores() if folder != folder_of(name)]
+            raise SnapshotError(
+                f"micro-batch {batch} needs the state after the one before, but there is no "
+                f"version {batch - 1} of flow {name!r} in {place.path} (there are: "
+                f"{versions or 'none'}). A flow that is renamed keeps its state only under its "
+                f"old name (others with state there: {others or 'none'}), one that comes to a "
+                "query later needs a new checkpoint location, and every micro-batch must run the "
+                "flow: if Spark left it out since it had no rows, use repartition=True, call "
+                f"{home.remedy(name)} and start it again"
+            )
+        return None if newest < 0 else newest
+
+    def _check(self, found: Checkpoint) -> None:
+        removed = self._rules.allow_removed
+        found.check(self._flow, allow_removed=removed)
+        # An operator, or one of the containers that it keeps.
+        known = tuple(f"{name}/" for name in found.operators)
+        unknown = [name for name in removed if not f"{name}/".startswith(known)]
+        if unknown:
+            log.warning(
+                "allow_removed= names %s, of which version %d of flow %r has no state",
+                unknown,
+                found.version,
+                self._flow.name,
+            )
+
+    def _remedy(self, place: _Place) -> str:
+        """What to do if the state is damaged."""
+        if skips_what_it_has(place.query.sink):
+            return (
+                "The query's sink leaves out micro-batches that it has, so that none can be done "
+                "again: start anew with another checkpoint location and folder"
+            )
+        return (
+            f"Stop the query, call {place.query.home.remedy(self._flow.name)}, so that it does "
+            "that micro-batch again from the state before it, and start it again"
+        )
 
     def _place(self, query: str, run: str) -> _Place:
         """Where a query's state is; looked up once for each time that it is started."""
         place = self._places.get(query)
         if place is None or place.run != run:
-            folder = re.sub(r"[^\w.-]", "_", self._flow.name)
-            path = f"{self._root_of(query)}/{folder}"
+            found = self._look_up(query)
+            path = found.home.path(self._flow.name)
+            self._require_mode(found.mode)
             if _claims.setdefault((run, path), self._plan) != self._plan:
                 raise GraphError(
                     f"two flows of one query are called {self._flow.name!r}: give them names of "
@@ -253,8 +305,25 @@ class Conductor:
                 )
             store = Checkpoints(path)
             epoch = max((epoch for _, epoch in store.committed()), default=0)
-            place = self._places[query] = _Place(run, path, store, epoch)
+            place = self._places[query] = _Place(run, found, path, store, epoch)
         return place
+
+    def _require_mode(self, mode: str) -> None:
+        """In some modes, aggregations before the flow tell the same more than once."""
+        if not self._rules.aggregated or mode == "Append":
+            return
+        if mode == "Complete":
+            raise GraphError(
+                f"in output mode 'complete' the aggregation before flow {self._flow.name!r} gives "
+                "it the whole table again in each micro-batch: use 'append', or aggregate behind "
+                "the flow"
+            )
+        log.warning(
+            "in output mode %r the aggregation before flow %r gives it rows that are not final, "
+            "and again whenever they change",
+            mode.lower(),
+            self._flow.name,
+        )
 
     def _clean(self, attempt: _Attempt) -> None:
         """What a replay of the newest micro-batch needs stays; files go in step with Spark's."""
@@ -272,3 +341,9 @@ def _all_alive(before: Checkpoint, said: Sequence[Mapping[str, Any]]) -> bool:
     wanted = [[before.version, before.epoch, len(said), index] for index in range(len(said))]
     held = [task["held"] for task in said]
     return all(claim is not None for claim in held) and sorted(held) == wanted
+
+
+def _brought_nothing(query: Running, batches: Collection[int]) -> bool:
+    """Whether it is certain that there were no rows for any of these micro-batches."""
+    first = query.first_offsets() if 0 in batches else ()
+    return all(query.home.log.brought_nothing(batch, first) for batch in batches)

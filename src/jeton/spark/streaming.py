@@ -12,30 +12,31 @@ time seen so far allows, so that an idle partition holds nobody back.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyarrow import fs as arrow_fs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jeton.core.errors import GraphError, SnapshotError
+from jeton.core.errors import GraphError
 from jeton.spark.batch import (
     check_inputs,
     divided,
+    ends_for,
     exchanged,
     next_plan,
-    output_schema,
     rendezvous_of,
     require_slots,
     time_type,
     together,
 )
-from jeton.spark.checkpoints import Checkpoints, file_system
 from jeton.spark.conductor import Conductor, Rules
+from jeton.spark.going_back import go_back
+from jeton.spark.homes import folder_of, running
 from jeton.spark.metrics import Frames, accumulator
+from jeton.spark.plans import dealt_out_always, only_passes_on, operators_of
 from jeton.spark.schemas import spark_schema
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
 
     from jeton.dataflow.flow import Flow
 
+__all__ = ["StreamingFrames", "Writer", "go_back", "on_stream", "parquet_writer"]
+
 log = logging.getLogger(__name__)
 
-FOLDER: Final = "jeton"
-"""Where flows keep their state inside a query's checkpoint location."""
 KEEP: Final = 10
 
 Writer = Callable[[DataFrame, int], None]
@@ -63,9 +64,10 @@ def on_stream(
     exchange: bool = True,
     repartition: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
-    checkpoint: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     keep: int = KEEP,
     allow_removed: Collection[str] = (),
+    progress: bool | None = None,
 ) -> StreamingFrames:
     """A streaming DataFrame for each output of a flow: what ``flow.on_spark`` does with streams.
 
@@ -85,9 +87,11 @@ def on_stream(
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
         checkpoint: Where to keep the state; by default with Spark's own under the query's
             checkpoint location.
-        keep: How many versions of the state stay, but no more than Spark keeps of its own.
+        keep: How many versions of the state stay, but no more than Spark keeps of its own. They
+            are cleaned up now and then, so that a few more may be there.
         allow_removed: Names of operators whose state is to be dropped, since the flow no longer
             has them.
+        progress: Not for streams, which have no end: see ``query.lastProgress``.
 
     Each sink that is started is a query that runs the flow for itself, with state of its own. To
     run it once and write several outputs, use `StreamingFrames.write_stream`.
@@ -115,6 +119,11 @@ def on_stream(
         )
     if keep < 1:
         raise GraphError(f"at least one version of the state must be kept, not {keep}")
+    if isinstance(allow_removed, str):
+        raise GraphError(f"allow_removed= takes a list of names: [{allow_removed!r}]")
+    if progress:
+        raise GraphError("a stream has no end to show progress to: look at query.lastProgress")
+    folder_of(flow.name)
     if not repartition and (len(inputs) > 1 or workers is not None):
         raise GraphError(
             "repartition=False makes a worker of each partition of the one input, so that it goes "
@@ -123,24 +132,25 @@ def on_stream(
     spark = next(iter(inputs.values())).sparkSession
     server = rendezvous_of(spark)
     slots = require_slots(spark, 1 if workers is None else workers)
-    names = tuple(flow.inputs)
     times = time_type(flow, inputs)
-    lateness = {name: _lateness(flow, name, inputs[name], times) for name in names}
+    ends = ends_for(flow, inputs, times, schemas)
+    frame = together([inputs[name] for name in ends.inputs])
+    lateness = {name: _lateness(flow, name, inputs[name], times) for name in ends.inputs}
     _warn_of_waiting(flow, lateness)
-    ends = Ends(
-        names,
-        tuple((name, output_schema(flow, name, times, schemas)) for name in flow.outputs),
-    )
     plan = next_plan(flow)
     policy = spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
     removed = tuple(allow_removed)
+    state = None if checkpoint is None else os.fspath(checkpoint)
+    rules = Rules(
+        removed,
+        keep=max(1, min(keep, retained)),
+        together=policy == "max",
+        left_out=not repartition and only_passes_on(frame),
+        aggregated="Aggregate" in operators_of(frame),
+    )
     conductor = Conductor(
-        flow,
-        plan,
-        Rules(removed, keep=max(1, min(keep, retained)), together=policy == "max"),
-        lambda query: _root(spark, query, checkpoint),
-        server.forget_stages,
+        flow, plan, rules, lambda query: running(spark, query, state), server.forget_stages
     )
     meeting = server.meeting(plan, conductor.take_over)
     counts = accumulator(spark.sparkContext)
@@ -149,28 +159,38 @@ def on_stream(
         return run_micro_batch(flow, ends, lateness, removed, meeting, counts, batches)
 
     task.__name__ = f"jeton:{flow.name}"
-    frame = together([inputs[name] for name in names])
     if repartition:
-        frame = _partitioned(frame, workers or slots or 2)
+        frame = dealt_out_always(frame, workers or slots or 2)
     result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = exchanged(result, slots)
-    return StreamingFrames(result, ends, counts)
+    return StreamingFrames(result, ends, counts, flow.name, state, exchange)
 
 
 class StreamingFrames(Frames):
     """A streaming DataFrame for each output of a flow, and one writer for all of them."""
 
-    def __init__(self, whole: DataFrame, ends: Ends, counts: Accumulator[dict[str, int]]) -> None:
+    def __init__(
+        self,
+        whole: DataFrame,
+        ends: Ends,
+        counts: Accumulator[dict[str, int]],
+        flow: str,
+        state: str | None,
+        exchange: bool,
+    ) -> None:
         super().__init__(divided(whole, ends), counts)
         self._whole = whole
         self._ends = ends
+        self._flow = flow
+        self._state = state
+        self._exchange = exchange
 
     def write_stream(
         self,
         writers: Mapping[str, Writer],
         *,
-        checkpoint: str,
+        checkpoint: str | os.PathLike[str],
         name: str | None = None,
         trigger: Mapping[str, Any] | None = None,
     ) -> StreamingQuery:
@@ -180,8 +200,8 @@ class StreamingFrames(Frames):
             writers: For each output that is wanted a function of its rows in one micro-batch, a
                 DataFrame, and the micro-batch's number. Spark may run a micro-batch again after
                 a failure, with the same rows: `parquet_writer` is one that minds that.
-            checkpoint: The query's checkpoint location. If its newest state is damaged, the
-                query goes back to the one before first: see `go_back`.
+            checkpoint: The query's checkpoint location. If the flow's newest state is damaged,
+                the query goes back to the one before first: see `go_back`.
             name: The query's name.
             trigger: When to run: what ``DataStreamWriter.trigger`` takes.
 
@@ -212,7 +232,12 @@ class StreamingFrames(Frames):
             raise GraphError(
                 f"writers are for the outputs {list(self)}, not for {unknown or 'none at all'}"
             )
-        go_back(checkpoint)
+        if not self._exchange:
+            raise GraphError(
+                "write_stream needs exchange=True: without, a writer could not look at a part of "
+                "the rows, as isEmpty(), take() and limit() do"
+            )
+        go_back(checkpoint, flow=self._flow, state=self._state)
         ends = self._ends
 
         def write(rows: DataFrame, batch: int) -> None:
@@ -226,7 +251,7 @@ class StreamingFrames(Frames):
                 rows.unpersist()
 
         writer = self._whole.writeStream.foreachBatch(write).option(
-            "checkpointLocation", checkpoint
+            "checkpointLocation", os.fspath(checkpoint)
         )
         if name is not None:
             writer = writer.queryName(name)
@@ -236,7 +261,7 @@ class StreamingFrames(Frames):
         return query
 
 
-def parquet_writer(path: str) -> Writer:
+def parquet_writer(path: str | os.PathLike[str]) -> Writer:
     """A writer of Parquet files: a folder for each micro-batch, so that each is there once.
 
     Read them with ``spark.read.parquet(path)``, which also has the micro-batch's number in a
@@ -244,79 +269,9 @@ def parquet_writer(path: str) -> Writer:
     """
 
     def write(rows: DataFrame, batch: int) -> None:
-        rows.write.mode("overwrite").parquet(f"{path}/batch={batch}")
+        rows.write.mode("overwrite").parquet(f"{os.fspath(path)}/batch={batch}")
 
     return write
-
-
-def go_back(checkpoint: str) -> int | None:
-    """If the newest state of a query that is not running is damaged, go back to the one before.
-
-    Spark then runs the last micro-batch again, with the same rows: sinks that mind that, as
-    Spark's file sink does, have every row once. Returns that micro-batch, or nothing if all is
-    well. What is older cannot be repaired so: `SnapshotError`.
-    """
-    fs, root = file_system(checkpoint)
-    flows = [
-        info
-        for info in fs.get_file_info(
-            arrow_fs.FileSelector(f"{root}/{FOLDER}", allow_not_found=True)
-        )
-        if not info.is_file
-    ]
-    done = max(_numbers(fs, f"{root}/commits"), default=-1)
-    if not flows or done < 0:
-        return None
-    whole = []
-    for info in flows:
-        store = Checkpoints(info.path, fs)
-        found = store.latest(below=done + 1)
-        whole.append(-1 if found is None else found.version)
-    if min(whole) >= done:
-        return None
-    if min(whole) < done - 1:
-        raise SnapshotError(
-            f"of the state after micro-batch {done} in {checkpoint} only that after micro-batch "
-            f"{min(whole)} is whole, which is too far back for Spark to do the rest again: start "
-            "anew with another checkpoint location"
-        )
-    log.warning("the query in %s goes back: it does micro-batch %d again", checkpoint, done)
-    # What was planned but not done yet will be planned anew.
-    for batch in [number for number in _numbers(fs, f"{root}/offsets") if number > done]:
-        _delete_log(fs, f"{root}/offsets", batch)
-    _delete_log(fs, f"{root}/commits", done)
-    return done
-
-
-def _partitioned(frame: DataFrame, workers: int) -> DataFrame:
-    """As many partitions as there are to be workers, whatever each micro-batch has."""
-    if not hasattr(frame, "repartitionById"):
-        return frame.repartition(workers)
-    # Whole partitions at a time: to deal out single rows, Spark would sort them before.
-    return frame.repartitionById(workers, F.pmod(F.spark_partition_id(), F.lit(workers)))
-
-
-def _numbers(fs: Any, folder: str) -> list[int]:
-    selector = arrow_fs.FileSelector(folder, allow_not_found=True)
-    return [
-        int(info.base_name) for info in fs.get_file_info(selector) if info.base_name.isdecimal()
-    ]
-
-
-def _delete_log(fs: Any, folder: str, batch: int) -> None:
-    for path in (f"{folder}/{batch}", f"{folder}/.{batch}.crc"):
-        if fs.get_file_info(path).is_file:
-            fs.delete_file(path)
-
-
-def _root(spark: SparkSession, query: str, checkpoint: str | None) -> str:
-    """Where a query that is running now keeps its flows' state."""
-    if checkpoint is not None:
-        return f"{checkpoint.rstrip('/')}/{query}"
-    running: Any = spark.streams.get(query)
-    if running is None:
-        raise GraphError(f"query {query} is not active in this session")
-    return f"{running._jsq.streamingQuery().resolvedCheckpointRoot()}/{FOLDER}"
 
 
 def _lateness(flow: Flow, name: str, frame: DataFrame, times: pa.DataType) -> int | None:

@@ -63,6 +63,8 @@ class Orders:
     """The version to start from, if there is one."""
     live: bool
     """Whether all workers of that version are still there."""
+    remedy: str
+    """What to do if that version is damaged."""
 
 
 @dataclass(slots=True)
@@ -130,17 +132,15 @@ def _keep(key: tuple[str, str], kept: Kept) -> None:
         _kept.pop(other).process.close()
 
 
-def damaged(version: int, error: CorruptCheckpoint) -> CorruptCheckpoint:
+def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheckpoint:
     """An error that says what to do about it.
 
-    >>> raise damaged(7, CorruptCheckpoint("a file is gone"))
+    >>> raise damaged(7, CorruptCheckpoint("a file is gone"), "Start anew")
     Traceback (most recent call last):
     jeton.spark.state_files.CorruptCheckpoint: the state after micro-batch 7 is damaged: ...
     """
     return CorruptCheckpoint(
-        f"the state after micro-batch {version} is damaged: {error.message}. Stop the query, call "
-        "jeton.spark.streaming.go_back(<its checkpoint location>), so that it does that "
-        "micro-batch again from the state before it, and start it again"
+        f"the state after micro-batch {version} is damaged: {error.message}. {remedy}"
     )
 
 
@@ -237,7 +237,7 @@ class _Task:
                 share = before.share(rank, workers, allow_removed=allow_removed)
                 self.base = before.part(rank, workers)
             except CorruptCheckpoint as error:
-                raise damaged(self.orders.restore, error) from error
+                raise damaged(self.orders.restore, error, self.orders.remedy) from error
         self.process = Process(
             self.flow, self.joined.mesh, index=rank, workers=workers, restore=share
         )
