@@ -60,15 +60,12 @@ class Times:
         self._counts[time] -= 1
         if not self._counts[time]:
             del self._counts[time]
+            while self._heap and self._heap[0] not in self._counts:
+                heappop(self._heap)
 
     def least(self) -> Iterable[Any]:
         """The least one, if there are any; of times that have no total order, all."""
-        if not self._total:
-            return self._counts
-        heap = self._heap
-        while heap and heap[0] not in self._counts:
-            heappop(heap)
-        return heap[:1]
+        return self._heap[:1] if self._total else self._counts
 
 
 def last_time(kind: Any) -> Any:
