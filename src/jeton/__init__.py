@@ -38,6 +38,7 @@ from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
+from jeton.dataflow.state.key_ids import key_family
 from jeton.dataflow.state.keyed_times import KeyedTimes
 from jeton.dataflow.state.keyed_values import KeyedValues
 from jeton.dataflow.state.queue import RecordQueue
@@ -108,4 +109,5 @@ __all__ = [
     "concat",
     "hash_columns",
     "kernel",
+    "key_family",
 ]

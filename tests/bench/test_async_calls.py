@@ -11,8 +11,8 @@ from jeton.bench.slow_service import serving
 @pytest.mark.parametrize("beside", CASES)
 def test_each_record_is_counted_and_each_call_is_answered(beside: Beside) -> None:
     with serving() as port:
-        taken = run(beside, rate=200, seconds=0.1, port=port, delay=5, seed=0)
-    assert len(taken.neighbour) == 20
+        taken = run(beside, rate=300, calls=200, seconds=0.1, port=port, delay=5, seed=0)
+    assert len(taken.neighbour) == 30
     assert min(taken.neighbour) > 0
     called = beside.endswith("calls")
     assert len(taken.answers) == (20 if called else 0)

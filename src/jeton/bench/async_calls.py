@@ -1,10 +1,10 @@
 """What slow calls do to their neighbours: latency with and without an asynchronous operator beside.
 
 A source offers single records at random moments, at its pace whatever happens. One operator counts
-them; how long after its due time each count is complete is what is measured: beside nobody, beside
-a plain operator that does something to each record, and beside an asynchronous one that sends each
-record to a service over HTTP, which answers at once, or after 50 ms. All are on one worker. They
-take turns, at the same moments, and what counts are the ratios.
+them; how long after its due time each count is complete is what is measured. A second source has
+other records: with nobody behind it, with a plain operator that does something to each of them, and
+with an asynchronous one that sends each to a service over HTTP, which answers at once, or after
+50 ms. All are on one worker. They take turns, at the same moments, and what counts are the ratios.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench async_calls", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument(
-        "--rate", type=int, default=500, metavar="N", help="records and calls a second (500)"
-    )
+    parser.add_argument("--rate", type=int, default=500, metavar="N", help="records a second (500)")
+    parser.add_argument("--calls", type=int, default=500, metavar="N", help="calls a second (500)")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds a round (2)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each (5)")
     parser.add_argument(
@@ -57,11 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for turn in tqdm(range(options.rounds + 1), "rounds", disable=None):
             for case in CASES:
                 delay = options.delay if case == "slow calls" else 0
-                found = run(case, options.rate, options.seconds, port, delay, seed=turn)
+                rates = options.rate, options.calls
+                found = run(case, *rates, options.seconds, port, delay, seed=turn)
                 if turn:  # the first round warms up
                     taken[case].neighbour.extend(found.neighbour)
                     taken[case].answers.extend(found.answers)
-    print(f"{options.rate} records/s; ms from due to complete, at an operator beside others")
+    print(
+        f"{options.rate} records/s beside {options.calls} calls/s; ms from due to complete, at an "
+        "operator beside others"
+    )
     print(f"{'beside':24}{'p50':>9}{'p99':>9}{'ratios':>18}")
     alone = np.quantile(taken["nobody"].neighbour, SHARES)
     for case in CASES:
@@ -78,10 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(beside: Beside, rate: int, seconds: float, port: int, delay: int, *, seed: int) -> Taken:
+def run(
+    beside: Beside, rate: int, calls: int, seconds: float, port: int, delay: int, *, seed: int
+) -> Taken:
     """One round, with a service at that port and calls that take so many milliseconds."""
     flow = jt.Flow("neighbours")
-    records = flow.source(_offer(rate, int(rate * seconds), seed))
+    random = np.random.default_rng(seed)
+    records = flow.source(_offer(rate, int(rate * seconds), random))
+    others = flow.source(_offer(calls, int(calls * seconds), random), name="others")
     taken = Taken([], [])
 
     def note(batch: jt.Batch, into: list[float]) -> jt.Batch:
@@ -90,22 +97,22 @@ def run(beside: Beside, rate: int, seconds: float, port: int, delay: int, *, see
 
     records.key_by().each_time().count().map(partial(note, into=taken.neighbour))
     if beside == "a plain operator":
-        records.map_rows(lambda row: {"answer": row["n"]}).probe("answers")
+        others.map_rows(lambda row: {"answer": row["n"]}).probe("answers")
     elif beside != "nobody":
 
         async def ask(row: dict[str, Any], service: Connections) -> dict[str, Any]:
             return {"answer": await service.get(row["n"], delay)}
 
-        answers = map_async(records, ask, concurrency=rate, client=lambda: Connections(port))
+        answers = map_async(others, ask, concurrency=calls, client=lambda: Connections(port))
         answers.map(partial(note, into=taken.answers)).probe("answers")
     with flow.open() as opened:
         opened.finish()
     return taken
 
 
-def _offer(rate: int, count: int, seed: int) -> Callable[..., Any]:
+def _offer(rate: int, count: int, random: np.random.Generator) -> Callable[..., Any]:
     """A record at each of its due times, which are nanoseconds of the clock."""
-    gaps = np.random.default_rng(seed).exponential(1_000 * MS / rate, count).astype(np.int64) + 1
+    gaps = random.exponential(1_000 * MS / rate, count).astype(np.int64) + 1
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
         dues = (perf_counter_ns() + BEFORE + np.cumsum(gaps)).tolist()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.pacts import Pact
-from jeton.dataflow.state.key_ids import family, known_keys
+from jeton.dataflow.state.key_ids import key_family, known_keys
 from jeton.dataflow.stream_base import StreamBase
 from jeton.dataflow.time_columns import Times
 
@@ -112,7 +112,7 @@ def pact(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pa
     if schemas[0] is not None and schemas[1] is not None:
         for one, other in zip(left.key, right.key, strict=True):
             types = _type(schemas[0], one), _type(schemas[1], other)
-            if pa.null() not in types and family(types[0]) != family(types[1]):
+            if pa.null() not in types and key_family(types[0]) != key_family(types[1]):
                 raise GraphError(
                     f"the keys {one!r} ({types[0]}) and {other!r} ({types[1]}) are never equal: "
                     "cast one of them"

@@ -28,7 +28,9 @@ def comparable(one: pa.DataType, other: pa.DataType) -> bool:
     >>> comparable(pa.int8(), pa.uint64()), comparable(pa.int64(), pa.float64())
     (True, False)
     """
-    return pa.types.is_null(one) or pa.types.is_null(other) or _family(one) == _family(other)
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return True
+    return jt.key_family(one) == jt.key_family(other)
 
 
 def require_comparable(
@@ -47,21 +49,3 @@ def require_comparable(
                 f"the key {name!r} is {one} here, but {other} in the arrangement: cast one of "
                 "them, or nothing will be found"
             )
-
-
-def _family(kind: pa.DataType) -> object:
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _family(kind.value_type)
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "integers"
-    if types.is_floating(kind):
-        return "floating-point numbers"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return "text"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return "bytes"
-    if types.is_decimal(kind):
-        # Keys are compared by their digits, of which there are so many behind the point.
-        return "decimals", kind.scale
-    return kind

@@ -65,15 +65,17 @@ class KeyIds:
         require_same_families(self._families, families)
 
 
-def family(kind: pa.DataType) -> object:
+def key_family(kind: pa.DataType) -> object:
     """What keys must share to be comparable: all integers are, timestamps only of one unit.
 
-    >>> family(pa.int8()) == family(pa.uint32()), family(pa.int64()) == family(pa.float64())
-    (True, False)
+    >>> key_family(pa.int8()) == key_family(pa.uint32())
+    True
+    >>> key_family(pa.int64()) == key_family(pa.float64())
+    False
     """
     types = pa.types
     if types.is_dictionary(kind):
-        return family(kind.value_type)
+        return key_family(kind.value_type)
     if types.is_integer(kind) or types.is_boolean(kind):
         return "integers"
     if types.is_floating(kind):
@@ -108,7 +110,7 @@ def without_nulls(column: Column) -> Column:
 
 def family_of(column: Column) -> object:
     """The family of a column's type."""
-    return family(
+    return key_family(
         pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
     )
 
