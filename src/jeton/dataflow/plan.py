@@ -16,7 +16,7 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.labels import Labelled, Nothing, Origin
+from jeton.dataflow.state.labels import Labelled, NoState, Origin
 from jeton.dataflow.state.snapshot import Stateful
 from jeton.progress.graph import ProgressGraph
 
@@ -202,7 +202,7 @@ class OperatorInfo:
         Snapshots refuse an operator that holds tokens and keeps nothing, since as a rule it waits
         with something. One that does not begins anew, with its initial tokens.
         """
-        self.kept["nothing"] = Labelled(Nothing(), self.origin, "")
+        self.kept["nothing"] = Labelled(NoState(), self.origin, "")
 
 
 def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:

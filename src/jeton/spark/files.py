@@ -85,13 +85,17 @@ class Files:
         self._make_durable(path)
 
     def _make_durable(self, path: PurePosixPath) -> None:
-        """Have a file, or the names in a folder, written to the disk, if it is this machine's."""
         if self._is_local:
-            number = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+            make_durable(path)
+
+
+def make_durable(path: str | os.PathLike[str]) -> None:
+    """Have a file, or the names in a folder, written to this machine's disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def file_system(path: str, given: Any = None) -> tuple[Any, str]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jeton.core.errors import JetonError
+from jeton.spark.files import make_durable
 from jeton.spark.paths import shared_folder
 
 log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class Parquet:
                         "file, put one of that name there"
                     ) from None
         if staged:
-            _make_durable(self.path)
+            make_durable(self.path)
 
     def roll_back(self, query: str, version: int) -> None:
         """Delete hidden files, and those of later versions."""
@@ -219,7 +220,7 @@ class _StagedParquetWriter(_Gathering):
             hidden.rename(self._sink.path / f".{names[-1]}")
         if names:
             # The version must not outlive, by a power cut, the names of its files.
-            _make_durable(self._sink.path)
+            make_durable(self._sink.path)
         self._early = []
         return names
 
@@ -230,7 +231,7 @@ class _StagedParquetWriter(_Gathering):
         number = self._number
         hidden = self._sink.path / f".{self._name}-{0:08}-{number:05}.parquet"
         self._fill_file(hidden)
-        _make_durable(hidden)
+        make_durable(hidden)
         self._early.append((number, hidden))
 
 
@@ -243,14 +244,6 @@ def _together(tables: Sequence[pa.Table], what: str) -> pa.Table:
             f"{what} have types that do not go together: {error}. Give the flow's inputs a "
             "schema=, or cast the columns before the output"
         ) from error
-
-
-def _make_durable(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class Callback:

@@ -92,7 +92,7 @@ class Labelled:
             )
 
 
-class Nothing:
+class NoState:
     """The state of an operator that has none to keep."""
 
     def snapshot(self) -> pa.Table:
