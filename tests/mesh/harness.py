@@ -73,7 +73,7 @@ def work(
         # Without a path, peers can only come by TCP.
         pipe.send(replace(doorway.address, path="") if tcp else doorway.address)
         addresses: dict[int, Address] = pipe.recv()
-        mesh = Mesh(index, addresses, doorway, SECRET, EPOCH, timeout=20.0)
+        mesh = Mesh(index, addresses, doorway, EPOCH, timeout=20.0)
         flow = make()
         process = Process(flow, mesh, index=index, workers=workers)
         handles = process.worker.handles

@@ -11,13 +11,15 @@ import select
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from jeton.core.errors import ProtocolError
 
-_LARGEST = 1 << 31
+_LARGEST_HEADER: Final = 1 << 28
+_LARGEST: Final = 1 << 34
+"""Bytes of a payload: rows for sinks may be many. Memory is only taken for what has arrived."""
 
 
 class Control:
@@ -53,19 +55,26 @@ class Control:
 
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame, waiting for it; ``None`` if the other end has hung up."""
-        size = self._exactly(4)
+        size = self._exactly(4, 4)
         if size is None:
             return None
-        text = self._exactly(int.from_bytes(size, "little"))
+        text = self._exactly(int.from_bytes(size, "little"), _LARGEST_HEADER)
         if text is None:
             return None
-        header: dict[str, Any] = json.loads(text)
-        payload = self._exactly(int(header["size"])) if header["size"] else b""
+        try:
+            header: dict[str, Any] = json.loads(text)
+            announced = int(header["size"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(f"a control frame cannot be read: {error}") from error
+        payload = self._exactly(announced, _LARGEST)
         return None if payload is None else (header, payload)
 
     def has_news(self) -> bool:
         """Whether a frame, or a hang-up, is there to be received."""
-        return bool(select.select([self._sock], [], [], 0)[0])
+        # Not select(), which takes no file whose number is 1,024 or more.
+        news = select.poll()
+        news.register(self._sock, select.POLLIN)
+        return bool(news.poll(0))
 
     def close(self) -> None:
         """Hang up."""
@@ -74,9 +83,9 @@ class Control:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _exactly(self, size: int) -> bytes | None:
-        if size > _LARGEST:
-            raise ProtocolError(f"a control frame of {size} bytes was announced")
+    def _exactly(self, size: int, most: int) -> bytes | None:
+        if not 0 <= size <= most:
+            raise ProtocolError(f"a control frame of {size} bytes was announced, of at most {most}")
         received = bytearray()
         while len(received) < size:
             try:

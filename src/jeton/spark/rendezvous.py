@@ -14,17 +14,27 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from jeton.core.errors import ProtocolError
+from jeton.worker.acceptor import Acceptor
 from jeton.worker.doorway import Address
-from jeton.worker.handshake import HandshakeError, answer, greet
+from jeton.worker.files import make_room_for
+from jeton.worker.handshake import Claim, Crowded, HandshakeError, greet
+from jeton.worker.liveness import Keepalive, prepare
 
 log = logging.getLogger(__name__)
 
 _LONGEST: Final = 1 << 16
+"""Bytes of what a task says about itself."""
+_LONGEST_ANSWER: Final = 1 << 24
+"""Bytes of what it is told: the addresses of all, compressed and not."""
+_TELLING: Final = 30.0
+"""Seconds after which a task that does not take its answer is left out."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +43,13 @@ class Meeting:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
+    """Known to the tasks of this plan only, and never shown."""
     plan: str
     heard: bool = False
-    """Whether somebody at the driver listens to what the tasks report."""
+    """Whether a listener at the driver takes what the tasks report."""
+    number: int = 0
+    """The plan's number at the rendezvous."""
 
 
 @dataclass(slots=True)
@@ -58,9 +71,20 @@ class _Party:
         for rank in [r for r, member in self.members.items() if member[0] < self.oldest]:
             self.members.pop(rank)[2].close()
 
+    def close(self) -> None:
+        """Send away everyone who waits."""
+        for _, _, sock in self.members.values():
+            sock.close()
+
 
 Listener = Callable[[int, int, socket.socket], None]
 """Gets each worker's number, its epoch and its connection, which stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    meeting: Meeting
+    listener: Listener | None
 
 
 class Rendezvous:
@@ -79,22 +103,28 @@ class Rendezvous:
 
     def __init__(self, host: str, bind: str | None = None) -> None:
         """Listen at the address that Spark shows for the driver, or else where it binds itself."""
-        self._listener = _listen_at(host, bind)
-        self.host, self.port = host, self._listener.getsockname()[1]
-        self.secret = os.urandom(32)
-        self.refused = 0
-        self._parties: dict[tuple[str, int], _Party] = {}
-        self._listeners: dict[str, Listener] = {}
+        listener = _listen_at(host, bind)
+        self.host, self.port = host, listener.getsockname()[1]
+        self._plans: dict[int, _Plan] = {}
+        self._parties: dict[tuple[int, int], _Party] = {}
+        self._numbers = itertools.count(1)
         self._epochs = itertools.count(1)
         self._lock = threading.Lock()
-        threading.Thread(target=self._listen, name="jeton-rendezvous", daemon=True).start()
+        self._acceptor = Acceptor([listener], self, name="jeton-rendezvous", longest=_LONGEST)
 
     def meeting(self, plan: str, listener: Listener | None = None) -> Meeting:
         """What the tasks of a plan must know; a listener takes their connections over."""
-        if listener is not None:
-            with self._lock:
-                self._listeners[plan] = listener
-        return Meeting(self.host, self.port, self.secret, plan, listener is not None)
+        with self._lock:
+            number = next(self._numbers)
+            secret = os.urandom(32)
+            made = Meeting(self.host, self.port, secret, plan, listener is not None, number)
+            self._plans[number] = _Plan(made, listener)
+        return made
+
+    @property
+    def refused(self) -> int:
+        """How many connections were turned away."""
+        return self._acceptor.refused
 
     @property
     def waiting(self) -> int:
@@ -103,74 +133,120 @@ class Rendezvous:
             return sum(len(party.members) for party in self._parties.values())
 
     def forget(self, plan: str) -> None:
-        """A plan will not run again."""
+        """A plan will not run again: its secret opens nothing any more."""
         with self._lock:
-            self._listeners.pop(plan, None)
-            for key in [key for key in self._parties if key[0] == plan]:
-                del self._parties[key]
+            numbers = {n for n, known in self._plans.items() if known.meeting.plan == plan}
+            for number in numbers:
+                del self._plans[number]
+            self._part(lambda key: key[0] in numbers)
 
     def forget_stages(self, plan: str, below: int) -> None:
         """A plan's earlier stages will not run again."""
         with self._lock:
-            for key in [key for key in self._parties if key[0] == plan and key[1] < below]:
-                del self._parties[key]
+            numbers = {n for n, known in self._plans.items() if known.meeting.plan == plan}
+            self._part(lambda key: key[0] in numbers and key[1] < below)
+
+    def _part(self, over: Callable[[tuple[int, int]], bool]) -> None:
+        for key in [key for key in self._parties if over(key)]:
+            self._parties.pop(key).close()
 
     def close(self) -> None:
         """Stop listening."""
-        # A thread that waits in accept() is not woken by close() alone.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                sock, where = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._admit, args=(sock, where), daemon=True).start()
-
-    def _admit(self, sock: socket.socket, where: object) -> None:
-        try:
-            rank, _ = answer(sock, self.secret, 0)
-            told = _receive(sock)
-            self._join(rank, told, sock)
-        except (HandshakeError, OSError, ValueError, KeyError, TypeError) as error:
-            self.refused += 1
-            log.warning("refused a connection from %s: %s", where, error)
-            sock.close()
-
-    def _join(self, rank: int, told: dict[str, Any], sock: socket.socket) -> None:
-        key = (str(told["plan"]), int(told["stage"]))
-        attempt, workers = int(told["attempt"]), int(told["workers"])
+        self._acceptor.close()
         with self._lock:
-            party = self._parties.setdefault(key, _Party())
+            self._part(lambda key: True)
+
+    # What the acceptor asks
+
+    def secret_of(self, claim: Claim) -> bytes:
+        """Each plan has a secret of its own."""
+        with self._lock:
+            plan = self._plans.get(claim.group)
+        if plan is None:
+            raise HandshakeError(f"plan {claim.group} is over, or was never planned here")
+        return plan.meeting.secret
+
+    def is_ready(self, claim: Claim) -> bool:
+        """Tasks may come at any time."""
+        return True
+
+    def admit(self, claim: Claim, message: bytes, sock: socket.socket) -> None:
+        """A task is here; if it is the last one of its stage, all are told of each other."""
+        try:
+            said = json.loads(message)
+            key, attempt = (claim.group, int(said["stage"])), int(said["attempt"])
+            workers, address = int(said["workers"]), Address(**said["address"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"worker {claim.worker} cannot be understood: {error}") from error
+        prepare(sock, Keepalive())
+        with self._lock:
+            plan = self._plans.get(claim.group)
+            if plan is None:
+                raise HandshakeError(f"plan {claim.group} is over")
+            if key not in self._parties:
+                self._parties[key] = _Party()
+                make_room_for(workers)
+            party = self._parties[key]
             if attempt < party.oldest:
-                raise HandshakeError(f"attempt {attempt} of worker {rank} is stale")
+                raise HandshakeError(f"attempt {attempt} of worker {claim.worker} is stale")
             party.drop_stale(attempt, workers)
-            party.members[rank] = (attempt, Address(**told["address"]), sock)
+            before = party.members.pop(claim.worker, None)
+            if before is not None:
+                before[2].close()
+            party.members[claim.worker] = (attempt, address, sock)
             if len(party.members) < workers:
                 return
             epoch, members = next(self._epochs), party.members
-            everyone = {
-                "epoch": epoch,
-                "addresses": {str(r): asdict(m[1]) for r, m in members.items()},
-            }
             # Whoever comes from now on belongs to another attempt.
             party.oldest = max(number for number, _, _ in members.values()) + 1
             party.members = {}
-            listener = self._listeners.get(key[0])
-        for member, (_, _, connection) in members.items():
-            try:
-                _send(connection, everyone)
-            except OSError as error:
-                log.warning("a worker left before the others came: %s", error)
-                connection.close()
-                continue
-            if listener is not None:
-                listener(member, epoch, connection)
+        # A task that does not read its answer must not keep others from being let in.
+        threading.Thread(
+            target=_tell_all,
+            args=(epoch, members, plan.listener),
+            name="jeton-meeting",
+            daemon=True,
+        ).start()
+
+
+def _tell_all(
+    epoch: int, members: Mapping[int, tuple[int, Address, socket.socket]], listener: Listener | None
+) -> None:
+    """Tell all tasks of a stage where the others are, and hand their connections over."""
+    everyone = [[rank, *vars(address).values()] for rank, (_, address, _) in members.items()]
+    # Columns of similar values, so that they compress well: each of N tasks is told of all N.
+    answer = zlib.compress(json.dumps([epoch, *zip(*everyone, strict=True)]).encode(), 6)
+    frame = len(answer).to_bytes(4, "little") + answer
+    deadline = time.monotonic() + _TELLING
+    left: list[tuple[int, socket.socket, int]] = []
+
+    def tell(rank: int, sock: socket.socket, at: int, timeout: float) -> None:
+        try:
+            sock.settimeout(timeout)
+            if timeout:
+                sock.sendall(memoryview(frame)[at:])
+            elif (at := sock.send(frame)) < len(frame):
+                left.append((rank, sock, at))
+                return
+            sock.settimeout(None)
+            if listener is None:
+                sock.close()
             else:
-                connection.close()
+                listener(rank, epoch, sock)
+        except BlockingIOError:
+            left.append((rank, sock, 0))
+        except OSError as error:
+            log.warning("worker %s left before the others came: %s", rank, error)
+            sock.close()
+        except Exception:
+            log.exception("the connection of worker %s could not be taken over", rank)
+            sock.close()
+
+    # Those that cannot take all of it at once do not keep the others waiting.
+    for rank, (_, _, sock) in members.items():
+        tell(rank, sock, 0, 0.0)
+    for rank, sock, at in list(left):
+        tell(rank, sock, at, max(deadline - time.monotonic(), 1e-3))
 
 
 def _listen_at(host: str, bind: str | None) -> socket.socket:
@@ -191,47 +267,63 @@ def meet(
     meeting: Meeting, *, rank: int, workers: int, stage: int, attempt: int, address: Address
 ) -> tuple[int, dict[int, Address], socket.socket]:
     """A task's side: returns the epoch, where everyone is, and the connection to the driver."""
-    sock = socket.create_connection((meeting.host, meeting.port), timeout=30.0)
-    try:
-        greet(sock, meeting.secret, rank, 0)
-        _send(
-            sock,
-            {
-                "plan": meeting.plan,
-                "stage": stage,
-                "attempt": attempt,
-                "workers": workers,
-                "address": asdict(address),
-            },
+    about = {"stage": stage, "attempt": attempt, "workers": workers, "address": asdict(address)}
+    said = json.dumps(about).encode()
+    if len(said) > _LONGEST:
+        raise ProtocolError(
+            f"the address of worker {rank} has {len(said)} bytes, which is too long"
         )
+    sock = _reach(meeting, rank, time.monotonic() + 30.0)
+    try:
+        sock.sendall(len(said).to_bytes(4, "little") + said)
+        prepare(sock, Keepalive())
         # The other tasks of a barrier stage start together with this one, or not at all.
         sock.settimeout(120.0)
-        told = _receive(sock)
+        epoch, *columns = _receive(sock)
     except BaseException:
         sock.close()
         raise
-    addresses = {int(r): Address(**where) for r, where in told["addresses"].items()}
-    return int(told["epoch"]), addresses, sock
+    addresses = {rank: Address(*where) for rank, *where in zip(*columns, strict=True)}
+    return epoch, addresses, sock
 
 
-def _send(sock: socket.socket, value: dict[str, Any]) -> None:
-    text = json.dumps(value).encode()
-    sock.sendall(len(text).to_bytes(4, "little") + text)
+def _reach(meeting: Meeting, rank: int, deadline: float) -> socket.socket:
+    """A connection that has authenticated; tries again while strangers flood the rendezvous."""
+    while True:
+        sock = socket.create_connection(
+            (meeting.host, meeting.port), timeout=max(deadline - time.monotonic(), 1.0)
+        )
+        try:
+            greet(sock, meeting.secret, rank, meeting.number)
+            return sock
+        except Crowded:
+            sock.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        except BaseException:
+            sock.close()
+            raise
 
 
-def _receive(sock: socket.socket) -> dict[str, Any]:
+def _receive(sock: socket.socket) -> list[Any]:
     size = int.from_bytes(_exactly(sock, 4), "little")
-    if size > _LONGEST:
-        raise HandshakeError(f"a message of {size} bytes is too long")
-    value: dict[str, Any] = json.loads(_exactly(sock, size))
+    if size > _LONGEST_ANSWER:
+        raise HandshakeError(f"the driver announced an answer of {size} bytes, which is too long")
+    reader = zlib.decompressobj()
+    try:
+        text = reader.decompress(_exactly(sock, size), _LONGEST_ANSWER)
+        value: list[Any] = json.loads(text)
+    except (zlib.error, ValueError) as error:
+        raise HandshakeError(f"the driver's answer cannot be read: {error}") from error
     return value
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = b""
+    received = bytearray()
     while len(received) < size:
-        part = sock.recv(size - len(received))
+        part = sock.recv(min(size - len(received), 1 << 16))
         if not part:
             raise HandshakeError("the other end hung up")
         received += part
-    return received
+    return bytes(received)

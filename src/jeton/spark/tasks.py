@@ -185,7 +185,7 @@ def join_peers(
                 numbers = arrange(driver)
                 addresses = {numbers[at]: address for at, address in addresses.items()}
                 rank = numbers[rank]
-        mesh = Mesh(rank, addresses, doorway, meeting.secret, epoch)
+        mesh = Mesh(rank, addresses, doorway, epoch)
     except BaseException:
         doorway.close()
         if driver is not None:

@@ -8,11 +8,11 @@ import socket
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from jeton.worker.handshake import HandshakeError, answer
+from jeton.worker.acceptor import Acceptor
+from jeton.worker.handshake import Claim, Crowded, HandshakeError, greet
 from jeton.worker.link import PeerLost
 
 log = logging.getLogger(__name__)
@@ -29,44 +29,56 @@ class Address:
 
 
 class Doorway:
-    """A worker's listening sockets; strangers are refused and logged for as long as it stands."""
+    """A worker's listening sockets, open until all peers have joined.
+
+    Unauthenticated connections are refused and logged.
+    """
 
     def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
         self._secret = secret
         self._epoch: int | None = None
-        self._tcp = socket.create_server(
-            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-        self._listeners = [self._tcp]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        tcp = socket.create_server((host, 0), family=family)
+        listeners = [tcp]
         self._folder = tempfile.TemporaryDirectory(prefix="jeton-", ignore_cleanup_errors=True)
         path = str(Path(self._folder.name) / "worker")
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             unix.bind(path)
-            self._listeners.append(unix)
+            listeners.append(unix)
         except OSError as error:
             # Some systems' folders for temporary files have names that are too long for it.
-            log.info("no Unix socket at %s, TCP it is: %s", path, error)
+            log.info("no Unix socket at %s, only TCP: %s", path, error)
             unix.close()
             path = ""
-        self.address = Address(machine_id(), path, host, self._tcp.getsockname()[1])
+        self.address = Address(machine_id(), path, host, tcp.getsockname()[1])
         self._arrived: dict[tuple[int, int], socket.socket] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self.refused = 0
+        self._acceptor = Acceptor(listeners, self, name="jeton-doorway")
+
+    @property
+    def refused(self) -> int:
         """How many connections were turned away."""
-        for listener in self._listeners:
-            listener.listen()
-            threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
+        return self._acceptor.refused
 
     def open(self, epoch: int) -> None:
-        """Let workers of this epoch in; whoever came before waits until then."""
-        with self._changed:
-            self._epoch = epoch
-            self._changed.notify_all()
+        """Let workers of this epoch in; those that came before have waited for it."""
+        self._epoch = epoch
+        self._acceptor.wake()
 
-    def await_peer(self, worker: int, purpose: int, deadline: float) -> socket.socket:
-        """The connection that a worker makes for a purpose."""
+    def join(
+        self, worker: int, peer: int, address: Address, purpose: int, deadline: float
+    ) -> socket.socket:
+        """A connection between two workers: the lower number connects, the higher one waits."""
+        if worker > peer:
+            return self._await(peer, purpose, deadline)
+        try:
+            return self._reach(worker, address, purpose, deadline)
+        except OSError as error:
+            raise PeerLost(f"worker {peer} cannot be reached: {error}", peer) from error
+
+    def _await(self, worker: int, purpose: int, deadline: float) -> socket.socket:
         with self._changed:
             key = (worker, purpose)
             left = deadline - time.monotonic()
@@ -74,54 +86,61 @@ class Doorway:
                 raise PeerLost(f"worker {worker} did not connect in time", worker)
             return self._arrived.pop(key)
 
-    def hide(self) -> None:
-        """Everyone is here: leave nothing in the file system, however this process may end."""
-        self._folder.cleanup()
+    def _reach(self, worker: int, address: Address, purpose: int, deadline: float) -> socket.socket:
+        """Connect to a peer and authenticate; try again while strangers flood its listener."""
+        assert self._epoch is not None, "open the doorway before joining peers"
+        while True:
+            sock = connect(address)
+            try:
+                # It may still be waiting to be told the epoch.
+                left = max(deadline - time.monotonic(), 1.0)
+                greet(sock, self._secret, worker, self._epoch, purpose, left)
+            except Crowded:
+                sock.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
 
     def close(self) -> None:
-        """Stop listening, and hang up on whoever was let in but not asked for."""
+        """Stop listening, leave nothing in the file system, and hang up on unexpected peers."""
         with self._changed:
+            if self._closed:
+                return
             self._closed = True
-            unasked, self._arrived = self._arrived, {}
-            self._changed.notify_all()
-        for sock in unasked.values():
+            unexpected, self._arrived = self._arrived, {}
+        for sock in unexpected.values():
             sock.close()
-        for listener in self._listeners:
-            # A thread that waits in accept() is not woken by close() alone.
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
+        self._acceptor.close()
         self._folder.cleanup()
 
-    def _listen(self, listener: socket.socket) -> None:
-        while not self._closed:
-            try:
-                sock, where = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._admit, args=(sock, where), daemon=True).start()
+    # What the acceptor asks
 
-    def _admit(self, sock: socket.socket, where: object) -> None:
+    def secret_of(self, claim: Claim) -> bytes:
+        """All peers know the secret of the query."""
+        return self._secret
+
+    def is_ready(self, claim: Claim) -> bool:
+        """Peers of another epoch are refused, once the own one is known."""
+        if self._epoch is not None and claim.group != self._epoch:
+            raise HandshakeError(
+                f"worker {claim.worker} of epoch {claim.group} connected to epoch {self._epoch}"
+            )
+        return self._epoch is not None
+
+    def admit(self, claim: Claim, message: bytes, sock: socket.socket) -> None:
+        """A peer is here."""
         with self._changed:
-            self._changed.wait_for(lambda: self._epoch is not None or self._closed, timeout=30.0)
-            epoch = self._epoch
-        try:
-            if epoch is None:
-                raise HandshakeError("it came before this worker knew who its peers are")
-            worker, purpose = answer(sock, self._secret, epoch)
-        except (HandshakeError, OSError) as error:
-            sock.close()
-            if not self._closed:
-                with self._changed:
-                    self.refused += 1
-                log.warning("refused a connection from %s: %s", where or "this machine", error)
-            return
-        with self._changed:
-            before = sock if self._closed else self._arrived.pop((worker, purpose), None)
+            key = (claim.worker, claim.purpose)
+            before = sock if self._closed else self._arrived.pop(key, None)
             if before is not None:
                 before.close()
             if before is not sock:
-                self._arrived[worker, purpose] = sock
+                self._arrived[key] = sock
             self._changed.notify_all()
 
 
@@ -129,6 +148,7 @@ def connect(address: Address) -> socket.socket:
     """Connect to a worker: by the file system if it is on this machine, else by TCP."""
     if address.path and address.machine == machine_id() and os.path.exists(address.path):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(10.0)
         try:
             sock.connect(address.path)
         except OSError as error:
@@ -137,23 +157,6 @@ def connect(address: Address) -> socket.socket:
         else:
             return sock
     return socket.create_connection((address.host, address.port), timeout=10.0)
-
-
-def attend(sock: socket.socket) -> None:
-    """Have the system send at once, and notice when the machine at the other end is gone."""
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # In seconds, but for the last one; not every system has them all.
-    for name, value in (
-        ("TCP_KEEPIDLE", 5),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 5),
-        ("TCP_USER_TIMEOUT", 30_000),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def machine_id() -> str:

@@ -1,8 +1,9 @@
-"""The handshake: both ends prove that they know the query's secret, and say who they are.
+"""The handshake: both ends prove that they know a secret, and say who they are.
 
 Each end sends 16 random bytes and answers the other's with a keyed hash (HMAC-SHA256) over both,
-its role, its worker's number and the epoch. The secret itself never travels, and everything that a
-stranger can send before it is refused has a fixed, small size.
+its role, its worker's number and its group: the epoch between workers, the number of the plan at
+the rendezvous. The secret itself never travels, and an unauthenticated peer can send only a few
+bytes, whose number is fixed.
 """
 
 from __future__ import annotations
@@ -13,57 +14,96 @@ import os
 import socket
 import struct
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from jeton.core.errors import ProtocolError
 
 MAGIC: Final = b"JETON/1\0"
+CROWDED: Final = b"CROWDED\0"
+"""Sent instead of a proof by a listener that has too many connections to deal with."""
 _HELLO: Final = struct.Struct("<8s16s")
 _CLAIM: Final = struct.Struct("<16siiB")
 _PROOF: Final = 32
+CLAIM_SIZE: Final = _CLAIM.size + _PROOF
+"""Bytes that the connecting end sends."""
 
 
 class HandshakeError(ProtocolError):
-    """Whoever is at the other end does not know the secret, or is of another epoch."""
+    """The other end does not know the secret, or belongs to another epoch."""
 
 
-def answer(sock: socket.socket, secret: bytes, epoch: int, timeout: float = 5.0) -> tuple[int, int]:
-    """The accepting end: returns the number and the purpose that the other end claims."""
-    deadline = time.monotonic() + timeout
-    sock.settimeout(timeout)
-    nonce = os.urandom(16)
-    sock.sendall(_HELLO.pack(MAGIC, nonce))
-    claim = _receive(sock, _CLAIM.size, deadline)
-    proof = _receive(sock, _PROOF, deadline)
-    theirs, worker, their_epoch, purpose = _CLAIM.unpack(claim)
-    if not hmac.compare_digest(proof, _prove(secret, b"connect", nonce, claim)):
-        raise HandshakeError("a stranger connected who does not know this query's secret")
-    if their_epoch != epoch:
-        raise HandshakeError(f"worker {worker} of epoch {their_epoch} connected to epoch {epoch}")
-    sock.sendall(_prove(secret, b"accept", theirs, nonce))
-    return worker, purpose
+class Crowded(HandshakeError):
+    """The other end is flooded with connections: try again a moment later."""
+
+
+class Claim(NamedTuple):
+    """What the connecting end says about itself."""
+
+    worker: int
+    group: int
+    purpose: int
+
+
+class Answer:
+    """The accepting end of one handshake, without a socket: bytes in, bytes out.
+
+    >>> here, there = socket.socketpair()
+    >>> answer = Answer()
+    >>> _ = here.send(answer.hello)
+    >>> from threading import Thread
+    >>> greeting = Thread(target=greet, args=(there, b"secret", 3, 7))
+    >>> greeting.start()
+    >>> claim = answer.read(here.recv(CLAIM_SIZE, socket.MSG_WAITALL))
+    >>> claim
+    Claim(worker=3, group=7, purpose=0)
+    >>> _ = here.send(answer.check(b"secret"))
+    >>> greeting.join()
+    >>> here.close()
+    ... there.close()
+    """
+
+    def __init__(self) -> None:
+        self._nonce = os.urandom(16)
+        self.hello = _HELLO.pack(MAGIC, self._nonce)
+        """To be sent first."""
+        self._received = b""
+
+    def read(self, received: bytes) -> Claim:
+        """Read the `CLAIM_SIZE` bytes of the other end; nothing in them is proven yet."""
+        self._received = received
+        _, worker, group, purpose = _CLAIM.unpack_from(received)
+        return Claim(worker, group, purpose)
+
+    def check(self, secret: bytes) -> bytes:
+        """Check the proof of the other end, and return the one to be sent."""
+        claim, proof = self._received[: _CLAIM.size], self._received[_CLAIM.size :]
+        if not hmac.compare_digest(proof, _prove(secret, b"connect", self._nonce, claim)):
+            raise HandshakeError("the peer does not know this query's secret")
+        return _prove(secret, b"accept", claim[:16], self._nonce)
 
 
 def greet(
     sock: socket.socket,
     secret: bytes,
     worker: int,
-    epoch: int,
+    group: int,
     purpose: int = 0,
     timeout: float = 5.0,
 ) -> None:
-    """The connecting end: claims to be ``worker`` and checks that the other end is no stranger."""
+    """The connecting end: claims to be ``worker`` and checks the proof of the other end."""
     deadline = time.monotonic() + timeout
-    sock.settimeout(timeout)
     magic, nonce = _HELLO.unpack(_receive(sock, _HELLO.size, deadline))
     if magic != MAGIC:
-        raise HandshakeError(f"what answered is no worker of this version: {magic!r}")
+        raise HandshakeError(f"the listener is not a worker of this version: {magic!r}")
     mine = os.urandom(16)
-    claim = _CLAIM.pack(mine, worker, epoch, purpose)
-    sock.sendall(claim + _prove(secret, b"connect", nonce, claim))
+    claim = _CLAIM.pack(mine, worker, group, purpose)
+    try:
+        sock.sendall(claim + _prove(secret, b"connect", nonce, claim))
+    except OSError as error:
+        raise _broken(error) from error
     proof = _receive(sock, _PROOF, deadline)
     if not hmac.compare_digest(proof, _prove(secret, b"accept", mine, nonce)):
-        raise HandshakeError("what answered does not know this query's secret")
+        raise HandshakeError("the listener does not know this query's secret")
 
 
 def _prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:
@@ -71,7 +111,7 @@ def _prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:
 
 
 def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
-    """Exactly so many bytes, or an error: also if they come, but one by one for ever."""
+    """Exactly ``size`` bytes before the deadline, or an error."""
     received = b""
     while len(received) < size:
         try:
@@ -80,8 +120,16 @@ def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
         except TimeoutError:
             raise HandshakeError("the other end said nothing in time") from None
         except OSError as error:
-            raise HandshakeError(f"the connection broke in the handshake: {error}") from error
+            raise _broken(error) from error
         if not part:
+            if received.endswith(CROWDED):
+                raise Crowded("the listener is flooded with connections")
             raise HandshakeError("the other end hung up in the handshake")
         received += part
     return received
+
+
+def _broken(error: OSError) -> HandshakeError:
+    text = f"the connection broke in the handshake: {error}"
+    # A listener that drops a connection before it has read everything resets it.
+    return (Crowded if isinstance(error, ConnectionError) else HandshakeError)(text)

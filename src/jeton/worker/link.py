@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from jeton.core.errors import JetonError, ProtocolError
-from jeton.worker.wire import HEADER, Buffer
+from jeton.worker.wire import HEADER, LONGEST, Buffer
 
 _AHEAD: Final = 1 << 16
 _SMALL: Final = 1 << 14
 """Bytes that are cheaper to copy together than to hand over one by one."""
 _AT_ONCE: Final = 512
 """The most buffers that one system call takes."""
-LARGEST_FRAME: Final = 1 << 34
+_AT_FIRST: Final = 1 << 24
+"""The most bytes that are allocated because a header announces them, before they have arrived."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes from which on `receive` lets others have their turn."""
 
@@ -45,7 +46,7 @@ class Link:
         self._view = memoryview(self._ahead)
         self._filled = 0
         self._payload: bytearray | None = None
-        self._have = 0
+        self._have = self._length = 0
         self._header: tuple[int, int] = (0, 0)
         self.bytes_in = 0
         self.bytes_out = 0
@@ -147,11 +148,16 @@ class Link:
             if at <= filled:
                 frames.append((kind, number, bytearray(view[start:at])))
                 continue
-            if length > LARGEST_FRAME:
-                raise ProtocolError(f"worker {self.peer} announced a frame of {length} bytes")
-            payload = bytearray(length)
+            longest = LONGEST.get(kind, 0)
+            if length > longest:
+                raise ProtocolError(
+                    f"worker {self.peer} announced a frame of kind {kind} with {length} bytes: "
+                    f"at most {longest} are allowed"
+                )
+            payload = bytearray(min(length, _AT_FIRST))
             payload[: filled - start] = view[start:filled]
-            self._header, self._payload, self._have = (kind, number), payload, filled - start
+            self._header, self._payload = (kind, number), payload
+            self._have, self._length = filled - start, length
             at = filled
         left = filled - at
         if left:
@@ -161,7 +167,12 @@ class Link:
     def _fill_payload(self) -> bool:
         payload = self._payload
         assert payload is not None
-        while self._have < len(payload):
+        while self._have < self._length:
+            if self._have == len(payload):
+                # What has arrived vouches for four times as much.
+                grown = bytearray(min(self._length, 4 * self._have))
+                grown[: self._have] = payload
+                payload = self._payload = grown
             size = self._read(memoryview(payload)[self._have :])
             if size <= 0:
                 return False

@@ -6,8 +6,8 @@ waits behind data. Unix sockets join workers on one machine, TCP those on differ
 
 A worker that stops before its time says why on all its progress links, or passes on what it was
 told, so that all fail with the first cause. One that cannot say anything any more is noticed by its
-sockets, which its system closes, or which the network gives up: a worker that is only busy for
-long, in an operator or in Spark, is no lost one.
+sockets, which its system closes, or by its lifeline (see `liveness`) if its machine is gone. A
+worker that is busy, in an operator or in Spark, is not lost, for however long that may be.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from jeton.core.errors import JetonError, ProtocolError
 from jeton.core.times import Time
 from jeton.dataflow.batch import Batch
 from jeton.progress.protocol import ProgressBatch
-from jeton.worker.doorway import Address, Doorway, attend, connect
-from jeton.worker.handshake import greet
+from jeton.worker.doorway import Address, Doorway
+from jeton.worker.files import make_room_for
 from jeton.worker.link import Link, PeerLost
+from jeton.worker.liveness import Keepalive, Lifeline, prepare
 from jeton.worker.network import Receiver
 from jeton.worker.rest import Rounds
 from jeton.worker.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 DATA: Final = 0
 CONTROL: Final = 1
+LIFELINE: Final = 2
 
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 30.0
@@ -63,19 +65,19 @@ class Mesh:
         worker: int,
         addresses: Mapping[int, Address],
         doorway: Doorway,
-        secret: bytes,
         epoch: int,
         *,
         timeout: float = 30.0,
+        keepalive: Keepalive | None = None,
     ) -> None:
         self.worker = worker
         self.workers = len(addresses)
-        self.progress_batches = self.progress_bytes = 0
-        self.messages = 0
+        self.messages = self.progress_batches = self.progress_bytes = 0
         self._receiver: Receiver | None = None
         self._selector = selectors.DefaultSelector()
         self._data: dict[int, Link] = {}
         self._control: dict[int, Link] = {}
+        self._lifelines: list[Lifeline] = []
         self._encoders: dict[int, Encoder] = {}
         self._decoders: dict[int, Decoder] = {}
         self._heard: dict[int, float] = {}
@@ -96,45 +98,33 @@ class Mesh:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        make_room_for(3 * self.workers)
         doorway.open(epoch)
         deadline = time.monotonic() + timeout
         try:
             for peer in sorted(addresses):
                 if peer != worker:
-                    self._join(peer, addresses[peer], doorway, secret, epoch, deadline)
+                    self._join(peer, addresses[peer], doorway, deadline, keepalive or Keepalive())
         except BaseException:
             self.close()
             raise
-        doorway.hide()
+        # All peers have joined: nothing else may connect.
+        doorway.close()
 
     def _join(
-        self,
-        peer: int,
-        address: Address,
-        doorway: Doorway,
-        secret: bytes,
-        epoch: int,
-        deadline: float,
+        self, peer: int, address: Address, doorway: Doorway, deadline: float, keepalive: Keepalive
     ) -> None:
-        """The lower number connects, the higher one waits for it."""
+        def connection(purpose: int) -> socket.socket:
+            sock = doorway.join(self.worker, peer, address, purpose, deadline)
+            return prepare(sock, keepalive)
+
         for purpose, links in ((DATA, self._data), (CONTROL, self._control)):
-            if self.worker < peer:
-                try:
-                    sock = connect(address)
-                except OSError as error:
-                    raise PeerLost(f"worker {peer} cannot be reached: {error}", peer) from error
-                try:
-                    # It may still be on its way to its own door.
-                    left = max(deadline - time.monotonic(), 1.0)
-                    greet(sock, secret, self.worker, epoch, purpose, left)
-                except BaseException:
-                    sock.close()
-                    raise
-            else:
-                sock = doorway.await_peer(peer, purpose, deadline)
-            attend(sock)
-            link = links[peer] = Link(sock, peer)
-            self._selector.register(sock, selectors.EVENT_READ, link)
+            link = links[peer] = Link(connection(purpose), peer)
+            self._selector.register(link.sock, selectors.EVENT_READ, link)
+        if self._data[peer].sock.family != socket.AF_UNIX:
+            lifeline = Lifeline(connection(LIFELINE), peer)
+            self._lifelines.append(lifeline)
+            self._selector.register(lifeline.sock, selectors.EVENT_READ, lifeline)
         self._encoders[peer] = Encoder()
         self._decoders[peer] = Decoder()
         self._heard[peer] = time.monotonic()
@@ -190,6 +180,9 @@ class Mesh:
             if link is None:
                 self._drain_wake()
                 did = True
+                continue
+            if type(link) is Lifeline:
+                self._check(link)
                 continue
             if events & selectors.EVENT_WRITE and link.flush():
                 self._mind(link)
@@ -292,13 +285,20 @@ class Mesh:
 
     def close(self) -> None:
         """Close all links."""
-        for link in [*self._data.values(), *self._control.values()]:
-            link.close()
+        for each in (*self._data.values(), *self._control.values(), *self._lifelines):
+            each.close()
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
 
     # Inside
+
+    def _check(self, lifeline: Lifeline) -> None:
+        """A lifeline has ended: the peer has left, or its machine is gone."""
+        peer = lifeline.peer
+        said_goodbye = self._data[peer].closing and self._control[peer].closing
+        if said_goodbye or not lifeline.check():
+            self._selector.unregister(lifeline.sock)
 
     def _receive(self, link: Link) -> bool:
         peer = link.peer

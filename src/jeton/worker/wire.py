@@ -54,6 +54,16 @@ class Kind(IntEnum):
     """A worker rests, and tells what it has sent and received."""
 
 
+LONGEST: Final[dict[int, int]] = {
+    Kind.LAYOUT: 1 << 28,
+    Kind.MESSAGE: 1 << 34,
+    Kind.PROGRESS: 1 << 30,
+    Kind.FAILED: 1 << 24,
+    Kind.LOST: 1 << 24,
+    Kind.REST: 1 << 20,
+}
+"""The most bytes that a frame's payload may have; frames of other kinds have none."""
+
 # Plain numbers, since looking up a member of an enumeration takes longer than packing one.
 MESSAGE: Final = int(Kind.MESSAGE)
 PROGRESS: Final = int(Kind.PROGRESS)
@@ -96,6 +106,11 @@ class Encoder:
                     padding = _PADDING[size % 8]
                     payload.append(padding)
                     length += len(padding)
+        if length > LONGEST[MESSAGE]:
+            raise ProtocolError(
+                f"a batch of {length} bytes cannot be sent to another worker, at most "
+                f"{LONGEST[MESSAGE]} can: give smaller batches to the session"
+            )
         return [*frames, HEADER.pack(MESSAGE, location, length), *payload]
 
     def _number(self, batch: Batch, frames: list[Buffer]) -> int:
