@@ -58,8 +58,8 @@ class Answer:
     Claim(worker=3, group=7, purpose=0)
     >>> _ = here.send(answer.check(b"secret"))
     >>> greeting.join()
-    >>> here.close()
-    ... there.close()
+    >>> for end in (here, there):
+    ...     end.close()
     """
 
     def __init__(self) -> None:

@@ -35,9 +35,7 @@ from jeton.worker.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encode
 
 log = logging.getLogger(__name__)
 
-DATA: Final = 0
-CONTROL: Final = 1
-LIFELINE: Final = 2
+DATA, CONTROL, LIFELINE = range(3)
 
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 30.0
@@ -77,7 +75,7 @@ class Mesh:
         self._selector = selectors.DefaultSelector()
         self._data: dict[int, Link] = {}
         self._control: dict[int, Link] = {}
-        self._lifelines: list[Lifeline] = []
+        self._lifelines: list[Link | Lifeline] = []
         self._encoders: dict[int, Encoder] = {}
         self._decoders: dict[int, Decoder] = {}
         self._heard: dict[int, float] = {}
@@ -285,8 +283,9 @@ class Mesh:
 
     def close(self) -> None:
         """Close all links."""
-        for each in (*self._data.values(), *self._control.values(), *self._lifelines):
-            each.close()
+        everything: list[Link | Lifeline] = [*self._data.values(), *self._control.values()]
+        for link in everything + self._lifelines:
+            link.close()
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
