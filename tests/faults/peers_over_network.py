@@ -243,13 +243,13 @@ class _Workers:
 
     def _read(self, seconds: float) -> None:
         files = {
-            process.stdout: worker
+            process.stdout.fileno(): worker
             for worker, process in enumerate(self._processes)
-            if worker not in self._ended
+            if process.stdout is not None and worker not in self._ended
         }
         for file in select.select(list(files), [], [], seconds)[0]:
             worker = files[file]
-            received = os.read(file.fileno(), 1 << 16)
+            received = os.read(file, 1 << 16)
             *lines, self._lines[worker] = (self._lines[worker] + received).split(b"\n")
             for line in lines:
                 self._note(worker, json.loads(line))

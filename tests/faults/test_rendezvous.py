@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jeton.core.errors import ProtocolError
-from jeton.spark.rendezvous import Meeting, Rendezvous, meet
+from jeton.spark.long_lived_tasks import WorkerTask
+from jeton.spark.rendezvous import Meeting, Rendezvous, _receive, meet
+from jeton.worker import acceptor
 from jeton.worker.doorway import Address
+from jeton.worker.files import make_room_for
+from jeton.worker.handshake import greet
 
 LIMIT = 120.0
 
@@ -129,7 +137,7 @@ def test_stages_of_one_plan_do_not_mix(server: Rendezvous) -> None:
 
 def test_strangers_are_refused(server: Rendezvous, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        liar = Meeting(server.host, server.port, b"x" * 32, "plan")
+        liar = replace(server.meeting("plan"), secret=b"x" * 32)
         assert Task(liar, 0, 10).outcome() is None
         with socket.create_connection((server.host, server.port)) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
@@ -142,3 +150,136 @@ def test_strangers_are_refused(server: Rendezvous, caplog: pytest.LogCaptureFixt
     meeting = server.meeting("plan")
     told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
     assert told == [(1, [10, 11, 12])] * 3
+
+
+# Floods
+
+
+def test_a_flood_of_silent_strangers_keeps_nobody_out(
+    server: Rendezvous, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far more than are dealt with at once, and none of them ever gives up."""
+    monkeypatch.setattr(acceptor, "TIMEOUT", 3600.0)
+    server._acceptor._most = 16
+    threads = threading.active_count()
+    meeting = server.meeting("plan")
+    with ExitStack() as strangers:
+        where = (server.host, server.port)
+        for _ in range(100):
+            strangers.enter_context(socket.create_connection(where, timeout=LIMIT))
+        told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
+        assert told == [(1, [10, 11, 12])] * 3
+        assert server.refused >= 100 - 16
+        assert threading.active_count() <= threads + 4
+
+
+def test_tasks_that_are_taken_for_a_flood_come_again(
+    server: Rendezvous, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one at a time and no patience at all, they drop each other out."""
+    monkeypatch.setattr(acceptor, "GRACE", 0.0)
+    server._acceptor._most = 1
+    meeting = server.meeting("plan")
+    tasks = [Task(meeting, rank, 10 + rank, workers=12) for rank in range(12)]
+    assert [task.outcome() for task in tasks] == [(1, [*range(10, 22)])] * 12
+
+
+def test_a_lack_of_files_does_not_end_the_listener(
+    server: Rendezvous, caplog: pytest.LogCaptureFixture
+) -> None:
+    meeting = server.meeting("plan")
+    with socket.socket() as early:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(early.fileno())
+        os.close(free)
+        with caplog.at_level(logging.WARNING):
+            # From now on no file can be opened in this process: accept() fails with EMFILE.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+            try:
+                early.connect((server.host, server.port))
+                deadline = time.monotonic() + LIMIT
+                while "cannot accept connections" not in caplog.text:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
+        assert told == [(1, [10, 11, 12])] * 3
+        # The one that could not be accepted then is let in now.
+        greet(early, meeting.secret, 0, meeting.number, timeout=LIMIT)
+
+
+# Secrets
+
+
+def test_a_secret_belongs_to_one_plan_and_is_never_shown(server: Rendezvous) -> None:
+    one, other = server.meeting("one"), server.meeting("other")
+    assert one.secret != other.secret
+    task = WorkerTask(None, {}, {}, (), one, "run", None)  # type: ignore[arg-type]
+    for text in (repr(one), str(one), f"{one!r}", repr(task), repr(server), str(vars(server))):
+        assert repr(one.secret) not in text
+        assert one.secret.hex() not in text
+    # The secret of one plan does not open another.
+    assert Task(replace(other, secret=one.secret), 0, 10, workers=1).outcome() is None
+    assert Task(other, 0, 10, workers=1).outcome() == (1, [10])
+
+
+def test_the_secret_of_a_forgotten_plan_opens_nothing(server: Rendezvous) -> None:
+    meeting = server.meeting("plan")
+    waiting = Task(meeting, 0, 10)
+    until_waiting(server, 1)
+    server.forget("plan")
+    assert waiting.outcome() is None
+    assert Task(meeting, 1, 11).outcome() is None
+
+
+# Many
+
+
+def test_thousands_of_tasks_meet(server: Rendezvous) -> None:
+    workers = 4096
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 3 * workers:
+        pytest.skip(f"this process may have only {hard} files open, and both ends are in it")
+    make_room_for(2 * workers)
+    meeting = server.meeting("plan")
+    ports = [1024 + rank for rank in range(workers)]
+    with ExitStack() as opened:
+        tasks = []
+        for rank, port in enumerate(ports):
+            sock = socket.create_connection((server.host, server.port), timeout=LIMIT)
+            tasks.append(opened.enter_context(sock))
+            greet(sock, meeting.secret, rank, meeting.number, timeout=LIMIT)
+            address = Address(f"machine {rank // 16}", f"/tmp/{rank * 7919}", "10.0.0.1", port)
+            about = {"stage": 7, "attempt": rank, "workers": workers, "address": vars(address)}
+            said = json.dumps(about).encode()
+            sock.sendall(len(said).to_bytes(4, "little") + said)
+        answers = set()
+        for sock in tasks:
+            sock.settimeout(LIMIT)
+            size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "little")
+            answers.add(sock.recv(size, socket.MSG_WAITALL))
+    (answer,) = answers
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(len(answer).to_bytes(4, "little") + answer)
+        epoch, ranks, _, _, _, told = _receive(there)
+    assert (epoch, ranks, told) == (1, [*range(workers)], ports)
+    # Each is told of all, so that the sum grows with the square.
+    assert len(answer) < 100_000
+
+
+def test_a_task_that_does_not_read_its_answer_holds_up_nobody(server: Rendezvous) -> None:
+    meeting = server.meeting("plan")
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        deaf.connect((server.host, server.port))
+        greet(deaf, meeting.secret, 0, meeting.number, timeout=LIMIT)
+        # Random, so that it does not compress.
+        where = os.urandom(30_000).hex()
+        address = vars(Address("machine", where, "127.0.0.1", 10))
+        said = json.dumps({"stage": 7, "attempt": 10, "workers": 3, "address": address}).encode()
+        deaf.sendall(len(said).to_bytes(4, "little") + said)
+        others = [Task(meeting, rank, 10 + rank) for rank in (1, 2)]
+        assert [task.outcome() for task in others] == [(1, [10, 11, 12])] * 2
+        assert Task(server.meeting("other"), 0, 20, workers=1).outcome() == (2, [20])

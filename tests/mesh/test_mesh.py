@@ -244,40 +244,33 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_strangers_are_refused_and_the_run_goes_on(
-    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_are_refused_and_the_run_goes_on(who: str) -> None:
+    """They come while a worker still waits for one of its peers: afterwards nothing listens."""
     come, complaint = STRANGERS[who]
-    gate = tmp_path / "gate"
-
-    def make() -> jt.Flow:
-        """Counts, but not before the gate is open."""
-        flow = jt.Flow("patient")
-
-        def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
-            def step(output: jt.Output) -> None:
-                if not gate.exists():
-                    info.activator.after(0.02)
-                    return
-                with output.session(token) as session:
-                    session.give(jt.Batch({"n": np.arange(1000)}, times=np.zeros(1000, np.int64)))
-                token.drop()
-
-            return step
-
-        flow.output("counts", flow.source(build).key_by("n").tumbling(10).count())
-        return flow
-
-    with started(make, workers=2, tcp=True) as running:
-        running.go()
-        for at in (0, 1):
-            come(running, at)
-        gate.touch()
+    with started(exchanged, {"numbers": NUMBERS}, workers=3, tcp=True) as running:
+        for pipe in running.pipes[:2]:
+            pipe.send(running.addresses)
+        come(running, 0)
+        running.pipes[2].send(running.addresses)
         reports = running.reports()
-    assert [row[-1] for row in gathered(reports, "counts")] == [2] * 1000
-    for report in reports:
-        assert report.refused == 1
-        assert any("refused a connection" in line and complaint in line for line in report.log)
+    expected = exchanged().run({"numbers": pa.table(NUMBERS)})
+    assert gathered(reports, "counts") == in_order(expected["counts"].to_pylist())
+    assert [report.refused for report in reports] == [1, 0, 0]
+    assert any("refused a connection" in line and complaint in line for line in reports[0].log)
+
+
+def test_nothing_listens_once_all_have_joined() -> None:
+    with started(waiting, workers=2, watch=tell_when_all_have_sent) as running:
+        running.go()
+        for pipe in running.pipes:
+            assert pipe.poll(30.0)
+            assert pipe.recv() == "sent"
+        for address in running.addresses.values():
+            assert not Path(address.path).parent.exists()
+            with pytest.raises(ConnectionRefusedError):
+                tcp_to(address)
+        os.kill(running.processes[1].pid, signal.SIGKILL)
+        running.reports(without=[1])
 
 
 def test_strangers_that_come_first_are_refused_too() -> None:

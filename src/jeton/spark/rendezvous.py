@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -300,7 +301,7 @@ def _reach(meeting: Meeting, rank: int, deadline: float) -> socket.socket:
             sock.close()
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(random.uniform(0.02, 0.2))
         except BaseException:
             sock.close()
             raise

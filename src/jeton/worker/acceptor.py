@@ -102,6 +102,9 @@ class Acceptor:
         """How many connections were turned away."""
         self._listeners = listeners
         self._guests: dict[socket.socket, _Guest] = {}
+        """Connections that have not authenticated, the oldest first."""
+        self._trusted: dict[socket.socket, _Guest] = {}
+        """Those that have, and whose first message is on its way."""
         self._early: list[_Guest] = []
         self._most = max(8, min(MOST, limit_of_files() // 4))
         self._selector = selectors.DefaultSelector()
@@ -147,7 +150,7 @@ class Acceptor:
             except Exception:
                 log.exception("an error at a listener, which goes on")
                 self._pause_until = time.monotonic() + _PAUSE
-        for guest in [*self._guests.values(), *self._early]:
+        for guest in [*self._guests.values(), *self._trusted.values(), *self._early]:
             guest.sock.close()
         for sock in (*self._listeners, self._wake_in, self._wake_out):
             sock.close()
@@ -156,20 +159,20 @@ class Acceptor:
     def _prepare(self) -> float | None:
         """Drop connections whose time is over; returns the seconds until the next is due."""
         now = time.monotonic()
-        full = False
-        until = None
-        # Guests are in the order of their arrival.
-        for guest in list(self._guests.values()):
-            age = now - guest.since
-            if age >= TIMEOUT:
-                self._refuse(guest, "it said nothing in time")
-                continue
-            full = len(self._guests) >= self._most and age < GRACE
-            until = guest.since + (GRACE if full else TIMEOUT)
-            break
+        due = []
+        for guests in (self._guests, self._trusted):
+            while guests:
+                oldest = next(iter(guests.values()))
+                if now - oldest.since < TIMEOUT:
+                    due.append(oldest.since + TIMEOUT)
+                    break
+                self._refuse(oldest, "it said nothing in time")
+        full = self._is_full(now)
+        if full:
+            due.append(next(iter(self._guests.values())).since + GRACE)
         paused = self._pause_until > now
         if paused:
-            until = min(self._pause_until, until or self._pause_until)
+            due.append(self._pause_until)
         if self._accepting == (full or paused):
             self._accepting = not self._accepting
             for listener in self._listeners:
@@ -177,15 +180,24 @@ class Acceptor:
                     self._selector.register(listener, selectors.EVENT_READ, listener)
                 else:
                     self._selector.unregister(listener)
-        return None if until is None else max(until - now, 0.0)
+        return max(min(due) - now, 0.0) if due else None
+
+    def _is_full(self, now: float) -> bool:
+        """Whether there are too many connections, none of which can be dropped yet."""
+        if len(self._guests) < self._most:
+            return False
+        return now - next(iter(self._guests.values())).since < GRACE
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_AT_A_TIME):
+            if self._is_full(time.monotonic()):
+                return
             if len(self._guests) >= self._most:
                 oldest = next(iter(self._guests.values()))
-                if time.monotonic() - oldest.since < GRACE:
-                    return
-                self._drop(oldest)
+                # It may have authenticated since.
+                self._hear(oldest)
+                if oldest.sock in self._guests:
+                    self._drop(oldest)
             try:
                 sock, where = listener.accept()
             except BlockingIOError:
@@ -220,7 +232,7 @@ class Acceptor:
         self._refuse(guest, "there are too many connections at once")
 
     def _hear(self, guest: _Guest) -> None:
-        if guest.sock not in self._guests:
+        if guest.sock not in self._guests and guest.sock not in self._trusted:
             # It was dropped since the selector reported it.
             return
         try:
@@ -241,19 +253,18 @@ class Acceptor:
     def consider(self, guest: _Guest) -> None:
         """Go on with an authenticated peer, or have it wait until the host is ready."""
         assert guest.claim is not None
+        self._forget(guest)
         if not self.host.is_ready(guest.claim):
-            # It does not count among the unauthenticated any more.
-            self._forget(guest)
             self._early.append(guest)
             return
         guest.sock.send(guest.reply)
         if not self.longest:
             self.let_in(guest, b"")
             return
+        guest.since = time.monotonic()
         guest.expect(4, guest.read_size)
-        if guest.sock not in self._guests:
-            self._selector.register(guest.sock, selectors.EVENT_READ, guest)
-            self._guests[guest.sock] = guest
+        self._selector.register(guest.sock, selectors.EVENT_READ, guest)
+        self._trusted[guest.sock] = guest
 
     def let_in(self, guest: _Guest, message: bytes) -> None:
         """Hand an authenticated connection over."""
@@ -272,14 +283,15 @@ class Acceptor:
                 self._refuse(guest, error)
 
     def _forget(self, guest: _Guest) -> None:
-        if self._guests.pop(guest.sock, None) is not None:
-            self._selector.unregister(guest.sock)
+        for guests in (self._guests, self._trusted):
+            if guests.pop(guest.sock, None) is not None:
+                self._selector.unregister(guest.sock)
 
     def _refuse(self, guest: _Guest, why: object) -> None:
         self._forget(guest)
-        guest.sock.close()
         self.refused += 1
         self._log("refused a connection from %s: %s", guest.where, why)
+        guest.sock.close()
 
     def _log(self, text: str, *values: object) -> None:
         """Log a line, unless a flood makes too many of them."""

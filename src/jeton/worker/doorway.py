@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import tempfile
 import threading
@@ -99,7 +100,7 @@ class Doorway:
                 sock.close()
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)
+                time.sleep(random.uniform(0.02, 0.2))
             except BaseException:
                 sock.close()
                 raise
