@@ -88,11 +88,15 @@ def test_restarts_are_bounded() -> None:
     restarts = Restarts(most=3)
     assert [restarts.wait(None, 4) for _ in range(4)] == [0.1, 0.2, 0.4, None]
     assert restarts.wait(None, 5) == 0.1, "a new version: it got somewhere"
-    # The same error again and again, although there is always a new version in between.
+    assert restarts.wait(None, 4) == 0.2, "an older one is not new"
+    assert Restarts(0).wait(None, 1) is None
+
+
+def test_an_error_that_comes_once_a_week_never_ends_a_query() -> None:
     restarts = Restarts(most=3)
     text = "Traceback:\n  in judge\nValueError: ten (operator 'judging', worker {}, time 2)"
-    assert [restarts.wait(text.format(at), at) for at in range(3)] == [0.1, 0.1, None]
-    assert Restarts(0).wait(None, 1) is None
+    assert [restarts.wait(text.format(at % 2), at) for at in range(500)] == [0.1] * 500
+    assert restarts.wait(text.format(0), 499) is None, "twice without a new version"
 
 
 # Files that are torn or half way
@@ -203,10 +207,12 @@ def test_staged_files_cannot_be_seen_before_the_commit(tmp_path: Path) -> None:
     sink.commit("q", 7, staged)
     sink.commit("q", 7, staged)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 7)
+    sink.roll_back("q", 7, attempt=2)
     assert not list(tmp_path.glob(".*"))
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("another", 0)
+    sink.roll_back("another", 0, attempt=2)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 6)
+    sink.roll_back("q", 6, attempt=1)
+    assert written(tmp_path) == [(n,) for n in range(30)], "a driver that was superseded"
+    sink.roll_back("q", 6, attempt=2)
     assert not list(tmp_path.iterdir())
