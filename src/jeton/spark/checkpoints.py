@@ -160,7 +160,7 @@ class Checkpoints:
             self.take_lease()
         # A name that no other attempt has. Older releases read what follows the version as an
         # epoch, and then refuse the format.
-        name = f"{version:012d}-{randbits(62)}.json"
+        name = f"{version:012d}-{randbits(62):019d}.json"
         self.files.write(self._manifests / name, [encoded(body)])
         try:
             state = self._lease.own.with_version(Committed(version, epoch, name))

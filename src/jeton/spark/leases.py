@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -107,25 +107,7 @@ class Lease:
         One that is damaged is passed over: then the version that it was about is lost. If no
         version is left, that is an error, and no fresh start.
         """
-        tried: set[int] = set()
-        error: CorruptCheckpoint | None = None
-        while left := [number for number in self._numbers() if number not in tried]:
-            number = max(left)
-            try:
-                found = self._read(number)
-                if error is None or found.versions:
-                    return found
-                tried.add(number)
-            except FileNotFoundError:
-                # It was deleted meanwhile, since there are newer ones.
-                tried.add(number)
-            except CorruptCheckpoint as corrupt:
-                tried.add(number)
-                log.warning("an entry of the log in %s is passed over: %s", self._folder, corrupt)
-                error = corrupt
-        if error is not None:
-            raise CorruptCheckpoint(f"no entry of the log in {self._folder} is whole: {error}")
-        return None
+        return self._look()[1]
 
     def take(self, initial: Entry) -> Entry:
         """From now on no run that held the lease before can change the store.
@@ -135,8 +117,8 @@ class Lease:
         """
         while True:
             held = self._held()
-            before = held or self.newest() or initial
-            number = before.number if held else max(before.number, *self._numbers(), 0)
+            number, newest = (held.number, held) if held else self._look()
+            before = newest or initial
             entry = replace(
                 before,
                 number=number + 1,
@@ -159,6 +141,35 @@ class Lease:
         self._held()
 
     # Inside
+
+    def _look(self) -> tuple[int, Entry | None]:
+        """The greatest number that is taken, and the newest entry that is whole."""
+        before: list[int] = []
+        while True:
+            numbers = sorted(self._numbers(), reverse=True)
+            try:
+                # Both from one listing: whatever comes after it has a greater number.
+                return max(numbers, default=0), self._whole(numbers)
+            except FileNotFoundError as error:
+                # It was deleted meanwhile, since there are newer ones.
+                if numbers == before:
+                    raise CorruptCheckpoint(f"{self._folder} cannot be read: {error}") from error
+                before = numbers
+
+    def _whole(self, numbers: Sequence[int]) -> Entry | None:
+        error: CorruptCheckpoint | None = None
+        for number in numbers:
+            try:
+                found = self._read(number)
+            except CorruptCheckpoint as corrupt:
+                log.warning("an entry of the log in %s is passed over: %s", self._folder, corrupt)
+                error = corrupt
+            else:
+                if error is None or found.versions:
+                    return found
+        if error is not None:
+            raise CorruptCheckpoint(f"no entry of the log in {self._folder} is whole: {error}")
+        return None
 
     def _held(self) -> Entry | None:
         """The newest entry, if this run made it; nothing if it has not made any yet."""
