@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.query import QueryFailed
+from jeton.spark.query import Query, QueryFailed
 from jeton.spark.restarts import Restarts
-from jeton.spark.sinks import Parquet
+from jeton.spark.sinks import Callback, Delivery, Parquet, Retry
 from jeton.spark.sources import Batches
-from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, until, written
+from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, in_order, until, written
 
 # Kills and errors
 
@@ -82,6 +82,38 @@ def test_an_error_that_passes_is_survived_and_one_that_stays_is_told(
         query.await_termination(LIMIT)
     assert "operator 'judging'" in str(caught.value)
     assert query.metrics()["checkpoints"]["restarts"] == 1
+
+
+def test_a_sink_that_fails_for_a_while_and_a_frame_that_is_none(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end an attempt, and the next one makes up for it: each row comes once."""
+    frames = ["gossip"]
+    hear = Query._hear
+
+    def garbled(self: Query, present: Any, rank: int, control: Any, *news: Any) -> None:
+        if len(present.reports) == 2 and frames:
+            news = ({"kind": frames.pop(), "size": 0}, b"")
+        hear(self, present, rank, control, *news)
+
+    monkeypatch.setattr(Query, "_hear", garbled)
+    moods = [False, False]
+    took: dict[tuple[int | None, int], pa.Table] = {}
+
+    def take(table: pa.Table, delivery: Delivery) -> None:
+        if moods:
+            moods.pop()
+            raise ConnectionError("the database is down")
+        took[delivery.version, delivery.number] = table
+
+    sink = Callback(take, delivery=True, retry=Retry(times=1, first_wait=0.0))
+    query = place.start(spark, sinks={"rolling": sink, "windows": Parquet(place.windows)})
+    until(lambda: query.metrics()["checkpoints"]["restarts"] == 1, "a restart after the frame")
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    assert query.metrics()["checkpoints"]["restarts"] == 2
+    assert in_order(pa.concat_tables(took.values())) == expected("rolling")
+    assert written(place.windows) == expected("windows")
 
 
 def test_restarts_are_bounded() -> None:
