@@ -29,7 +29,8 @@ from jeton.spark.commits import Commits
 from jeton.spark.deliveries import open_rows
 from jeton.spark.files import Files
 from jeton.spark.leases import Superseded
-from jeton.spark.sinks import Callback, Delivery, Parquet
+from jeton.spark.sinks import Callback, Delivery, Parquet, Sink
+from jeton.spark.state_files import CorruptCheckpoint
 
 ROWS = 2
 """Rows of a version."""
@@ -127,12 +128,15 @@ class Place:
                 return "superseded"
             except Died:
                 return "died"
+            except CorruptCheckpoint:
+                # Its version was damaged after it had chosen it: a query starts again then.
+                return "damaged"
         return "done"
 
     def _drive(self, versions: int) -> None:
         store = Checkpoints(self.folder, files=SteppedFiles(self.folder / "checkpoint"))
         sink = Parquet(self.folder / "out")
-        sinks = {"files": sink, "calls": Callback(self.take, delivery=True)}
+        sinks: dict[str, Sink] = {"files": sink, "calls": Callback(self.take, delivery=True)}
         rules: dict[str, Any] = {"every": None, "keep": 2, "allow_removed": ("op",)}
         run = Commits(jt.Flow("f"), store, sinks, lambda wait: True, **rules)
         ground = run.recover()
@@ -145,6 +149,8 @@ class Place:
                 table = pa.table({"n": range(at, at + ROWS)})
                 at += ROWS
                 base = self._commit(run, version, at, base, table, (writer, rows), ground.attempt)
+        except CorruptCheckpoint:
+            raise
         except Exception as error:
             # Its worker may miss files that a successor has deleted.
             store.require_lease()

@@ -54,7 +54,7 @@ def commits(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = No
     )
 
 
-def show(run: Commits, ground: Ground, sink: Parquet, version: int) -> None:
+def show(run: Driver, ground: Ground, sink: Parquet, version: int) -> None:
     """Commit a version with one row: its number."""
     writer = sink.open_staged(0, ground.query, ground.attempt)
     writer.write(pa.table({"n": [version]}))

@@ -206,7 +206,7 @@ def test_a_slow_sink_holds_up_its_rows_and_nothing_else() -> None:
     large = 1 << 17
     for at in range(20):
         writer.write(pa.table({"n": [at] * large}))
-    assert writer.is_full, "no more is sent than the driver can hold"
+    assert len(writer._waiting) > 5, "no more is sent than the driver can hold"
     assert writer._on_their_way <= CREDIT + large * 8 + 4096
     # Both workers are heard, and the other sink goes on.
     report(first, 7)
