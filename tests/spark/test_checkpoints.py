@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +18,8 @@ from pyarrow import fs as arrow_fs
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.state.snapshot import bins_of
 from jeton.spark.checkpoints import Checkpoints, Part
+from jeton.spark.files import NoAtomicCreate
+from jeton.spark.leases import Superseded
 from tests.spark.stored_rows import SOME, Rows, newest, read, table_of, write
 
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
@@ -189,8 +193,11 @@ def test_what_an_attempt_left_behind_goes_with_its_version(tmp_path: Path) -> No
 
 def test_an_earlier_attempt_does_not_spoil_a_later_one(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
+    slow = Checkpoints(tmp_path)
+    slow.take_lease()
     write(store, 5, {1: "of the second"}, epoch=2)
-    write(store, 5, {1: "of the first, which was too slow"}, epoch=1)
+    with pytest.raises(Superseded):
+        write(slow, 5, {1: "of the first, which was too slow"}, epoch=1)
     assert read(store.load(5)) == {1: "of the second"}
     assert read(newest(store)) == {1: "of the second"}
 
@@ -222,6 +229,34 @@ def test_other_file_systems_than_the_local_one(tmp_path: Path) -> None:
     write(Checkpoints("some/where", elsewhere), 1, {1: 1})
     for path in (tmp_path / "some/where", f"file:{tmp_path}/some/where"):
         assert read(newest(Checkpoints(path))) == {1: 1}
-    in_memory = arrow_fs._MockFileSystem()
-    write(Checkpoints("there", in_memory), 1, {2: 2})
-    assert read(newest(Checkpoints("there", in_memory))) == {2: 2}
+
+
+def test_stores_without_an_atomic_create_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On such a store, a driver that was superseded could commit too."""
+    with pytest.raises(NoAtomicCreate, match="_MockFileSystem cannot create a file only if there"):
+        Checkpoints("there", arrow_fs._MockFileSystem()).take_lease()
+
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(NoAtomicCreate, match=r"its file system \(Operation not supported\)"):
+        Checkpoints(tmp_path).take_lease()
+    assert not list((tmp_path / "log").iterdir())
+
+
+def test_a_link_that_was_made_though_the_call_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS, if the answer to the first call was lost."""
+    link = os.link
+
+    def twice(*paths: Any) -> None:
+        link(*paths)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", twice)
+    write(Checkpoints(tmp_path), 1, {1: 1})
+    assert read(newest(Checkpoints(tmp_path))) == {1: 1}

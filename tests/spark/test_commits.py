@@ -6,79 +6,82 @@ import shutil
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import fs as arrow_fs
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.claims import Superseded
 from jeton.spark.commits import Commits
+from jeton.spark.deliveries import open_rows
+from jeton.spark.files import Files
 from jeton.spark.keeper import Ground
+from jeton.spark.leases import Superseded
 from jeton.spark.sinks import Memory, Parquet, Sink
 from tests.spark.gated import LIMIT, written
 
 PART = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.0, "bytes": 0}
 
 
-def commits(path: Path, sinks: Mapping[str, Sink] | None = None, filesystem: Any = None) -> Commits:
-    sinks = sinks or {}
+class Driver(Commits):
+    """The driver's side, with its one worker: rows for sinks at the driver are staged first."""
 
-    def deliver(name: str, table: pa.Table) -> None:
-        sink = sinks[name]
-        assert isinstance(sink, Memory)
-        sink.receive(table)
+    def commit(  # type: ignore[override]
+        self,
+        version: int,
+        told: Mapping[int, Mapping[str, Any]],
+        rows: Mapping[str, list[pa.Table]],
+        staged: Mapping[str, list[Any]],
+        seconds: float,
+    ) -> None:
+        handed = {}
+        for name, tables in rows.items():
+            writer = open_rows(self._store.files, 0, self._attempt)
+            for table in tables:
+                writer.write(table)
+            handed[name] = writer.stage(version)
+        super().commit(version, told, {**staged, **handed}, seconds)
 
+
+def commits(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = None) -> Driver:
     flow = jt.Flow("f")
     flow.output("rows", flow.input("in"))
-    store = Checkpoints(path, filesystem)
-    return Commits(flow, store, sinks, deliver, every=None, keep=2, allow_removed=())
+    store = store or Checkpoints(path)
+    return Driver(
+        flow, store, sinks or {}, lambda wait: False, every=None, keep=2, allow_removed=()
+    )
 
 
-def show(run: Commits, ground: Ground, sink: Parquet, version: int) -> None:
+def show(run: Driver, ground: Ground, sink: Parquet, version: int) -> None:
     """Commit a version with one row: its number."""
     writer = sink.open_staged(0, ground.query, ground.attempt)
     writer.write(pa.table({"n": [version]}))
     run.commit(version, {0: PART}, {}, {"rows": writer.stage(version)}, 0.0)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b'{"query": ', b'{"qtery": "3f9a"}', b'{"query": "another"}', b"\xff", b"[]", None],
-)
-def test_the_name_of_a_query_is_in_its_checkpoints(tmp_path: Path, content: bytes | None) -> None:
+def test_the_name_of_a_query_stays(tmp_path: Path) -> None:
+    """From before the first version, so that files of an attempt that came to nothing are found."""
     sink = Parquet(tmp_path / "out")
+    run = commits(tmp_path / "c", {"rows": sink})
+    ground = run.recover()
+    assert commits(tmp_path / "c").recover().query == ground.query
     run = commits(tmp_path / "c", {"rows": sink})
     ground = run.recover()
     for version in (1, 2):
         show(run, ground, sink, version)
-    named = tmp_path / "c" / "query.json"
-    before = named.read_bytes()
-    if content is None:
-        named.unlink()
-    else:
-        named.write_bytes(content)
-    again = commits(tmp_path / "c", {"rows": sink}).recover()
-    assert (again.query, again.version) == (ground.query, 2)
-    assert named.read_bytes() == before
-    assert written(tmp_path / "out") == [(1,), (2,)]
-
-
-def test_before_the_first_version_a_query_has_a_name_too(tmp_path: Path) -> None:
-    """So that files of an attempt that came to nothing are found, also if versions have gone."""
-    assert commits(tmp_path).recover().query == commits(tmp_path).recover().query
-    (tmp_path / "query.json").write_bytes(b"")
-    assert commits(tmp_path).recover().query
+    # Every version has it too.
+    shutil.rmtree(tmp_path / "c" / "log")
+    with pytest.raises(jt.SnapshotError, match=r"whether .* counts is not known: the log is gone"):
+        commits(tmp_path / "c", {"rows": sink}).recover()
 
 
 def test_checkpoints_of_something_else_are_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path).commit(1, [], flow="f")
     with pytest.raises(jt.SnapshotError, match="something else than a long-lived query"):
         commits(tmp_path).recover()
-    assert not (tmp_path / "claims").exists()
+    assert len(list((tmp_path / "log").iterdir())) == 2, "nobody was superseded"
 
 
 @pytest.mark.parametrize("gone", ["newest", "all"])
@@ -111,48 +114,42 @@ def test_what_is_gone_is_not_made_twice(tmp_path: Path, gone: str) -> None:
     assert written(tmp_path / "out") == [(1,), (2,), (3,)]
 
 
-def test_strange_claims_are_left_alone(tmp_path: Path) -> None:
+def test_strange_entries_are_left_alone(tmp_path: Path) -> None:
     run = commits(tmp_path)
     assert run.recover().attempt == 1
-    for name in (".DS_Store", "9-of mine", "notes"):
-        (tmp_path / "claims" / name).touch()
+    for name in (".DS_Store", "9-of mine.json", "notes"):
+        (tmp_path / "log" / name).touch()
     run.commit(1, {0: PART}, {}, {}, 0.0)
     assert run.recover().attempt == 2
-    assert len(list((tmp_path / "claims").iterdir())) == 4
+    assert len(list((tmp_path / "log").iterdir())) == 3 + 2
 
 
-class Together:
-    """A file system where nobody makes a claim before all have seen that there is none."""
+class Together(Files):
+    """Files where nobody creates an entry before all have seen that there is none."""
 
-    def __init__(self, ready: threading.Barrier) -> None:
-        self._local = arrow_fs.LocalFileSystem()
-        self._ready: threading.Barrier | None = ready
+    ready: threading.Barrier | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._local, name)
-
-    def open_output_stream(self, path: str) -> Any:
-        if self._ready is not None and "/claims/" in path:
-            self._ready.wait(LIMIT)
-            self._ready = None
-        return self._local.open_output_stream(path)
+    def put(self, path: PurePosixPath, data: bytes) -> None:
+        if self.ready is not None:
+            self.ready.wait(LIMIT)
+            self.ready = None
+        super().put(path, data)
 
 
 def test_whoever_starts_at_the_same_moment_is_another_attempt(tmp_path: Path) -> None:
-    """Else they would give the same names to their files and manifests."""
+    """Else they would give the same names to their files."""
     for number in range(20):
         place = tmp_path / str(number)
         ready = threading.Barrier(3)
-        runs = [commits(place, filesystem=Together(ready)) for _ in range(3)]
+        runs = []
+        for _ in range(3):
+            files = Together(place)
+            files.ready = ready
+            runs.append(commits(place, store=Checkpoints(place, files=files)))
         with ThreadPoolExecutor(3) as threads:
             started = [threads.submit(run.recover) for run in runs]
-        attempts: dict[int, Commits] = {}
-        for run, one in zip(runs, started, strict=True):
-            if (error := one.exception()) is not None:
-                assert isinstance(error, Superseded), error
-            else:
-                assert one.result().attempt not in attempts
-                attempts[one.result().attempt] = run
+        attempts = {one.result().attempt: run for run, one in zip(runs, started, strict=True)}
+        assert len(attempts) == 3
         last = attempts.pop(max(attempts))
         for run in attempts.values():
             with pytest.raises(Superseded):

@@ -83,6 +83,44 @@ def test_an_attempt_that_was_overtaken_cannot_commit(conductor: Conductor, tmp_p
         tasks.close()
 
 
+def test_of_two_drivers_only_the_later_one_commits(tmp_path: Path) -> None:
+    """Whether they begin one after the other, or one is suspended while it commits."""
+    first, second = (Tasks(make(tmp_path), 1, [None]) for _ in range(2))
+    assert first.begin(batch=0, stage=1)["restore"] is None
+    assert second.begin(batch=0, stage=1)["restore"] is None
+    [(answer, _)] = first.say("part", part=[{"worker": 0, "states": []}])
+    assert "another run has taken over the checkpoint" in answer["text"]
+    [(again, _)] = first.say("part", part=[{"worker": 0, "states": []}])
+    assert again == answer
+    assert Checkpoints(tmp_path / "jeton/alone").versions() == []
+    assert second.commit() == "part"
+    assert Checkpoints(tmp_path / "jeton/alone").committed() == [(0, 1)]
+    first.close()
+    second.close()
+
+
+def test_a_driver_that_is_suspended_while_it_commits(tmp_path: Path) -> None:
+    slow, quick = make(tmp_path), make(tmp_path)
+    first, second = Tasks(slow, 1, [None]), Tasks(quick, 1, [None])
+    first.begin(batch=0, stage=1)
+    [place] = slow._places.values()
+    put = place.store.files.put
+
+    def suspended(path: Any, data: bytes) -> None:
+        second.begin(batch=0, stage=1)
+        assert second.commit() == "part"
+        put(path, data)
+
+    place.store.files.put = suspended  # type: ignore[method-assign]
+    assert first.commit() == "failed"
+    third = Tasks(make(tmp_path), 1, [None])
+    assert third.begin(batch=1, stage=2)["restore"] == 0
+    assert third.commit() == "part"
+    assert Checkpoints(tmp_path / "jeton/alone").versions() == [0, 1]
+    for tasks in (first, second, third):
+        tasks.close()
+
+
 @pytest.mark.parametrize(
     ("held", "live"),
     [

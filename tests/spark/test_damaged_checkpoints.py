@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -59,7 +60,9 @@ def test_any_flipped_bit_is_noticed(
     path = tmp_path_factory.mktemp("store")
     store = Checkpoints(path)
     write(store, 1, {key: f"value {key}" for key in range(40)}, workers=2)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    # The older entry of the log is a spare, which is not read.
+    spare = min((path / "log").iterdir())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file != spare)
     file = data.draw(st.sampled_from(files), label="file")
     content = bytearray(file.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1), label="at")
@@ -150,28 +153,77 @@ def test_another_format_is_believed_if_its_digest_fits(tmp_path: Path) -> None:
     write(store, 2, {1: "new"})
     path = max((tmp_path / "manifests").iterdir())
     told = json.loads(path.read_text())
-    for format in (1, 3):
+    for format in (1, 2, 4):
         path.write_text(json.dumps(told | {"format": format}))
         assert read(newest(store)) == {1: "old"}
-    digest = blake2b(f"3 {told['body']}".encode(), digest_size=16).hexdigest()
-    path.write_text(json.dumps({"format": 3, "digest": digest, "body": told["body"]}))
-    with pytest.raises(SnapshotError, match="is of format 3, but this Jeton reads formats up to 2"):
+    digest = blake2b(f"4 {told['body']}".encode(), digest_size=16).hexdigest()
+    path.write_text(json.dumps({"format": 4, "digest": digest, "body": told["body"]}))
+    with pytest.raises(SnapshotError, match="is of format 4, but this Jeton reads formats up to 3"):
         store.latest()
 
 
-def test_the_first_format_is_read(tmp_path: Path) -> None:
+def as_before(path: Path, format: int) -> None:
+    """Make a store one of an earlier format: every manifest counts, and there is no log."""
+    shutil.rmtree(path / "log")
+    for manifest in (path / "manifests").iterdir():
+        body = json.loads(manifest.read_text())["body"]
+        told = body if format == 1 else f"{format} {body}"
+        digest = blake2b(told.encode(), digest_size=16).hexdigest()
+        epoch = json.loads(body)["epoch"]
+        old = manifest.with_name(f"{manifest.name[:12]}-{epoch}.json")
+        old.write_text(json.dumps({"format": format, "digest": digest, "body": body}))
+        manifest.unlink()
+
+
+@pytest.mark.parametrize("format", [1, 2])
+def test_earlier_formats_are_read(tmp_path: Path, format: int) -> None:
     store = Checkpoints(tmp_path)
-    write(store, 1, {key: str(key) for key in range(40)}, workers=2)
-    [path] = (tmp_path / "manifests").iterdir()
-    body = json.loads(path.read_text())["body"]
-    digest = blake2b(body.encode(), digest_size=16).hexdigest()
-    path.write_text(json.dumps({"format": 1, "digest": digest, "body": body}))
+    write(store, 1, dict.fromkeys(range(40), "long ago"), workers=2, epoch=3)
+    write(store, 2, dict.fromkeys(range(40), "in vain"), workers=2, epoch=3)
+    [in_vain] = (tmp_path / "manifests").glob(f"{2:012d}-*")
+    whole = in_vain.read_bytes()
+    write(store, 2, {key: str(key) for key in range(40)}, workers=2, epoch=12)
+    in_vain.write_bytes(whole)
+    as_before(tmp_path, format)
+    store = Checkpoints(tmp_path)
+    assert store.committed() == [(1, 3), (2, 12)]
     assert len(read(newest(store), 3)) == 40
     # What is written next goes on from it, and is of today's format.
     bases = [newest(store).part(worker, 2) for worker in range(2)]
-    write(store, 2, {key: str(key) for key in range(41)}, workers=2, bases=bases)
+    write(store, 3, {key: str(key) for key in range(41)}, workers=2, bases=bases)
+    assert store.versions() == [1, 2, 3]
     store.clean(1)
-    assert len(read(newest(store), 3)) == 41
+    assert Checkpoints(tmp_path).versions() == [3]
+    assert len(read(newest(Checkpoints(tmp_path)), 3)) == 41
+    assert len(list((tmp_path / "manifests").iterdir())) == 1
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "emptied", "deleted"])
+def test_a_damaged_entry_of_the_log_costs_one_version_at_most(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Checkpoints(tmp_path)
+    for version in (1, 2):
+        write(store, version, {1: version})
+    damaged(max((tmp_path / "log").iterdir()), how)
+    assert read(newest(Checkpoints(tmp_path))) == {1: 1}
+    assert ("is passed over" in caplog.text) == (how != "deleted")
+    # Whoever goes on from there is not disturbed by it.
+    store = Checkpoints(tmp_path)
+    write(store, 2, {1: 20})
+    assert read(newest(Checkpoints(tmp_path))) == {1: 20}
+
+
+def test_if_the_log_is_damaged_and_no_version_is_left_that_is_no_fresh_start(
+    tmp_path: Path,
+) -> None:
+    write(Checkpoints(tmp_path), 1, {1: 1})
+    damaged(max((tmp_path / "log").iterdir()), "flipped")
+    with pytest.raises(CorruptCheckpoint, match="no entry of the log"):
+        Checkpoints(tmp_path).latest()
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(CorruptCheckpoint, match="the log is gone"):
+        Checkpoints(tmp_path).latest()
 
 
 # What else may be in the folders, and what must be

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.spark.query import Query, QueryFailed
-from jeton.spark.sinks import Callback, Memory, Parquet
+from jeton.spark.sinks import Callback, Memory, Parquet, Retry
 from jeton.spark.sources import Batches, Files, Rate
 
 LIMIT = 300.0
@@ -213,9 +213,7 @@ def test_a_failing_operator_fails_the_query_with_the_first_cause(spark: SparkSes
         query.await_running(1.0)
 
 
-def test_a_failing_source_and_a_failing_callback(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_source_and_a_failing_callback(spark: SparkSession) -> None:
     def broken(partition: int, partitions: int) -> Iterator[Any]:
         yield {"time": [1], "n": [1]}
         raise OSError("the disk is gone")
@@ -227,11 +225,12 @@ def test_a_failing_source_and_a_failing_callback(
     def refuse(table: pa.Table) -> None:
         raise RuntimeError("no, thank you")
 
-    with counting().start(
-        spark, sources={"numbers": Batches(tables)}, sinks={"counts": Callback(refuse)}, workers=2
-    ) as query:
-        assert query.await_termination(LIMIT)
-    assert "the sink of output 'counts'" in caplog.text
+    sinks = {"counts": Callback(refuse, retry=Retry(times=1, first_wait=0.0))}
+    query = counting().start(spark, sources={"numbers": Batches(tables)}, sinks=sinks, workers=2)
+    with pytest.raises(QueryFailed, match=r"sink of output 'counts' failed 2 .*no, thank you") as e:
+        query.await_termination(LIMIT)
+    assert e.value.__cause__ is not None
+    assert isinstance(e.value.__cause__.__cause__, RuntimeError)
 
 
 def test_a_killed_worker_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.claims import Superseded
 from jeton.spark.commits import Commits
+from jeton.spark.leases import Superseded
 from jeton.spark.query import QueryFailed
 from jeton.spark.sinks import Callback, Memory, Parquet
 from jeton.spark.sources import Batches, Reader, Source
@@ -114,7 +114,7 @@ def test_whoever_was_superseded_does_not_take_over_again(tmp_path: Path) -> None
     def commits() -> Commits:
         store = Checkpoints(tmp_path)
         known: dict[str, Any] = {"every": None, "keep": 2, "allow_removed": ()}
-        return Commits(counting(), store, {}, lambda name, table: None, **known)
+        return Commits(counting(), store, {}, lambda wait: False, **known)
 
     first, second = commits(), commits()
     assert first.recover().attempt == 1
@@ -123,7 +123,7 @@ def test_whoever_was_superseded_does_not_take_over_again(tmp_path: Path) -> None
     with pytest.raises(Superseded):
         first.recover()
     with pytest.raises(Superseded):
-        first.commit(1, {}, {}, {}, 0.0)
+        first.commit(1, {}, {}, 0.0)
     assert commits().recover().attempt == 4, "whoever is started anew does"
 
 

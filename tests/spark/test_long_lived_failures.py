@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.query import QueryFailed
+from jeton.spark.query import Query, QueryFailed
 from jeton.spark.restarts import Restarts
-from jeton.spark.sinks import Parquet
+from jeton.spark.sinks import Callback, Delivery, Parquet, Retry
 from jeton.spark.sources import Batches
-from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, until, written
+from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, in_order, until, written
 
 # Kills and errors
 
@@ -84,15 +84,51 @@ def test_an_error_that_passes_is_survived_and_one_that_stays_is_told(
     assert query.metrics()["checkpoints"]["restarts"] == 1
 
 
+def test_a_sink_that_fails_for_a_while_and_a_frame_that_is_none(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end an attempt, and the next one makes up for it: each row comes once."""
+    frames = ["gossip"]
+    hear = Query._hear
+
+    def garbled(self: Query, present: Any, rank: int, control: Any, *news: Any) -> None:
+        if len(present.reports) == 2 and frames:
+            news = ({"kind": frames.pop(), "size": 0}, b"")
+        hear(self, present, rank, control, *news)
+
+    monkeypatch.setattr(Query, "_hear", garbled)
+    moods = [False, False]
+    took: dict[tuple[int | None, int], pa.Table] = {}
+
+    def take(table: pa.Table, delivery: Delivery) -> None:
+        if moods:
+            moods.pop()
+            raise ConnectionError("the database is down")
+        took[delivery.version, delivery.number] = table
+
+    sink = Callback(take, delivery=True, retry=Retry(times=1, first_wait=0.0))
+    query = place.start(spark, sinks={"rolling": sink, "windows": Parquet(place.windows)})
+    until(lambda: query.metrics()["checkpoints"]["restarts"] == 1, "a restart after the frame")
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    assert query.metrics()["checkpoints"]["restarts"] == 2
+    assert in_order(pa.concat_tables(took.values())) == expected("rolling")
+    assert written(place.windows) == expected("windows")
+
+
 def test_restarts_are_bounded() -> None:
     restarts = Restarts(most=3)
     assert [restarts.wait(None, 4) for _ in range(4)] == [0.1, 0.2, 0.4, None]
     assert restarts.wait(None, 5) == 0.1, "a new version: it got somewhere"
-    # The same error again and again, although there is always a new version in between.
+    assert restarts.wait(None, 4) == 0.2, "an older one is not new"
+    assert Restarts(0).wait(None, 1) is None
+
+
+def test_an_error_that_comes_once_a_week_never_ends_a_query() -> None:
     restarts = Restarts(most=3)
     text = "Traceback:\n  in judge\nValueError: ten (operator 'judging', worker {}, time 2)"
-    assert [restarts.wait(text.format(at), at) for at in range(3)] == [0.1, 0.1, None]
-    assert Restarts(0).wait(None, 1) is None
+    assert [restarts.wait(text.format(at % 2), at) for at in range(500)] == [0.1] * 500
+    assert restarts.wait(text.format(0), 499) is None, "twice without a new version"
 
 
 # Files that are torn or half way
@@ -203,10 +239,12 @@ def test_staged_files_cannot_be_seen_before_the_commit(tmp_path: Path) -> None:
     sink.commit("q", 7, staged)
     sink.commit("q", 7, staged)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 7)
+    sink.roll_back("q", 7, attempt=2)
     assert not list(tmp_path.glob(".*"))
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("another", 0)
+    sink.roll_back("another", 0, attempt=2)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 6)
+    sink.roll_back("q", 6, attempt=1)
+    assert written(tmp_path) == [(n,) for n in range(30)], "a driver that was superseded"
+    sink.roll_back("q", 6, attempt=2)
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ import jeton as jt
 from jeton.spark.checkpoints import Checkpoint, Checkpoints
 from jeton.spark.restarts import Restarts
 from jeton.spark.shown import Shown
-from jeton.spark.sinks import Memory, Parquet, Writer
+from jeton.spark.sinks import Delivery, Memory, Parquet, Writer
 from jeton.spark.sources import Files
 
 Make = Callable[[Path | str], Parquet | Files]
@@ -90,7 +90,7 @@ def test_what_a_crash_kept_hidden_is_shown_for_all_outputs_before_any_is_rolled_
     made = query.commit(1)
     query.commit(2)
     assert shown(query.folder) == []
-    Query(tmp_path).shown.recover("q", made)
+    Query(tmp_path).shown.recover("q", made, attempt=9)
     assert shown(query.folder) == [2, 3]
     assert not list(query.folder.glob(".*"))
 
@@ -105,8 +105,8 @@ def test_files_that_were_shown_belong_to_their_readers(tmp_path: Path) -> None:
     assert query.consume() == [2, 3, 4, 5]
     # Also if the newest version was spoilt, or the folder is another one.
     for found in (second, first):
-        Query(tmp_path).shown.recover("q", found)
-        Query(tmp_path, "elsewhere").shown.recover("q", found)
+        Query(tmp_path).shown.recover("q", found, attempt=9)
+        Query(tmp_path, "elsewhere").shown.recover("q", found, attempt=9)
 
 
 def test_files_that_nobody_can_have_seen_are_missed(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_files_that_nobody_can_have_seen_are_missed(tmp_path: Path) -> None:
     query.shown.show("q", query.commit(1))
     made = query.commit(2)
     with pytest.raises(jt.JetonError, match=r"elsewhere/part-.* is not there, .* of version 2"):
-        Query(tmp_path, "elsewhere").shown.recover("q", made)
-    Query(tmp_path).shown.recover("q", made)
+        Query(tmp_path, "elsewhere").shown.recover("q", made, attempt=9)
+    Query(tmp_path).shown.recover("q", made, attempt=9)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 
@@ -126,10 +126,10 @@ def test_a_version_that_is_made_again_is_not_taken_for_the_one_that_was_given_up
     first = query.commit(1)
     for made in (first, query.commit(2), query.commit(3)):
         query.shown.show("q", made)
-    query.shown.recover("q", first)
+    query.shown.recover("q", first, attempt=9)
     assert shown(query.folder) == [2, 3]
     again = query.commit(2, epoch=2)
-    Query(tmp_path).shown.recover("q", again)
+    Query(tmp_path).shown.recover("q", again, attempt=9)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 
@@ -170,11 +170,11 @@ def test_a_type_may_show_later(tmp_path: Path, *, staged: bool) -> None:
 def test_a_type_may_show_later_in_memory() -> None:
     memory = Memory()
     for value in (None, 1, 2.5):
-        memory.receive(numbers(value))
+        memory.receive(numbers(value), Delivery())
     table = memory.table()
     assert table is not None
     assert table["n"].to_pylist() == [None, 1.0, 2.5]
-    memory.receive(numbers("one"))
+    memory.receive(numbers("one"), Delivery())
     with pytest.raises(jt.JetonError, match=r"rows in memory .* Field n has .* schema="):
         memory.table()
 

@@ -1,33 +1,31 @@
-"""Checkpoints: versions of a flow's state, in files on any file system that Arrow can write.
+"""Checkpoints: versions of a flow's state, in files.
 
-Workers write *parts*; whoever coordinates them commits a version by writing one *manifest*, which
-says which part files make it up. A version exists once its manifest does, whole or not at all.
+Workers write *parts*; whoever coordinates them commits a version: it writes a *manifest*, which
+says which part files make it up, and then an entry of the store's log, which says which manifests
+count. A version exists once that entry does, whole or not at all; see `jeton.spark.leases`.
 
 A bin that did not change is written once more, with the next version, so that it is in two files;
 from then on manifests point at these. When too little of an older file is still needed, its bins
 are written anew, so that it can go. So whichever single file is damaged, at most the version that
 it was written for is lost: the one before does not need it.
-
-Each attempt at a version has an *epoch*; of two manifests for a version the one with the greater
-epoch counts, so that an attempt that was given up cannot spoil a later one.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
-from secrets import token_hex
+from dataclasses import replace
+from secrets import randbits, token_hex
 from typing import Any, Final
 
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS
-from jeton.spark.files import UNREADY, Files
+from jeton.spark.files import Files
+from jeton.spark.leases import Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.spark.parts import Key, Part, Tables, too_rare, unchanged
 from jeton.spark.state_files import (
     Binned,
@@ -43,16 +41,15 @@ __all__ = ["Checkpoint", "Checkpoints", "Part"]
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 2
-"""How manifests are written; in format 1, which is read too, each bin was in one file only."""
-
 _MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
 _PART: Final = re.compile(r"(\d{12,})-\d+-\d+-[0-9a-f]+\.arrow")
-_UNREADY: Final = re.compile(rf"(\d{{12,}})-.*{re.escape(UNREADY)}")
 
 
 class Checkpoints:
-    """The checkpoints under a path or URI, local or on any file system of Arrow's.
+    """The checkpoints under a path or URI.
+
+    They can be read on any file system of Arrow's, and committed where a file can be created only
+    if it is not there: see `Files.put`.
 
     >>> import tempfile, jeton as jt
     >>> flow = jt.Flow("count")
@@ -73,11 +70,18 @@ class Checkpoints:
     [{'time': 1, 'word': 'a', 'count': 2}]
     """
 
-    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        self.files = Files(path, filesystem)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        filesystem: Any = None,
+        *,
+        files: Files | None = None,
+    ) -> None:
+        self.files = files or Files(path, filesystem)
         self.root = self.files.root
         self._parts = self.root / "parts"
         self._manifests = self.root / "manifests"
+        self._lease = Lease(self.files)
 
     def __repr__(self) -> str:
         return f"<Checkpoints at {self.root}>"
@@ -135,6 +139,8 @@ class Checkpoints:
         """Make a version of the parts of all workers, at once: from now on it is there.
 
         ``meta`` is whatever else belongs to it, such as sources' offsets, if JSON can hold it.
+        `Superseded` if another run has taken the lease, and then the version is not there. Whoever
+        has not taken it yet does so now.
         """
         parts = sorted(parts, key=lambda part: part.worker)
         if [part.worker for part in parts] != list(range(len(parts))):
@@ -150,35 +156,70 @@ class Checkpoints:
             "meta": dict(meta or {}),
             "parts": [part.to_json() for part in parts],
         }
-        text = json.dumps(body, separators=(",", ":"))
-        whole = {"format": FORMAT, "digest": _digest(FORMAT, text), "body": text}
-        path = self._manifests / f"{version:012d}-{epoch}.json"
-        self.files.put(path, json.dumps(whole).encode())
+        if not self._lease.own.number:
+            self.take_lease()
+        # A name that no other attempt has. Older releases read what follows the version as an
+        # epoch, and then refuse the format.
+        name = f"{version:012d}-{randbits(62):019d}.json"
+        self.files.write(self._manifests / name, [encoded(body)])
+        try:
+            state = self._lease.own.with_version(Committed(version, epoch, name))
+            self._lease.append(state)
+        except Superseded:
+            if name not in (known.manifest for known in self._state().versions):
+                self.files.delete(self._manifests / name)
+            raise
         return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts))
+
+    # Who may commit
+
+    def take_lease(self, *, query: str | None = None) -> Entry:
+        """From now on only this run commits here, until another takes the lease.
+
+        Returns the state of the store. Its ``attempt`` is a number that no other run has; its
+        ``query`` is the name given here, if the store has none yet.
+        """
+        return self._lease.take(replace(self._without_log(), query=query))
+
+    def require_lease(self) -> None:
+        """`Superseded` if another run has taken the lease since this one did."""
+        self._lease.require()
+
+    def give_up(self, *, above: int) -> None:
+        """Have no version after one count, because what follows does not go on from them."""
+        self._lease.append(self._lease.own.up_to(above))
+
+    def newest_ever(self) -> int:
+        """The greatest version that was ever committed; -1 if there was none."""
+        return self._state().newest
+
+    def query(self) -> str | None:
+        """The name by which sinks know the query whose checkpoints these are, if it has one."""
+        return self._state().query
 
     # Reading
 
     def versions(self) -> list[int]:
         """The versions that were committed, in ascending order, whether or not they are whole."""
-        return sorted({version for version, _ in self.committed()})
+        return [version for version, _ in self.committed()]
 
     def committed(self) -> list[tuple[int, int]]:
-        """The version and epoch of each manifest, in no particular order."""
-        found = map(_MANIFEST.fullmatch, self.files.names(self._manifests))
-        return [(int(match[1]), int(match[2])) for match in found if match is not None]
+        """The version and epoch of each version that counts, in ascending order."""
+        return [(known.version, known.epoch) for known in self._committed()]
 
     def load(self, version: int) -> Checkpoint:
         """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is spoilt.
 
         Its part files are looked at when they are read, or by `Checkpoint.verify`.
         """
-        epochs = [epoch for number, epoch in self.committed() if number == version]
-        if not epochs:
-            raise SnapshotError(
-                f"there is no version {version} of the state in {self.root} (there are: "
-                f"{self.versions() or 'none'})"
-            )
-        return self._load(version, max(epochs))
+        committed = self._committed()
+        for known in committed:
+            if known.version == version:
+                return self._load(known)
+        raise SnapshotError(
+            f"there is no version {version} of the state in {self.root} (there are: "
+            f"{[known.version for known in committed] or 'none'})"
+        )
 
     def latest(self, *, below: int | None = None) -> Checkpoint | None:
         """The newest version that is whole, or nothing if there is none at all.
@@ -187,16 +228,16 @@ class Checkpoints:
         version before it is tried; `CorruptCheckpoint` if there are versions but none is whole.
         """
         error: SnapshotError | None = None
-        for version, epoch in sorted(self.committed(), reverse=True):
-            if below is not None and version >= below:
+        for known in reversed(self._committed()):
+            if below is not None and known.version >= below:
                 continue
             try:
-                found = self._load(version, epoch)
+                found = self._load(known)
                 found.verify()
             except CorruptCheckpoint as corrupt:
                 log.warning(
                     "checkpoint %d in %s cannot be used, the one before it is tried: %s",
-                    version,
+                    known.version,
                     self.root,
                     corrupt,
                 )
@@ -216,57 +257,71 @@ class Checkpoints:
         """
         if keep < 1:
             raise SnapshotError(f"at least one version must be kept, not {keep}")
-        versions = self.versions()
+        committed = self._committed()
+        versions = [known.version for known in committed]
         if newest is not None:
             versions = [version for version in versions if version <= newest]
         if not versions:
             return
         oldest = versions[-keep:][0]
         used: set[str] = set()
-        for version, epoch in self.committed():
-            if version >= oldest:
+        for known in committed:
+            if known.version >= oldest:
                 try:
-                    used |= self._load(version, epoch).files
+                    used |= {*self._load(known).files, known.manifest}
                 except CorruptCheckpoint as error:
                     log.warning("nothing is cleaned up in %s: %s", self.root, error)
                     return
+        # If another run has taken over, it cleans up by itself, and may go on from elsewhere.
+        self._lease.require()
         # Manifests go first: what they point at must be there for as long as they are.
-        for version, epoch in self.committed():
-            if version < oldest:
-                self.files.delete(self._manifests / f"{version:012d}-{epoch}.json")
-        for folder, ours in ((self._parts, _PART), (self._manifests, _UNREADY)):
+        for folder, ours in ((self._manifests, _MANIFEST), (self._parts, _PART)):
             for match in map(ours.fullmatch, self.files.names(folder)):
                 # A newer file without a manifest may belong to a version that is being written.
                 if match is not None and match[0] not in used and int(match[1]) < oldest:
                     self.files.delete(folder / match[0])
-
-    def abandon(self, *, above: int) -> None:
-        """Forget all versions after one for good, because what follows does not go on from them."""
-        for version, epoch in self.committed():
-            if version > above:
-                self.files.fs.delete_file(str(self._manifests / f"{version:012d}-{epoch}.json"))
+        # The next entry of the log will not have them any more.
+        gone = {version for version in versions if version < oldest}
+        self._lease.own = self._lease.own.without(gone)
 
     # Inside
 
-    def _load(self, version: int, epoch: int) -> Checkpoint:
-        path = self._manifests / f"{version:012d}-{epoch}.json"
+    def _state(self) -> Entry:
+        return self._lease.newest() or self._without_log()
+
+    def _without_log(self) -> Entry:
+        """The state of a store of a format that had no log, or of one that is new."""
+        found = map(_MANIFEST.fullmatch, self.files.names(self._manifests))
+        matches = [match for match in found if match is not None]
+        # Of several attempts at a version the last one counts.
+        epochs = {
+            version: max(int(m[2]) for m in matches if int(m[1]) == version)
+            for version in sorted({int(match[1]) for match in matches})
+        }
+        versions = tuple(Committed(v, e, f"{v:012d}-{e}.json") for v, e in epochs.items())
+        return Entry(versions=versions, newest=max(epochs, default=-1))
+
+    def _committed(self) -> list[Committed]:
+        """All versions that count, but for those at the beginning that were deleted."""
+        there = {*self.files.names(self._manifests)}
+        found = list(self._state().versions)
+        while found and found[0].manifest not in there:
+            del found[0]
+        return found
+
+    def _load(self, known: Committed) -> Checkpoint:
+        path = self._manifests / known.manifest
         try:
-            whole = json.loads(self.files.read(path))
-            if whole["digest"] != _digest(whole["format"], whole["body"]):
-                raise CorruptCheckpoint(f"the digest of {path} does not fit what it says")
-            if whole["format"] > FORMAT:
-                raise SnapshotError(
-                    f"{path} is of format {whole['format']}, but this Jeton reads formats up to "
-                    f"{FORMAT}: a newer one has written it"
-                )
-            body = json.loads(whole["body"])
+            body = decoded(self.files.read(path), str(path))
             if body["bins"] != BINS:
                 raise SnapshotError(
                     f"{path} divides state into {body['bins']} bins, but this Jeton into {BINS}"
                 )
+            if body["epoch"] != known.epoch:
+                raise CorruptCheckpoint(f"whether {path} counts is not known: the log is gone")
             parts = tuple(map(Part.from_json, body["parts"]))
             meta = body["meta"]
-            return Checkpoint(self, int(body["version"]), epoch, body["flow"], meta, parts)
+            return Checkpoint(self, int(body["version"]), known.epoch, body["flow"], meta, parts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
@@ -277,9 +332,3 @@ class Checkpoints:
         except OSError as error:
             raise CorruptCheckpoint(f"{chunk.file} cannot be read: {error}") from error
         return decode(data, chunk)
-
-
-def _digest(form: int, text: str) -> str:
-    # The format counts too, so that a changed one is not believed; in the first one it did not.
-    told = text if form == 1 else f"{form} {text}"
-    return blake2b(told.encode(), digest_size=16).hexdigest()

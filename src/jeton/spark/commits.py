@@ -1,26 +1,28 @@
 """Commits: the driver's side of the checkpoints of a long-lived query.
 
 For each version the driver asks the first worker to bring all to rest. Each worker tells when its
-part is written and its rows are staged; then the driver writes the manifest, which is the moment
-from which the version counts, and makes the rows visible. Whatever happens in between, the next
-attempt finds a version whose rows are visible, or become so, and whose successors left no trace.
+part is written and its rows are staged; then the driver commits the version and makes the rows
+visible. Whatever happens in between, the next attempt finds a version whose rows are visible, or
+become so, and whose successors left no trace. A driver may be suspended at any step while another
+one takes over: whatever it does afterwards is refused or changes nothing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from jeton.core.errors import SnapshotError
 from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
-from jeton.spark.claims import Claims, name_of_query
 from jeton.spark.control import Control
+from jeton.spark.deliveries import Deliveries
+from jeton.spark.files import Files
 from jeton.spark.keeper import Ground
 from jeton.spark.shown import Shown
 from jeton.spark.sinks import DriverSink, Sink
@@ -42,13 +44,13 @@ class Commits:
     ...     jt.Flow("none"),
     ...     Checkpoints(tempfile.mkdtemp()),
     ...     {},
-    ...     print,
+    ...     lambda seconds: False,
     ...     every=None,
     ...     keep=2,
     ...     allow_removed=(),
     ... )
     >>> part = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.002, "bytes": 0}
-    >>> commits.recover().version, commits.commit(1, {0: part}, {}, {}, seconds=0.1)
+    >>> commits.recover().version, commits.commit(1, {0: part}, {}, seconds=0.1)
     (None, None)
     >>> ground = commits.recover()  # another attempt
     >>> ground.attempt, ground.version, commits.metrics()["pause_ms"]
@@ -60,21 +62,26 @@ class Commits:
         flow: Flow,
         store: Checkpoints,
         sinks: Mapping[str, Sink],
-        deliver: Callable[[str, pa.Table], None],
+        wait: Callable[[float], bool],
         *,
         every: float | None,
         keep: int,
         allow_removed: Collection[str],
     ) -> None:
+        """``wait`` waits for some seconds, unless the query is in a hurry to end."""
         self._flow = flow
         self._store = store
-        self._sinks = sinks
+        self._deliveries = {
+            name: Deliveries(store.files, name, sink, wait)
+            for name, sink in sinks.items()
+            if isinstance(sink, DriverSink)
+        }
+        # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
         self._shown = Shown(store.files, sinks)
-        self._deliver = deliver
+        self._delivered = Shown(store.files, self._deliveries, "delivered")
         self._every = every
         self._keep = keep
         self._allow_removed = tuple(allow_removed)
-        self._claims = Claims(store.files)
         self._query = ""
         self._attempt = 0
         self._metrics: dict[str, Any] = {"taken": 0, "missed": 0}
@@ -88,19 +95,23 @@ class Commits:
     def recover(self) -> Ground:
         """Before an attempt: find the newest whole version, and undo what goes beyond it."""
         # Another run may have taken over, and be the reason why the attempt before failed.
-        self._claims.require()
-        versions, found = self._find()
-        self._attempt = self._claims.take_over()
-        if self._store.versions() != versions:
+        self._store.require_lease()
+        committed, found = self._find()
+        state = self._store.take_lease(query=self._name(found))
+        if self._store.committed() != committed:
             # Whoever held it until now was quicker.
-            versions, found = self._find()
+            _, found = self._find()
         version = 0 if found is None else found.version
-        if max([*versions, self.version or 0]) > version:
+        if max([self.version or 0, *(known.version for known in state.versions)]) > version:
             self._fall_back(version)
-        self._query = name_of_query(
-            self._store.files, None if found is None else found.meta["query"]
-        )
-        self._shown.recover(self._query, found)
+        assert state.query is not None
+        self._query, self._attempt = state.query, state.attempt
+        try:
+            self._shown.recover(self._query, found, self._attempt)
+            self._delivered.recover(self._query, found, self._attempt)
+        except Exception:
+            self._store.require_lease()
+            raise
         self.version = None if found is None else version
         return Ground(
             self._store,
@@ -109,6 +120,7 @@ class Commits:
             self.version,
             {} if found is None else found.meta["positions"],
             self._allow_removed,
+            next_version=max(state.newest, 0) + 1,
         )
 
     def attempt(self, ground: Ground, workers: int, failed: Callable[[], None]) -> Attempt:
@@ -119,12 +131,14 @@ class Commits:
         self,
         version: int,
         told: Mapping[int, Mapping[str, Any]],
-        rows: Mapping[str, list[pa.Table]],
         staged: Mapping[str, list[Any]],
         seconds: float,
     ) -> None:
-        """Commit a version, of which every worker has written its part."""
-        self._claims.require()
+        """Commit a version, of which every worker has written its part; `Superseded` if too late.
+
+        Then its rows are made visible, and handed to sinks at the driver. If that fails, `recover`
+        does it.
+        """
         positions: dict[str, dict[str, Any]] = {}
         for part in told.values():
             for name, partitions in part["positions"].items():
@@ -134,11 +148,13 @@ class Commits:
         made = self._store.commit(
             version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
         )
-        self._shown.show(self._query, made)
-        for name, tables in rows.items():
-            for table in tables:
-                self._deliver(name, table)
         self.version = version
+        try:
+            self._show(made)
+        except Exception:
+            # A successor has done it, and has cleared away what this one would need.
+            self._store.require_lease()
+            raise
         pause = round(max(part["pause"] for part in told.values()) * 1e3, 3)
         self._metrics |= {
             "taken": self._metrics["taken"] + 1,
@@ -156,32 +172,55 @@ class Commits:
 
     # Inside
 
+    def _show(self, made: Checkpoint) -> None:
+        """Make the rows of a version visible that was committed just now."""
+        self._shown.show(self._query, made)
+        for deliveries in self._deliveries.values():
+            deliveries.again = False
+        self._delivered.show(self._query, made)
+        for name, deliveries in self._deliveries.items():
+            deliveries.again = True
+            deliveries.discard(made.meta["sinks"].get(name, []))
+
+    def _name(self, found: Checkpoint | None) -> str:
+        """The name by which sinks know the query: made up once, and kept with its checkpoints."""
+        known = None if found is None else found.meta["query"]
+        return known or self._store.query() or _name_in_file(self._store.files)
+
     def _fall_back(self, version: int) -> None:
         """Go on from a version that is not the newest, since that is spoilt or gone."""
-        at_driver = [name for name, sink in self._sinks.items() if isinstance(sink, DriverSink)]
+        at_driver = list(self._deliveries)
         if at_driver and self.version is not None and self.version > version:
             raise SnapshotError(
                 f"version {self.version} in {self._store.root} cannot be read any more, but the "
                 f"sinks of {at_driver} have got its rows already, and cannot give them back"
             )
         # They must not come to life again: from now on they are not part of the history.
-        self._store.abandon(above=version)
+        self._store.give_up(above=version)
         log.warning(
             "flow %r goes on from %s; rows of later ones are made again",
             self._flow.name,
             f"checkpoint {version}" if version else "the beginning",
         )
 
-    def _find(self) -> tuple[list[int], Checkpoint | None]:
-        """All versions, and the newest that is whole, which the flow must fit."""
-        versions, found = self._store.versions(), self._store.latest()
+    def _find(self) -> tuple[list[tuple[int, int]], Checkpoint | None]:
+        """All versions and their epochs, and the newest that is whole, which the flow must fit."""
+        committed, found = self._store.committed(), self._store.latest()
         if found is not None:
             if "query" not in found.meta:
                 raise SnapshotError(
                     f"{self._store.root} has checkpoints of something else than a long-lived query"
                 )
             found.check(self._flow, allow_removed=self._allow_removed)
-        return versions, found
+        return committed, found
+
+
+def _name_in_file(files: Files) -> str:
+    """A name that is new, or the one that releases without a log wrote before the first version."""
+    try:
+        return str(json.loads(files.read(files.root / "query.json"))["query"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return os.urandom(6).hex()
 
 
 class Attempt:
@@ -200,14 +239,12 @@ class Attempt:
         self._every = every
         self._failed = failed
         self._leader: Control | None = None
-        self._next = (ground.version or 0) + 1
+        self._next = ground.next_version
         self._under_way: int | None = None
         self._began = self._not_before = time.monotonic()
         self._wanted: int | None = None
         """The least version that would satisfy whoever asked for one."""
         self._told: dict[int, dict[str, Any]] = {}
-        self._rows: dict[int, dict[str, list[pa.Table]]] = {}
-        self._ready_rows: dict[str, list[pa.Table]] = {}
         self._staged: dict[str, list[Any]] = {}
         self._over = False
         self._changed = threading.Condition()
@@ -226,20 +263,13 @@ class Attempt:
                 self._began = time.monotonic()
                 self._changed.notify_all()
 
-    def rows(self, worker: int, output: str, table: pa.Table) -> None:
-        """Rows of a sink at the driver, for the next version that the worker tells."""
-        with self._changed:
-            self._rows.setdefault(worker, {}).setdefault(output, []).append(table)
-
     def hear(self, worker: int, header: dict[str, Any]) -> None:
         """A part is written, or was missed, or all is complete, so that there is a last one."""
         with self._changed:
             if header["kind"] == "complete":
                 self._wanted = self._next
             elif header["kind"] == "part":
-                # Rows up to here are covered by this version or, should it be missed, the next.
-                for output, tables in self._rows.pop(worker, {}).items():
-                    self._ready_rows.setdefault(output, []).extend(tables)
+                # They are covered by this version or, should it be missed, the next.
                 for output, items in header["staged"].items():
                     self._staged.setdefault(output, []).extend(items)
                 if header["version"] == self._under_way:
@@ -329,10 +359,9 @@ class Attempt:
     def _commit(self) -> None:
         with self._changed:
             version, told = self._under_way, self._told
-            rows, self._ready_rows = self._ready_rows, {}
             staged, self._staged = self._staged, {}
         assert version is not None
-        self._commits.commit(version, told, rows, staged, time.monotonic() - self._began)
+        self._commits.commit(version, told, staged, time.monotonic() - self._began)
         with self._changed:
             self._under_way = None
             if self._wanted is not None and version >= self._wanted:

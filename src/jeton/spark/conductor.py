@@ -304,6 +304,8 @@ class Conductor:
                     "their own, so that each has its own state"
                 )
             store = Checkpoints(path)
+            # From now on no other driver that runs the query can commit.
+            store.take_lease()
             epoch = max((epoch for _, epoch in store.committed()), default=0)
             place = self._places[query] = _Place(run, found, path, store, epoch)
         return place

@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from jeton.core.errors import ProtocolError
 
-_LARGEST_HEADER: Final = 1 << 28
 _LARGEST: Final = 1 << 34
-"""Bytes of a payload: rows for sinks may be many. Memory is only taken for what has arrived."""
+"""Bytes in a payload: rows for sinks may be many. Memory is taken only for what has arrived."""
+_LARGEST_HEADER: Final = 1 << 28
+"""Bytes in a header: a part of a version has a few for each container and chunk of state."""
 
 
 class Control:
@@ -43,38 +44,48 @@ class Control:
     def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
         """Send a frame; safe from any thread."""
         text = json.dumps({"kind": kind, "size": len(payload), **header}).encode()
+        if len(text) > _LARGEST_HEADER or len(payload) > _LARGEST:
+            raise ProtocolError(
+                f"a frame of kind {kind!r} with {len(text)} bytes of header and {len(payload)} of "
+                "payload is too large to be sent"
+            )
         with self._sending:
             self._sock.sendall(len(text).to_bytes(4, "little") + text + payload)
 
-    def send_table(self, name: str, table: pa.Table) -> None:
-        """Send rows of an output."""
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table)
-        self.send("rows", stream.getvalue().to_pybytes(), output=name)
-
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame, waiting for it; ``None`` if the other end has hung up."""
-        size = self._exactly(4, 4)
-        if size is None:
+        """The next frame, waiting for it; ``None`` if the other end has hung up.
+
+        `ProtocolError` if it is not a frame; after that there is no telling where one begins.
+        """
+        prefix = self._exactly(4)
+        if prefix is None:
             return None
-        text = self._exactly(int.from_bytes(size, "little"), _LARGEST_HEADER)
+        length = int.from_bytes(prefix, "little")
+        if length > _LARGEST_HEADER:
+            raise ProtocolError(f"a control frame with a header of {length} bytes was announced")
+        text = self._exactly(length)
         if text is None:
             return None
         try:
-            header: dict[str, Any] = json.loads(text)
-            announced = int(header["size"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"a control frame cannot be read: {error}") from error
-        payload = self._exactly(announced, _LARGEST)
+            header = json.loads(text)
+        except ValueError as error:
+            raise ProtocolError(f"the header of a control frame is not JSON: {error}") from error
+        if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
+            raise ProtocolError(f"the header of a control frame names no kind: {text[:80]!r}")
+        size = header.get("size")
+        if not isinstance(size, int) or not 0 <= size <= _LARGEST:
+            raise ProtocolError(
+                f"a control frame of kind {header['kind']!r} announces {size!r} bytes of payload"
+            )
+        payload = self._exactly(size) if size else b""
         return None if payload is None else (header, payload)
 
-    def has_news(self) -> bool:
-        """Whether a frame, or a hang-up, is there to be received."""
+    def has_news(self, timeout: float = 0.0) -> bool:
+        """Whether a frame, or a hang-up, is there to be received, or comes in time."""
         # Not select(), which takes no file whose number is 1,024 or more.
         news = select.poll()
         news.register(self._sock, select.POLLIN)
-        return bool(news.poll(0))
+        return bool(news.poll(timeout * 1000))
 
     def close(self) -> None:
         """Hang up."""
@@ -83,9 +94,7 @@ class Control:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def _exactly(self, size: int, most: int) -> bytes | None:
-        if not 0 <= size <= most:
-            raise ProtocolError(f"a control frame of {size} bytes was announced, of at most {most}")
+    def _exactly(self, size: int) -> bytes | None:
         received = bytearray()
         while len(received) < size:
             try:
@@ -98,6 +107,24 @@ class Control:
         return bytes(received)
 
 
+def written_table(table: pa.Table) -> bytes:
+    """Rows as the payload of a frame.
+
+    >>> read_table(written_table(pa.table({"n": [1, 2]}))).num_rows
+    2
+    """
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = stream.getvalue().to_pybytes()
+    return data
+
+
 def read_table(payload: bytes) -> pa.Table:
-    """Rows that came with a frame."""
-    return pa.ipc.open_stream(payload).read_all()
+    """Rows that came with a frame; `ProtocolError` if they are none."""
+    try:
+        return pa.ipc.open_stream(payload).read_all()
+    except pa.ArrowException as error:
+        raise ProtocolError(
+            f"{len(payload)} bytes that came as rows are not an Arrow stream: {error}"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Sequence
@@ -12,10 +13,17 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
+from jeton.core.errors import SnapshotError
+
 log = logging.getLogger(__name__)
 
 UNREADY: Final = ".unready"
 """How the name of a file ends that is not in its place yet."""
+_NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV)
+
+
+class NoAtomicCreate(SnapshotError):
+    """A store where two drivers could commit at once, which checkpoints therefore refuse."""
 
 
 class Files:
@@ -26,6 +34,9 @@ class Files:
     >>> files.put(files.root / "notes" / "first.txt", b"here")
     >>> files.names(files.root / "notes"), files.read(files.root / "notes" / "first.txt")
     (['first.txt'], b'here')
+    >>> files.put(files.root / "notes" / "first.txt", b"there")
+    Traceback (most recent call last):
+    FileExistsError: ...
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
@@ -54,10 +65,28 @@ class Files:
         self._make_durable(path.parent)
 
     def put(self, path: PurePosixPath, data: bytes) -> None:
-        """Write a file that is there whole or not at all, and survives a power cut."""
+        """Create a file, whole or not at all, so that it survives a power cut.
+
+        Of all who try to create it, at any time and on any machine, one succeeds; the others get
+        `FileExistsError`. `NoAtomicCreate` if the store cannot promise that.
+        """
+        place = self._on_disk(path)
+        if place is None:
+            raise self._refusal(type(self.fs).__name__)
         unready = path.with_name(f"{path.name}.{token_hex(4)}{UNREADY}")
         self._fill(unready, [data])
-        self.fs.move(str(unready), str(path))
+        made = self._on_disk(unready)
+        assert made is not None
+        try:
+            os.link(made, place)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise self._refusal(f"its file system ({error.strerror})") from error
+            # Over NFS, a call that was repeated fails although it did what it should.
+            if os.stat(made).st_nlink < 2:
+                raise
+        finally:
+            self.delete(unready)
         self._make_durable(path.parent)
 
     def delete(self, path: PurePosixPath) -> None:
@@ -69,13 +98,25 @@ class Files:
 
     # Inside
 
-    @property
-    def _is_local(self) -> bool:
-        return isinstance(self.fs, arrow_fs.LocalFileSystem)
+    def _on_disk(self, path: PurePosixPath) -> str | None:
+        """Where a file is for this machine's operating system, if it knows it."""
+        fs, place = self.fs, str(path)
+        while isinstance(fs, arrow_fs.SubTreeFileSystem):
+            fs, place = fs.base_fs, os.path.join(fs.base_path, place.lstrip("/"))
+        return place if isinstance(fs, arrow_fs.LocalFileSystem) else None
+
+    def _refusal(self, what: str) -> NoAtomicCreate:
+        return NoAtomicCreate(
+            f"no checkpoints can be committed in {self.root}: {what} cannot create a file only if "
+            "there is none of that name, so that a driver which was superseded could commit too. "
+            "Use a path on a disk, or on a shared file system with hard links (such as NFS) that "
+            "the driver and all workers mount"
+        )
 
     def _fill(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
-        around = (path.parent, *path.parent.parents) if self._is_local else ()
-        new = [folder for folder in around if not os.path.exists(folder)]
+        around = (path.parent, *path.parent.parents)
+        places = {folder: self._on_disk(folder) for folder in around}
+        new = [f for f, place in places.items() if place is not None and not os.path.exists(place)]
         self.fs.create_dir(str(path.parent), recursive=True)
         for folder in new:
             self._make_durable(folder.parent)
@@ -85,8 +126,8 @@ class Files:
         self._make_durable(path)
 
     def _make_durable(self, path: PurePosixPath) -> None:
-        if self._is_local:
-            make_durable(path)
+        if (place := self._on_disk(path)) is not None:
+            make_durable(place)
 
 
 def make_durable(path: str | os.PathLike[str]) -> None:

@@ -46,6 +46,8 @@ class Ground:
     """The version to go on from, if there is one yet."""
     positions: Positions = field(default_factory=dict)
     allow_removed: tuple[str, ...] = ()
+    next_version: int = 1
+    """The version to begin with: one that never was, even if some were given up."""
 
     def share(self, worker: int, workers: int) -> Snapshot | None:
         """The state that a worker goes on from."""

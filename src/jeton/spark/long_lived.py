@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from jeton.core.errors import GraphError
 from jeton.spark.batch import next_plan, rendezvous_of, require_slots
 from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.claims import Superseded
 from jeton.spark.commits import Commits
 from jeton.spark.keeper import Ground
+from jeton.spark.leases import Superseded
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Presence, Query
 from jeton.spark.restarts import Restarts
@@ -64,7 +64,8 @@ def start(
             whenever `Query.checkpoint` is called.
         keep: How many checkpoints are kept.
         restarts: How many times in a row, without a new checkpoint, the query is started again
-            after workers were lost or failed. Without checkpoints it never is.
+            after workers were lost or failed. The same error of a worker's twice in a row, without
+            a new checkpoint in between, ends it. Without checkpoints it is never started again.
         allow_removed: Operators which the checkpoint has state of, and the flow has no more.
 
     >>> import jeton as jt
@@ -96,7 +97,7 @@ def start(
         _require_staging(flow, sinks)
         store = checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(checkpoint)
         query.commits = Commits(
-            flow, store, sinks, query.deliver, every=every, keep=keep, allow_removed=allow_removed
+            flow, store, sinks, query.wait, every=every, keep=keep, allow_removed=allow_removed
         )
         # What does not fit is told at once.
         ground = query.commits.recover()
@@ -223,5 +224,8 @@ class _Attempts:
             query.end(present, error)
         if present.attempt is not None and present.attempt.error is not None:
             error = present.attempt.error
+            present.cause = told(error)
+        elif present.failure is not None:
+            error = present.failure
             present.cause = told(error)
         return present, error

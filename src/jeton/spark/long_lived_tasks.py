@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ import pyarrow as pa
 from jeton.core.errors import JetonError, SnapshotError
 from jeton.core.times import Product
 from jeton.dataflow.batch import Batch, concat
-from jeton.spark.control import Control
+from jeton.spark.control import Control, written_table
+from jeton.spark.deliveries import open_rows
 from jeton.spark.feeds import Feed
 from jeton.spark.keeper import Ground, Keeper
 from jeton.spark.rendezvous import Meeting
@@ -40,6 +42,8 @@ MOST_PATIENCE: Final = 0.02
 """Seconds for which a source that has nothing, and cannot tell when it will, is left alone."""
 LAST_PATIENCE: Final = 0.005
 """Seconds between looks for the driver's word, when there is nothing left to do."""
+CREDIT: Final = 8 << 20
+"""Bytes of rows that a sink at the driver has not taken, from which on a worker sends no more."""
 REST_PATIENCE: Final = 60.0
 """Seconds after which a worker gives up to come to rest for a checkpoint."""
 
@@ -119,17 +123,22 @@ class LongLived:
         }
         self._keeper: Keeper | None = None
         self._writers: dict[str, Writer] = {}
+        self._to_driver: dict[str, _ToDriver] = {}
         if ground is not None:
             staged = {
                 name: _open_staged(sink, joined.rank, ground) for name, sink in task.sinks.items()
             }
-            staged |= {name: _ToDriver(control, name) for name in task.to_driver}
+            staged |= {
+                name: open_rows(ground.store.files, joined.rank, ground.attempt)
+                for name in task.to_driver
+            }
             self._keeper = Keeper(ground, *where, control, staged)
         else:
             self._writers |= {
                 name: _open(sink, joined.rank, task.run) for name, sink in task.sinks.items()
             }
-            self._writers |= {name: _ToDriver(control, name) for name in task.to_driver}
+            self._to_driver = {name: _ToDriver(control, name) for name in task.to_driver}
+            self._writers |= self._to_driver
         self._began = time.monotonic()
         self._reported = 0.0
         self._rows = dict.fromkeys((*task.sinks, *task.to_driver), 0)
@@ -161,6 +170,9 @@ class LongLived:
             keeper.finish()
         else:
             self._write()
+            while self._waits_for_sinks:
+                self._keep_in_touch()
+                self._control.has_news(REPORT / 2)
             for writer in self._writers.values():
                 writer.close()
         self._report()
@@ -211,7 +223,7 @@ class LongLived:
 
     def _read(self) -> bool:
         """Take records from the sources, unless there is more than enough under way."""
-        if self._process.is_held_up:
+        if self._process.is_held_up or self._waits_for_sinks:
             return False
         read = False
         for feed in self._inputs:
@@ -225,8 +237,8 @@ class LongLived:
         a record waits for a tenth of the time since the last one, and an idle query costs little.
         """
         now = time.monotonic()
-        patience = LAST_PATIENCE if self._awaits_word else REPORT / 2
-        if self._process.is_held_up:
+        patience = LAST_PATIENCE if self._awaits_word or self._waits_for_sinks else REPORT / 2
+        if self._process.is_held_up or self._waits_for_sinks:
             return patience
         for feed in self._inputs:
             if feed.is_open:
@@ -250,7 +262,7 @@ class LongLived:
     def _keep_in_touch(self) -> None:
         now = time.monotonic()
         # At the end there is nothing to wait for but the driver's word.
-        if now - self._reported > REPORT or self._awaits_word:
+        if now - self._reported > REPORT or self._awaits_word or self._waits_for_sinks:
             if now - self._reported > REPORT:
                 self._reported = now
                 self._report()
@@ -268,6 +280,13 @@ class LongLived:
                 self._stopping = True
             for feed in self._inputs:
                 feed.close()
+        elif header["kind"] == "taken":
+            self._to_driver[header["output"]].taken(header["bytes"])
+
+    @property
+    def _waits_for_sinks(self) -> bool:
+        """Whether there are rows that cannot be sent before a sink has taken others."""
+        return any(writer.is_full for writer in self._to_driver.values())
 
     @property
     def _awaits_word(self) -> bool:
@@ -298,21 +317,40 @@ class LongLived:
 
 
 class _ToDriver:
-    """A worker's end of a sink at the driver."""
+    """A worker's end of a sink at the driver, without checkpoints.
+
+    Rows that the driver cannot take yet wait here, and the worker reads no more until they are
+    sent, so that there are never many.
+    """
 
     def __init__(self, control: Control, name: str) -> None:
         self._control = control
         self._name = name
+        self._waiting: deque[pa.Table] = deque()
+        self._on_their_way = 0
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._waiting)
 
     def write(self, table: pa.Table) -> None:
-        self._control.send_table(self._name, table)
+        rows = max(1, table.num_rows * CREDIT // max(table.nbytes, CREDIT))
+        self._waiting.extend(table.slice(at, rows) for at in range(0, table.num_rows, rows))
+        self._send()
 
-    def stage(self, version: int) -> list[Any]:
-        # The driver has the rows, and knows what it was sent before it is told of the version.
-        return []
+    def taken(self, size: int) -> None:
+        """The sink has taken rows."""
+        self._on_their_way -= size
+        self._send()
 
     def close(self) -> None:
         pass
+
+    def _send(self) -> None:
+        while self._waiting and self._on_their_way < CREDIT:
+            payload = written_table(self._waiting.popleft())
+            self._on_their_way += len(payload)
+            self._control.send("rows", payload, output=self._name)
 
 
 def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:

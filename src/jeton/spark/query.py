@@ -7,14 +7,15 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
-
-from jeton.core.errors import GraphError, JetonError
+from jeton.core.errors import GraphError, JetonError, ProtocolError
 from jeton.spark.commits import Attempt, Commits
 from jeton.spark.control import Control, read_table
+from jeton.spark.deliveries import Inbox
 from jeton.spark.restarts import gist
 from jeton.spark.sinks import DriverSink, Memory, Sink
 
@@ -43,6 +44,10 @@ class Presence:
     """What a worker said went wrong first."""
     lost: str | None = None
     """What a worker said of another that has gone."""
+    failure: JetonError | None = None
+    """What went wrong at the driver, so that the attempt was given up."""
+    inboxes: dict[str, Inbox] = field(default_factory=dict)
+    """Rows for sinks at the driver, if there are no checkpoints to commit them."""
 
 
 class Query:
@@ -80,7 +85,8 @@ class Query:
         self._restarts = 0
         self._stop: dict[str, Any] | None = None
         self._changed = threading.Condition()
-        self._receiving = threading.Lock()
+        self._hurry = threading.Event()
+        """Nothing is waited for any more."""
 
     @property
     def status(self) -> Status:
@@ -220,7 +226,9 @@ class Query:
         if self._status != "failed":
             return None
         failure = QueryFailed(f"query {self.name!r} failed: {self._cause or self._error}")
-        failure.__cause__ = self._error if self._cause is None else None
+        # Spark's own errors only repeat what workers said, at length.
+        ours = isinstance(self._error, JetonError)
+        failure.__cause__ = self._error if self._cause is None or ours else None
         return failure
 
     def __enter__(self) -> Query:
@@ -237,6 +245,11 @@ class Query:
 
     def begin(self, present: Presence) -> None:
         """An attempt begins."""
+        if present.attempt is None:
+            for name, sink in self._sinks.items():
+                if isinstance(sink, DriverSink):
+                    failed = partial(self.fail, present)
+                    present.inboxes[name] = Inbox(name, sink, self.wait, failed)
         with self._changed:
             self._present = present
             self._changed.notify_all()
@@ -270,10 +283,22 @@ class Query:
         deadline = None if error is None else time.monotonic() + 5.0
         for thread in list(present.listeners):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        for inbox in present.inboxes.values():
+            inbox.end(None if deadline is None else max(0.0, deadline - time.monotonic()))
         for control in list(present.controls.values()):
             control.close()
         if present.attempt is not None:
             present.attempt.end()
+
+    def fail(self, present: Presence, error: JetonError) -> None:
+        """Give up an attempt because of what went wrong at the driver."""
+        with self._changed:
+            present.failure = present.failure or error
+        self.cancel()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for some seconds; tells whether there is no more time to wait."""
+        return self._hurry.wait(seconds)
 
     def restart(self, wait: float, cause: str | None) -> bool:
         """After a failure: wait, unless the query is to be stopped; tells whether to go on."""
@@ -298,17 +323,6 @@ class Query:
             self._status = "failed" if error is not None and not stopped else "ended"
             self._changed.notify_all()
 
-    def deliver(self, name: str, table: pa.Table) -> None:
-        """Hand rows to a sink at the driver."""
-        sink = self._sinks[name]
-        assert isinstance(sink, DriverSink)
-        with self._receiving:
-            try:
-                sink.receive(table)
-            except Exception:
-                # One bad callback must not stop the query from being listened to.
-                log.exception("the sink of output %r of query %r failed", name, self.name)
-
     def cancel(self) -> None:
         """Have Spark end the job."""
         self._spark.sparkContext.cancelJobsWithTag(self._tag)
@@ -321,26 +335,56 @@ class Query:
             log.info("a worker of query %r has gone already: %s", self.name, error)
 
     def _listen(self, present: Presence, rank: int, control: Control) -> None:
-        attempt = present.attempt
-        while (news := control.receive()) is not None:
-            header, payload = news
-            if header["kind"] == "rows":
-                if attempt is None:
-                    self.deliver(header["output"], read_table(payload))
+        """Hear a worker until it hangs up; what cannot be understood ends the attempt."""
+        try:
+            while (news := control.receive()) is not None:
+                self._hear(present, rank, control, *news)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, KeyError):
+                text = f"a frame of a kind that needs {error} does not have it"
+            log.warning("query %r gives up an attempt: worker %d said: %s", self.name, rank, text)
+            failure = ProtocolError(
+                f"the driver of query {self.name!r} cannot understand worker {rank}: {text}"
+            )
+            failure.__cause__ = error
+            self.fail(present, failure)
+
+    def _hear(
+        self, present: Presence, rank: int, control: Control, header: dict[str, Any], payload: bytes
+    ) -> None:
+        kind = header["kind"]
+        if kind == "rows":
+            table = read_table(payload)
+
+            def taken() -> None:
+                # A worker that has gone sends no more.
+                with suppress(OSError):
+                    control.send("taken", output=header["output"], bytes=len(payload))
+
+            present.inboxes[header["output"]].put(table, taken)
+        elif kind in ("report", "failed"):
+            with self._changed:
+                if kind == "report":
+                    present.reports[rank] = _checked(header)
+                elif header["lost"]:
+                    present.lost = present.lost or header["text"]
                 else:
-                    attempt.rows(rank, header["output"], read_table(payload))
-            elif header["kind"] in ("report", "failed"):
-                with self._changed:
-                    if header["kind"] == "report":
-                        present.reports[rank] = header
-                    elif header["lost"]:
-                        present.lost = present.lost or header["text"]
-                    else:
-                        present.cause = present.cause or header["text"]
-                    self._changed.notify_all()
-            elif attempt is not None:
-                attempt.hear(rank, header)
+                    present.cause = present.cause or header["text"]
+                self._changed.notify_all()
+        elif kind in ("complete", "part", "missed") and present.attempt is not None:
+            present.attempt.hear(rank, header)
+        else:
+            raise ProtocolError(f"there are no frames of kind {kind!r}")
 
     def _cancel(self) -> None:
         log.warning("query %r did not stop by itself: cancelling its Spark job", self.name)
+        self._hurry.set()
         self.cancel()
+
+
+def _checked(report: dict[str, Any]) -> dict[str, Any]:
+    """A report, if it has what others look for in one."""
+    if not isinstance(report["frontiers"], dict) or not isinstance(report["metrics"], dict):
+        raise ProtocolError("a report has no frontiers or no metrics")
+    return report

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Final
 
 FIRST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 30.0
-OFTEN: Final = 3
-"""How many times the same error of a worker's may come in all before it is taken for lasting."""
-
 
 _ONE_TIME: Final = re.compile(r"(?<=worker )\d+|(?<=/)[^/\s]*\d[^/\s]*")
 """What differs when the same error comes again: who hits on it, and names of files."""
@@ -32,10 +28,10 @@ def gist(cause: str) -> str:
 class Restarts:
     """Judges failures, one after the other.
 
-    A worker that was lost is worth another attempt, up to ``most`` in a row without a new version
-    of the checkpoint. An error that a worker tells may pass as well; but if the same one comes
-    again at the same place, with no new version in between or for the third time in all, it will
-    come for ever.
+    A query is started again up to ``most`` times in a row without a new version of the checkpoint.
+    An error that a worker reports may be transient; but if the same one comes again at the same
+    place, with no new version in between, it is taken for lasting. A new version sets both counts
+    back: an error that comes once a week never ends a query.
 
     >>> restarts = Restarts(most=2)
     >>> (
@@ -47,6 +43,8 @@ class Restarts:
     >>> restarts = Restarts(most=5)
     >>> restarts.wait("ValueError: no (worker 1)", 1), restarts.wait("ValueError: no (worker 0)", 1)
     (0.1, None)
+    >>> [restarts.wait("TimeoutError: the lookup service", version) for version in range(2, 6)]
+    [0.1, 0.1, 0.1, 0.1]
     """
 
     def __init__(self, most: int) -> None:
@@ -54,7 +52,6 @@ class Restarts:
         self._version: int | None = None
         self._in_a_row = 0
         self._recent: set[str] = set()
-        self._causes: Counter[str] = Counter()
         self.count = 0
         """How many times the query was started again."""
 
@@ -63,14 +60,13 @@ class Restarts:
 
         ``cause`` is what a worker said went wrong, if any could say so.
         """
-        if version != self._version:
+        if (version or 0) > (self._version or 0):
             self._version = version
             self._in_a_row = 0
             self._recent.clear()
         if cause is not None:
             place = _ONE_TIME.sub("…", gist(cause))
-            self._causes[place] += 1
-            if place in self._recent or self._causes[place] >= OFTEN:
+            if place in self._recent:
                 return None
             self._recent.add(place)
         if self._in_a_row >= self._most:

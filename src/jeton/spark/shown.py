@@ -33,12 +33,14 @@ class Shown:
     >>> Shown(store.files, {"rows": sink}).show("3f9a", made)
     >>> for path in sink.path.iterdir():
     ...     path.unlink()
-    >>> Shown(store.files, {"rows": sink}).recover("3f9a", made)  # they were there: that will do
+    >>> again = Shown(store.files, {"rows": sink})
+    >>> again.recover("3f9a", made, attempt=2)  # they were there: that will do
     """
 
-    def __init__(self, files: Files, sinks: Mapping[str, Sink]) -> None:
+    def __init__(self, files: Files, sinks: Mapping[str, Sink], folder: str = "shown") -> None:
+        """The marks are in the ``folder`` of that name."""
         self._files = files
-        self._folder = files.root / "shown"
+        self._folder = files.root / folder
         self._sinks = {name: sink for name, sink in sinks.items() if isinstance(sink, StagedSink)}
 
     def show(self, query: str, made: Checkpoint) -> None:
@@ -48,13 +50,13 @@ class Shown:
         if self._sinks:
             self._mark(made)
 
-    def recover(self, query: str, found: Checkpoint | None) -> None:
+    def recover(self, query: str, found: Checkpoint | None, attempt: int) -> None:
         """Before an attempt: show what a crash kept from being shown, undo what goes beyond it."""
         if found is not None and not self._has(found):
             self.show(query, found)
         # Only after that: several outputs may be in one place.
         for sink in self._sinks.values():
-            sink.roll_back(query, 0 if found is None else found.version)
+            sink.roll_back(query, 0 if found is None else found.version, attempt)
 
     # Inside
 
@@ -69,8 +71,10 @@ class Shown:
         before, mark = self._marks(), (made.version, made.epoch)
         # Empty, so that it is there or not, and cannot be torn.
         self._files.write(self._path(*mark), [])
-        for other in before - {mark}:
-            self._files.delete(self._path(*other))
+        for other in before:
+            # Not those of a successor, if this driver was stopped meanwhile.
+            if (other[1], other[0]) < (made.epoch, made.version):
+                self._files.delete(self._path(*other))
 
     def _marks(self) -> set[tuple[int, int]]:
         found = map(_MARK.fullmatch, self._files.names(self._folder))

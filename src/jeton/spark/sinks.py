@@ -1,8 +1,9 @@
 """Sinks of long-lived queries: where the rows of an output go while the query runs.
 
 Without checkpoints rows are handed over as they come. With checkpoints they are handed over once
-the version that covers them is committed, and never twice: a `StagedSink` prepares them on the
-workers and makes them visible at the driver; a `DriverSink` gets them then.
+the version that covers them is committed: a `StagedSink` prepares them on the workers and makes
+them visible at the driver, exactly once; a `DriverSink` gets them then, at least once, each table
+with the number by which it can be told whether it came before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -82,24 +84,61 @@ class StagedSink(Protocol):
         """
         ...
 
-    def roll_back(self, query: str, version: int) -> None:
-        """At the driver, before an attempt: undo all that is not part of a version up to this.
+    def roll_back(self, query: str, version: int, attempt: int) -> None:
+        """At the driver, before an attempt: undo what earlier ones left beyond a version.
 
-        That is what was staged and not committed, and what later versions made visible, which
-        there are if their checkpoints cannot be read any more.
+        That is what they staged and did not commit, and what later versions made visible, which
+        there are if their checkpoints cannot be read any more. What this attempt or a later one
+        wrote must stay: a driver may be stopped right here while its successor goes on.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Which table of rows a sink at the driver is handed."""
+
+    version: int | None = None
+    """The version of the checkpoint that covers the rows, if the query takes any."""
+    number: int = 0
+    """Which table it is of those for this version and output."""
+    again: bool = False
+    """Whether the sink may have got it before: then it was the same table."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a table is handed to a sink at the driver before that fails the query.
+
+    >>> list(Retry(times=3, first_wait=0.5).waits())
+    [0.5, 1.0, 2.0]
+    """
+
+    times: int = 5
+    """How many times it is handed over again after an exception."""
+    first_wait: float = 0.1
+    """Seconds before the first of them; before each further one it is twice as long."""
+    longest_wait: float = 30.0
+
+    def waits(self) -> list[float]:
+        """Seconds before each of them."""
+        return [min(self.first_wait * 2.0**at, self.longest_wait) for at in range(self.times)]
 
 
 @runtime_checkable
 class DriverSink(Protocol):
     """A sink at the driver, to which workers send their rows.
 
+    If it raises, it is handed the same table again, as its attribute ``retry`` (a `Retry`) says or
+    by default; then the query fails. With checkpoints a table is handed over again after the query
+    was restarted, or started again, unless it was taken: at least once, in the same order, with the
+    same `Delivery.version` and `Delivery.number`. No two tables of an output have the same.
+
     What it got cannot be taken back: if a committed version cannot be read any more, a query does
     not go on from the one before by itself.
     """
 
-    def receive(self, table: pa.Table) -> None:
+    def receive(self, table: pa.Table, delivery: Delivery) -> None:
         """Take rows; called by one thread at a time."""
         ...
 
@@ -146,20 +185,24 @@ class Parquet:
         if staged:
             make_durable(self.path)
 
-    def roll_back(self, query: str, version: int) -> None:
-        """Delete hidden files, and those of later versions."""
-        if not self.path.is_dir():
-            return
-        ours = re.compile(rf"(\.?)part-{re.escape(query)}-\d+-\d+-\w+-(\d+)-\d+\.parquet")
-        for path in self.path.iterdir():
-            found = ours.fullmatch(path.name)
-            if found is None:
-                continue
-            if not found[1] and int(found[2]) > version:
-                log.warning("%s is deleted: its rows will be made again", path)
-            elif not found[1]:
-                continue
-            path.unlink(missing_ok=True)
+    def roll_back(self, query: str, version: int, attempt: int) -> None:
+        """Delete hidden files of earlier attempts, and those of later versions."""
+        ours = re.compile(rf"(\.?)part-{re.escape(query)}-(\d+)-\d+-\w+-(\d+)-\d+\.parquet")
+        deleted = self.path.is_dir()
+        # Once more, until there is none: a driver that was superseded while it gave files their
+        # names may do so between a look at the folder and the deletion.
+        while deleted:
+            deleted = False
+            for path in self.path.iterdir():
+                found = ours.fullmatch(path.name)
+                if found is None or int(found[2]) >= attempt:
+                    continue
+                if not found[1] and int(found[3]) <= version:
+                    continue
+                if not found[1]:
+                    log.warning("%s is deleted: its rows will be made again", path)
+                path.unlink(missing_ok=True)
+                deleted = True
 
 
 class _Gathering(ABC):
@@ -247,21 +290,45 @@ def _together(tables: Sequence[pa.Table], what: str) -> pa.Table:
 
 
 class Callback:
-    """A function at the driver, called with each table of rows as it arrives."""
+    """A function at the driver, called with each table of rows.
 
-    def __init__(self, function: Callable[[pa.Table], Any]) -> None:
+    If it raises, it is called again with the same table, as ``retry`` says; then the query fails
+    with that exception. With ``delivery``, its second argument is a `Delivery`: with checkpoints,
+    a function that takes each version and number once has every row exactly once.
+
+    >>> taken = {}
+    >>> def take(table, delivery):
+    ...     taken[delivery.version, delivery.number] = table
+    >>> sink = Callback(take, delivery=True, retry=Retry(times=10, first_wait=1.0))
+    >>> sink.receive(pa.table({"n": [1, 2]}), Delivery(version=7))
+    >>> taken[7, 0].num_rows
+    2
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        delivery: bool = False,
+        retry: Retry | None = None,
+    ) -> None:
         self._function = function
+        self._delivery = delivery
+        self.retry = retry or Retry()
 
-    def receive(self, table: pa.Table) -> None:
+    def receive(self, table: pa.Table, delivery: Delivery) -> None:
         """Call the function."""
-        self._function(table)
+        if self._delivery:
+            self._function(table, delivery)
+        else:
+            self._function(table)
 
 
 class Memory:
     """A table at the driver that grows; ``query.table(name)`` makes a DataFrame of it.
 
     >>> memory = Memory()
-    >>> memory.receive(pa.table({"n": [1, 2]}))
+    >>> memory.receive(pa.table({"n": [1, 2]}), Delivery())
     >>> memory.table().num_rows
     2
     """
@@ -270,7 +337,7 @@ class Memory:
         self._tables: list[pa.Table] = []
         self._lock = threading.Lock()
 
-    def receive(self, table: pa.Table) -> None:
+    def receive(self, table: pa.Table, delivery: Delivery) -> None:
         """Keep the rows."""
         with self._lock:
             self._tables.append(table)
