@@ -177,14 +177,8 @@ class Conductor:
             while (frame := control.receive()) is not None:
                 with self._lock:
                     self._hear(attempt, rank, frame[0])
-        except JetonError as error:
-            self._fail(attempt, str(error))
         except Exception as error:
-            # Also a frame that cannot be read: where the next one begins is then unknown.
-            log.exception(
-                "the conductor of flow %r cannot go on with task %d", self._flow.name, rank
-            )
-            self._fail(attempt, f"{type(error).__name__} at the driver: {error}")
+            self._fail(attempt, rank, error)
         finally:
             with self._lock:
                 if not attempt.committed:
@@ -196,8 +190,16 @@ class Conductor:
         if rank == 0 and attempt.committed and attempt.batch % CLEAN_EVERY == 0:
             self._clean(attempt)
 
-    def _fail(self, attempt: _Attempt, text: str) -> None:
-        """Let all tasks of an attempt fail with the same cause."""
+    def _fail(self, attempt: _Attempt, rank: int, error: Exception) -> None:
+        """Let all tasks of an attempt fail with the same cause.
+
+        After a frame that cannot be read, it is not known where the next one begins.
+        """
+        text = str(error)
+        if isinstance(error, ProtocolError) or not isinstance(error, JetonError):
+            name = self._flow.name
+            log.error("the driver gives an attempt at flow %r up", name, exc_info=error)
+            text = f"{type(error).__name__} at the driver, of what task {rank} said: {error}"
         with self._lock:
             if not attempt.failed:
                 attempt.failed = True
