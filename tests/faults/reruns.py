@@ -1,11 +1,12 @@
 """Parts of two attempts at a stage side by side: whether rows are lost or doubled between them.
 
 A flow with outputs of all kinds is read partition by partition. In between, what Spark has kept is
-taken away: the files of its shuffles, cached blocks, or a whole executor with both. Spark then runs
-the stage again and reads the other partitions from the new attempt. Each row must be there once.
+taken away: what it knows of its shuffles, their files, cached blocks, or a whole executor. Spark
+then runs the stage again and reads the other partitions from the new attempt. Each row must be
+there once.
 
 As a program it does this in a session of its own and prints what it saw as a line of JSON:
-``python -m tests.faults.reruns local[4] stream files blocks``.
+``python -m tests.faults.reruns local[4] stream outputs blocks``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ import jeton as jt
 ROWS: Final = 600
 """Rows of a micro-batch."""
 KEYS: Final = 61
+OUTPUTS: Final = ("keyed", "passed", "mixed")
+"""Those that batch runs have, too."""
 LIMIT: Final = 600.0
 
 Row = tuple[Any, ...]
@@ -110,7 +113,7 @@ class Seen:
 
     def note(self, output: str, rows: Sequence[Any], first: int, last: int) -> None:
         if output == "held":
-            found = Counter((row["old"],) for row in rows)
+            found: Counter[Row] = Counter((row["old"],) for row in rows)
         else:
             found = Counter((row["ts"], row["k"]) for row in rows)
         wanted = expected(output, first, last)
@@ -131,23 +134,41 @@ class Damage:
     """Takes away what a session's executors keep."""
 
     spark: SparkSession
-    folder: Path
-    """Where Spark has its local files."""
     kinds: Sequence[str]
-    """Any of files, blocks and executor."""
+    """Any of outputs, files, blocks and executor."""
 
     def do(self) -> int:
         """All kinds at once; returns how many things are gone."""
         ways: dict[str, Callable[[], int]] = {
+            "outputs": self.forget_outputs,
             "files": self.delete_shuffles,
             "blocks": self.drop_blocks,
             "executor": self.kill_executor,
         }
         return sum(ways[kind]() for kind in self.kinds)
 
+    @property
+    def _environment(self) -> Any:
+        jvm: Any = self.spark.sparkContext._jvm
+        return jvm.org.apache.spark.SparkEnv.get()
+
+    def forget_outputs(self) -> int:
+        """Where the outputs of all stages are, as if their executors were gone."""
+        tracker = self._environment.mapOutputTracker()
+        shuffles = tracker.shuffleStatuses().keys().toSeq()
+        found = [shuffles.apply(at) for at in range(shuffles.size())]
+        for shuffle in found:
+            tracker.unregisterAllMapAndMergeOutput(shuffle)
+        return len(found)
+
     def delete_shuffles(self) -> int:
-        """The files of all shuffles."""
-        found = glob.glob(f"{self.folder}/**/shuffle_*_*_*.*", recursive=True)
+        """The files of all shuffles; with one machine, Spark notices it after some seconds."""
+        folders = self._environment.blockManager().diskBlockManager().localDirsString()
+        found = [
+            path
+            for folder in folders
+            for path in glob.glob(f"{folder}/**/shuffle_*_*_*.*", recursive=True)
+        ]
         for path in found:
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -157,7 +178,7 @@ class Damage:
         """Every other cached block."""
         context = self.spark.sparkContext
         jvm: Any = context._jvm
-        master = jvm.org.apache.spark.SparkEnv.get().blockManager().master()
+        master = self._environment.blockManager().master()
         gone = 0
         for rdd, cached in dict(context._jsc.getPersistentRDDs()).items():
             for at in range(0, int(cached.getNumPartitions()), 2):
@@ -227,7 +248,9 @@ def stream(spark: SparkSession, folder: Path, damage: Damage, *, slots: int, bat
     return seen
 
 
-def batch(spark: SparkSession, folder: Path, damage: Damage, *, slots: int, batches: int) -> Seen:
+def batch(
+    spark: SparkSession, damage: Damage, *, slots: int, outputs: Sequence[str] = OUTPUTS
+) -> Seen:
     """Batch runs over rows that come in another order each time that they are computed."""
 
     def in_any_order(tables: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,7 +259,7 @@ def batch(spark: SparkSession, folder: Path, damage: Damage, *, slots: int, batc
             yield table.take(pa.array(random.permutation(len(table))))
 
     seen = Seen()
-    for number, output in enumerate(("keyed", "passed", "mixed", "passed")[:batches]):
+    for number, output in enumerate(outputs):
         rows = spark.range(0, 5 * ROWS, 1, 3).selectExpr("id as ts", f"id % {KEYS} as k")
         rows = rows.repartition(3, "k").mapInArrow(in_any_order, "ts long, k long")
         frames = flow_of().on_spark({"r": rows}, workers=slots)
@@ -254,12 +277,12 @@ def run(master: str, way: str, kinds: Sequence[str], batches: int = 5) -> Seen:
     folder = Path(tempfile.mkdtemp())
     numbers = [int(number) for number in re.findall(r"\d+", master)]
     slots = numbers[0] if master.startswith("local[") else numbers[0] * numbers[1]
-    settings = {"spark.master": master, "spark.local.dir": str(folder / "local")}
-    spark = local_session(slots, **settings)
+    spark = local_session(slots, **{"spark.master": master})
     try:
-        damage = Damage(spark, folder / "local", kinds)
-        ways = {"stream": stream, "batch": batch}
-        return ways[way](spark, folder, damage, slots=slots, batches=batches)
+        damage = Damage(spark, kinds)
+        if way == "batch":
+            return batch(spark, damage, slots=slots)
+        return stream(spark, folder, damage, slots=slots, batches=batches)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

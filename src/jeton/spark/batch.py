@@ -304,11 +304,13 @@ def require_slots(spark: SparkSession, workers: int) -> int | None:
 
 def _refuse_dynamic_allocation(spark: SparkSession) -> None:
     """Spark refuses barrier stages while it may take executors away (SPARK-24942)."""
-    if spark.conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+    context = _context(spark)
+    conf: Any = spark.conf if context is None else context.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
         return
-    testing = spark.conf.get("spark.dynamicAllocation.testing", "false") == "true"
+    testing = conf.get("spark.dynamicAllocation.testing", "false") == "true"
     # On one machine there is nothing to allocate, and Spark takes no notice of the setting.
-    if testing or not re.fullmatch(r"local(\[.*\])?", spark.conf.get("spark.master", "") or ""):
+    if testing or not re.fullmatch(r"local(\[.*\])?", conf.get("spark.master", "") or ""):
         raise GraphError(
             "spark.dynamicAllocation.enabled is true, but all workers of a flow run at the same "
             "time, in a barrier stage, which Spark refuses then (SPARK-24942): start the session "
