@@ -165,13 +165,12 @@ def test_a_bad_frame_fails_the_attempt_and_no_thread(
     tasks = Tasks(conductor, 1, [None, None])
     tasks.begin(batch=0, stage=1)
     tasks.ends[1]._sock.sendall(frame)
-    # Both are told why, and then that nobody listens any more.
     for end in tasks.ends:
         answer = end.receive()
         assert answer is not None
         assert answer[0]["kind"] == "failed"
         assert "of what task 1 said" in answer[0]["text"]
-        assert end.receive() is None
+    tasks.close()
     assert "gives an attempt at flow 'alone' up" in caplog.text
     # The next attempt is not concerned.
     again = Tasks(conductor, 2, [None, None])
@@ -180,7 +179,6 @@ def test_a_bad_frame_fails_the_attempt_and_no_thread(
     for thread in [t for t in threading.enumerate() if t.name.startswith("jeton-task")]:
         again.close()
         thread.join(10)
-    tasks.close()
 
 
 def test_all_tasks_are_let_go_if_one_leaves(conductor: Conductor) -> None:

@@ -176,8 +176,13 @@ class Conductor:
         try:
             while (frame := control.receive()) is not None:
                 with self._lock:
-                    self._hear(attempt, rank, frame[0])
+                    try:
+                        self._hear(attempt, rank, frame[0])
+                    except Exception as error:
+                        # The tasks hang up when they have heard it.
+                        self._fail(attempt, rank, error)
         except Exception as error:
+            # A frame that cannot be read: where the next one begins is not known.
             self._fail(attempt, rank, error)
         finally:
             with self._lock:
@@ -191,10 +196,7 @@ class Conductor:
             self._clean(attempt)
 
     def _fail(self, attempt: _Attempt, rank: int, error: Exception) -> None:
-        """Let all tasks of an attempt fail with the same cause.
-
-        After a frame that cannot be read, it is not known where the next one begins.
-        """
+        """Let all tasks of an attempt fail with the same cause."""
         text = str(error)
         if isinstance(error, ProtocolError) or not isinstance(error, JetonError):
             name = self._flow.name

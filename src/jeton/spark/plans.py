@@ -7,6 +7,7 @@ its place among the others, which another attempt may change.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -134,7 +135,11 @@ def dealt_out(frame: DataFrame, workers: int) -> DataFrame:
 def _decisive(schema: types.StructType, inside: Column | None = None) -> Iterator[Column]:
     """The columns that decide where a row goes: of each input the first whose values are exact."""
     found = 0
+    # Columns of one name, in any case, cannot be told apart.
+    names = Counter(name.lower() for name in schema.names)
     for field in schema.fields:
+        if names[field.name.lower()] > 1:
+            continue
         column = F.col(quoted(field.name)) if inside is None else inside.getField(field.name)
         if isinstance(field.dataType, _EXACT) and found < HASHED_COLUMNS:
             found += 1
