@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
+from jeton.spark.sources import Rate
 from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
 
@@ -99,6 +100,31 @@ def test_too_many_workers(views: dict[str, DataFrame]) -> None:
         tumbling().on_spark({"bids": views["bids"]}, workers=5)
     with pytest.raises(jt.GraphError, match="at least one worker, not 0"):
         tumbling().on_spark({"bids": views["bids"]}, workers=0)
+
+
+@pytest.mark.parametrize("way", ["batch", "streaming", "long-lived"])
+def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) -> None:
+    """Spark itself would refuse the stage when it is run, with a number and no advice."""
+    conf: Any = spark.sparkContext._conf
+    settings = ("spark.dynamicAllocation.enabled", "spark.dynamicAllocation.testing")
+    flow = jt.Flow("elastic")
+    flow.output("out", flow.input("in", time="value", schema={}))
+    batch = spark.range(5).selectExpr("id as value")
+    stream = spark.readStream.format("rate").load().select("value")
+    source = Rate(10, lambda n: {}, time="value")
+    calls = {
+        "batch": lambda: flow.on_spark({"in": batch}, workers=1),
+        "streaming": lambda: flow.on_spark({"in": stream}, workers=1),
+        "long-lived": lambda: flow.start(spark, sources={"in": source}, workers=1),
+    }
+    for setting in settings:
+        conf.set(setting, "true")
+    try:
+        with pytest.raises(jt.GraphError, match=r"SPARK-24942\): start .* with spark.dynamic"):
+            calls[way]()
+    finally:
+        for setting in settings:
+            conf._jconf.remove(setting)
 
 
 def test_an_unordered_input_is_refused(views: dict[str, DataFrame]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,77 @@ def test_workers_go_on_only_if_all_are_there(
     second.close()
 
 
+def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(
+    conductor: Conductor,
+) -> None:
+    """Spark may keep partitions of the first: the tasks that read them were workers 1 and 0."""
+    before = Tasks(conductor, 1, [None, None])
+    before.begin(batch=0, stage=1)
+    assert before.commit() == "part"
+    live = Tasks(conductor, 2, [[0, 1, 2, 1], [0, 1, 2, 0]])
+    assert live.begin(batch=1, stage=2)["numbers"] == [1, 0]
+    assert live.commit() == "part"
+    # Once the processes have gone on, once they are new, once with other partitions.
+    for number, held in enumerate(([[1, 2, 2, 1], [1, 2, 2, 0]], [None, None]), start=3):
+        again = Tasks(conductor, number, held)
+        orders = again.begin(batch=1, stage=number)
+        assert (orders["numbers"], orders["live"], orders["restore"]) == ([1, 0], False, 0)
+        again.close()
+    # Workers of the version before, but in other places than those of the first attempt.
+    moved = Tasks(conductor, 5, [[0, 1, 2, 0], [0, 1, 2, 1]])
+    orders = moved.begin(batch=1, stage=5)
+    assert (orders["numbers"], orders["live"]) == ([1, 0], False)
+    assert moved.commit() == "part"
+    # An old attempt that comes late changes nothing for the newer one.
+    late = Tasks(conductor, 6, [None, None])
+    assert late.begin(batch=0, stage=1)["numbers"] == [0, 1]
+    once_more = Tasks(conductor, 7, [None, None])
+    assert once_more.begin(batch=1, stage=7)["numbers"] == [1, 0]
+    for tasks in (before, live, moved, late, once_more):
+        tasks.close()
+
+
+def framed(text: bytes) -> bytes:
+    return len(text).to_bytes(4, "little") + text
+
+
+BAD_FRAMES = {
+    "no JSON": framed(b"\xff\x00 garbage"),
+    "no object": framed(b"[1, 2]"),
+    "no size": framed(b'{"kind": "fed"}'),
+    "an odd size": framed(b'{"kind": "fed", "size": "many"}'),
+    "too large": b"\xff\xff\xff\xff",
+    "no kind": framed(b'{"size": 0}'),
+    "unknown kind": framed(b'{"kind": "fedd", "size": 0}'),
+    "missing key": framed(b'{"kind": "begin", "size": 0}'),
+    "a list as kind": framed(b'{"kind": [], "size": 0}'),
+}
+
+
+@pytest.mark.parametrize("frame", BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_a_bad_frame_fails_the_attempt_and_no_thread(
+    tmp_path: Path, frame: bytes, caplog: pytest.LogCaptureFixture, no_thread_is_left: None
+) -> None:
+    conductor = make(tmp_path)
+    tasks = Tasks(conductor, 1, [None, None])
+    tasks.begin(batch=0, stage=1)
+    tasks.ends[1]._sock.sendall(frame)
+    for end in tasks.ends:
+        answer = end.receive()
+        assert answer is not None
+        assert answer[0]["kind"] == "failed"
+        assert "of what task 1 said" in answer[0]["text"]
+    tasks.close()
+    assert "gives an attempt at flow 'alone' up" in caplog.text
+    # The next attempt is not concerned.
+    again = Tasks(conductor, 2, [None, None])
+    again.begin(batch=0, stage=1)
+    assert again.commit() == "part"
+    for thread in [t for t in threading.enumerate() if t.name.startswith("jeton-task")]:
+        again.close()
+        thread.join(10)
+
+
 def test_all_tasks_are_let_go_if_one_leaves(conductor: Conductor) -> None:
     tasks = Tasks(conductor, 1, [None, None])
     tasks.begin(batch=0, stage=1)
@@ -166,22 +238,24 @@ def test_inputs_advance_to_what_the_furthest_worker_has_seen(conductor: Conducto
 # Micro-batches that Spark ran without the flow
 
 
-def plan(tmp_path: Path, *offsets: str) -> None:
+def plan(tmp_path: Path, *offsets: str, format: str = "v1") -> None:
     """Let Spark have planned micro-batches, after each of which its source is that far."""
     (tmp_path / "offsets").mkdir()
+    named = "0:" if format == "v2" else ""
     for batch, offset in enumerate(offsets):
-        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+        (tmp_path / "offsets" / str(batch)).write_text(f"{format}\n{{}}\n{named}{offset}")
 
 
+@pytest.mark.parametrize("format", ["v1", "v2"])
 @pytest.mark.parametrize(
     ("offsets", "left_out", "restore"),
     [("3333", True, 0), ("3334", True, 0), ("3345", True, None), ("3333", False, None)],
     ids=["nothing came", "nothing until now", "rows came", "it cannot be left out"],
 )
 def test_a_micro_batch_starts_before_those_that_had_no_rows(
-    tmp_path: Path, offsets: str, left_out: bool, restore: int | None
+    tmp_path: Path, offsets: str, left_out: bool, restore: int | None, format: str
 ) -> None:
-    plan(tmp_path, *offsets)
+    plan(tmp_path, *offsets, format=format)
     conductor = make(tmp_path, left_out=left_out)
     first = Tasks(conductor, 1, [None])
     first.begin(batch=0, stage=1)
@@ -196,13 +270,23 @@ def test_a_micro_batch_starts_before_those_that_had_no_rows(
     later.close()
 
 
+@pytest.mark.parametrize("format", ["v1", "v2"])
 @pytest.mark.parametrize(("offset", "starts"), [("0", True), ("5", False)])
-def test_the_first_micro_batch_had_no_rows(tmp_path: Path, offset: str, starts: bool) -> None:
-    plan(tmp_path, offset, "7")
+def test_the_first_micro_batch_had_no_rows(
+    tmp_path: Path, offset: str, starts: bool, format: str
+) -> None:
+    plan(tmp_path, offset, "7", format=format)
     tasks = Tasks(make(tmp_path, left_out=True), 1, [None])
     orders = tasks.begin(batch=1, stage=1)
     assert ("restore" in orders) == starts
     assert orders.get("restore") is None
+    tasks.close()
+
+
+def test_an_offset_log_of_an_unknown_format_is_told_so(tmp_path: Path) -> None:
+    plan(tmp_path, "0", "0", format="v3")
+    tasks = Tasks(make(tmp_path, left_out=True), 1, [None])
+    assert "are of format 'v3'" in tasks.begin(batch=1, stage=1)["text"]
     tasks.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jeton.spark.streaming import go_back
 from tests.spark.micro_batches import LIMIT, Sink, Source, readings
 
 SECOND = 1_000_000
+FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 
 
 def sums() -> jt.Flow:
@@ -86,9 +88,17 @@ def test_micro_batches_without_data_for_what_is_behind(spark: SparkSession, tmp_
     assert versions() == [0, 1, 2, 3, 4, 6]
 
 
+@pytest.fixture(params=["1", "2"])
+def offset_log(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Spark writes its log of offsets in one format, or in the other."""
+    spark.conf.set(FORMAT, request.param)
+    yield f"v{request.param}"
+    spark.conf.unset(FORMAT)
+
+
 @pytest.mark.parametrize("options", [{"workers": 2}, {"repartition": False}], ids=str)
 def test_a_source_that_begins_with_nothing(
-    spark: SparkSession, tmp_path: Path, options: dict[str, Any]
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], offset_log: str
 ) -> None:
     rate = spark.readStream.format("rate").option("rowsPerSecond", 50).option("numPartitions", 2)
     flow = jt.Flow("rate")
@@ -102,10 +112,13 @@ def test_a_source_that_begins_with_nothing(
     while frames.metrics()["rows_in"] == 0:
         assert query.exception() is None
     query.stop()
-    assert (tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1] == "0"
+    format, *_, offset = (tmp_path / "checkpoint/offsets/0").read_text().splitlines()
+    assert (format, offset) == (offset_log, "0" if offset_log == "v1" else "0:0")
 
 
-def test_state_that_was_lost_is_no_micro_batch_without_rows(source: Source, tmp_path: Path) -> None:
+def test_state_that_was_lost_is_no_micro_batch_without_rows(
+    source: Source, tmp_path: Path, offset_log: str
+) -> None:
     sink, checkpoint = Sink(), tmp_path / "checkpoint"
     for ts, v in ((1, 1), (2, 2)):
         one(source, ts, v)

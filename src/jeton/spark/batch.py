@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,9 +26,10 @@ from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.schema import conform
 from jeton.spark.metrics import Frames, accumulator
+from jeton.spark.plans import dealt_out, kept_apart, quoted
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
-from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema
+from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema, warn_of_collations
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 EXECUTORS_COME_WITHIN: Final = 30.0
 """Seconds after an application's start in which a cluster's executors may still be missing."""
-BLOCK_BITS: Final = 10
-"""The logarithm of how many rows that follow each other go to the same worker."""
 
 _plans: Final = itertools.count()
 _servers: dict[str, Rendezvous] = {}
@@ -99,7 +99,7 @@ def on_spark(
     task.__name__ = f"jeton:{flow.name}"
     result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
-        result = exchanged(result, slots)
+        result = kept_apart(result, slots or workers or 2)
     return Frames(divided(result, ends), counts)
 
 
@@ -108,7 +108,7 @@ def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:
     if len(ends.outputs) == 1:
         return {ends.outputs[0][0]: result}
     return {
-        name: result.where(F.col(OUTPUT) == number).select(f"{_quoted(name)}.*")
+        name: result.where(F.col(OUTPUT) == number).select(f"_{number}.*")
         for number, (name, _) in enumerate(ends.outputs)
     }
 
@@ -142,6 +142,7 @@ def ends_for(
     """A flow's inputs and outputs, if their columns are what Spark and the flow expect."""
     for name, frame in inputs.items():
         _check_columns(flow, name, arrow_schema(frame.schema))
+        warn_of_collations(flow.name, name, frame.schema)
     unknown = [name for name in schemas or () if name not in flow.outputs]
     if unknown:
         raise GraphError(
@@ -251,7 +252,7 @@ def together(frames: list[DataFrame]) -> DataFrame:
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(INPUT)]
         for at, other in enumerate(frames):
-            own = F.struct(*map(_quoted, frame.columns))
+            own = F.struct(*map(quoted, frame.columns))
             columns.append(
                 (own if at == number else F.lit(None).cast(other.schema)).alias(f"_{at}")
             )
@@ -262,29 +263,13 @@ def together(frames: list[DataFrame]) -> DataFrame:
     return whole
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def _partitioned(frame: DataFrame, workers: int | None, slots: int | None) -> DataFrame:
     """As many partitions as there are to be workers, and no more than the cluster can run."""
     if slots is not None:
         have = _partitions_of(frame)
         if have and have == (workers or have) and have <= slots:
             return frame
-    return _dealt_out(frame, workers or slots or 2)
-
-
-def _dealt_out(frame: DataFrame, workers: int) -> DataFrame:
-    """The same rows in so many partitions, dealt out in blocks of rows that follow each other.
-
-    Row by row in turn, as ``repartition(n)`` does it, is slower: Spark sorts all rows before, so
-    that a task that runs again deals them out as it did. Here all who get some are tasks of one
-    barrier stage, and run again together.
-    """
-    # A row's id is its partition and, in the lower bits, its place there.
-    block = F.shiftright(F.monotonically_increasing_id(), BLOCK_BITS)
-    return frame.repartition(workers, block)
+    return dealt_out(frame, workers or slots or 2)
 
 
 def _partitions_of(frame: DataFrame) -> int | None:
@@ -297,11 +282,6 @@ def _partitions_of(frame: DataFrame) -> int | None:
     return int(frame.rdd.getNumPartitions())
 
 
-def exchanged(frame: DataFrame, slots: int | None) -> DataFrame:
-    """The same rows behind a shuffle that keeps them where they are, as far as it can."""
-    return frame.repartition(slots or 2, F.spark_partition_id())
-
-
 def require_slots(spark: SparkSession, workers: int) -> int | None:
     """Refuse more workers than the cluster can run at the same time: Spark would wait for ever.
 
@@ -309,6 +289,7 @@ def require_slots(spark: SparkSession, workers: int) -> int | None:
     """
     if workers < 1:
         raise GraphError(f"a flow needs at least one worker, not {workers}")
+    _refuse_dynamic_allocation(spark)
     slots = slots_of(spark)
     while slots is not None and slots < workers and _executors_may_come(spark.sparkContext):
         time.sleep(0.1)
@@ -319,6 +300,23 @@ def require_slots(spark: SparkSession, workers: int) -> int | None:
             "tasks: ask for fewer workers, or give Spark more cores"
         )
     return slots
+
+
+def _refuse_dynamic_allocation(spark: SparkSession) -> None:
+    """Spark refuses barrier stages while it may take executors away (SPARK-24942)."""
+    context = _context(spark)
+    conf: Any = spark.conf if context is None else context.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        return
+    testing = conf.get("spark.dynamicAllocation.testing", "false") == "true"
+    # On one machine there is nothing to allocate, and Spark takes no notice of the setting.
+    if testing or not re.fullmatch(r"local(\[.*\])?", conf.get("spark.master", "") or ""):
+        raise GraphError(
+            "spark.dynamicAllocation.enabled is true, but all workers of a flow run at the same "
+            "time, in a barrier stage, which Spark refuses then (SPARK-24942): start the session "
+            "with spark.dynamicAllocation.enabled=false and spark.executor.instances set to the "
+            "number of executors that the flow needs"
+        )
 
 
 def rendezvous_of(spark: SparkSession) -> Rendezvous:

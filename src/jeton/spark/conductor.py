@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from jeton.core.errors import GraphError, JetonError, SnapshotError
+from jeton.core.errors import GraphError, JetonError, ProtocolError, SnapshotError
 from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.spark.control import Control
 from jeton.spark.homes import Running, folder_of, skips_what_it_has
@@ -62,6 +62,7 @@ class _Attempt:
     epoch: int = 0
     place: _Place | None = None
     committed: bool = False
+    failed: bool = False
 
     def answer(self, kind: str, **what: Any) -> None:
         """Tell all tasks the same."""
@@ -91,6 +92,8 @@ class _Place:
     batch: int = -1
     attempts: dict[int, int] = field(default_factory=dict)
     """The newest attempt at each stage of the newest micro-batch."""
+    numbers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """Which worker each task is, by the number of the micro-batch and of its tasks."""
 
     def begin(self, attempt: _Attempt) -> None:
         """From now on this is the attempt that counts."""
@@ -98,6 +101,21 @@ class _Place:
             self.batch, self.attempts = attempt.batch, {}
         self.attempts[attempt.stage] = attempt.number
         self.epoch += 1
+
+    def arrange(
+        self, batch: int, before: Checkpoint | None, said: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[int], bool]:
+        """Which worker each task is, and whether the tasks' processes keep these workers.
+
+        The first attempt at a micro-batch decides, and all others follow: Spark may keep a part
+        of what one attempt made and take the rest from another, so the task that reads a partition
+        must be the same worker in both.
+        """
+        live = before is not None and _all_alive(before, said)
+        held = [task["held"][3] for task in said] if live else list(range(len(said)))
+        self.numbers = {at: known for at, known in self.numbers.items() if at[0] >= batch - 1}
+        numbers = self.numbers.setdefault((batch, len(said)), held)
+        return numbers, live and numbers == held
 
     def counts(self, attempt: _Attempt) -> bool:
         """Whether no other attempt has begun since."""
@@ -155,34 +173,56 @@ class Conductor:
         with self._lock:
             attempt = self._attempts.setdefault(number, _Attempt(number))
             attempt.controls[rank] = control
-        while (frame := control.receive()) is not None:
+        try:
+            while (frame := control.receive()) is not None:
+                with self._lock:
+                    try:
+                        self._hear(attempt, rank, frame[0])
+                    except Exception as error:
+                        # The tasks hang up when they have heard it.
+                        self._fail(attempt, rank, error)
+        except Exception as error:
+            # A frame that cannot be read: where the next one begins is not known.
+            self._fail(attempt, rank, error)
+        finally:
             with self._lock:
-                try:
-                    self._hear(attempt, rank, frame[0])
-                except JetonError as error:
-                    attempt.answer("failed", text=str(error))
-                except Exception as error:
-                    log.exception("the conductor of flow %r failed", self._flow.name)
-                    attempt.answer("failed", text=f"{type(error).__name__} at the driver: {error}")
-        with self._lock:
-            if not attempt.committed:
-                attempt.give_up()
-            del attempt.controls[rank]
-            if not attempt.controls:
-                self._attempts.pop(number, None)
-        control.close()
+                if not attempt.committed:
+                    attempt.give_up()
+                del attempt.controls[rank]
+                if not attempt.controls:
+                    self._attempts.pop(number, None)
+            control.close()
         if rank == 0 and attempt.committed and attempt.batch % CLEAN_EVERY == 0:
             self._clean(attempt)
 
+    def _fail(self, attempt: _Attempt, rank: int, error: Exception) -> None:
+        """Let all tasks of an attempt fail with the same cause."""
+        text = str(error)
+        if isinstance(error, ProtocolError) or not isinstance(error, JetonError):
+            name = self._flow.name
+            log.error("the driver gives an attempt at flow %r up", name, exc_info=error)
+            text = f"{type(error).__name__} at the driver, of what task {rank} said: {error}"
+        with self._lock:
+            if not attempt.failed:
+                attempt.failed = True
+                attempt.answer("failed", text=text)
+
     def _hear(self, attempt: _Attempt, rank: int, header: Mapping[str, Any]) -> None:
-        kind = str(header["kind"])
+        if attempt.failed:
+            return
+        answers = {"begin": self._begin, "fed": self._fed, "part": self._commit}
+        kind = header.get("kind")
+        if kind not in answers:
+            raise ProtocolError(
+                f"task {rank} of flow {self._flow.name!r} sent a frame of kind {kind!r}, but the "
+                f"driver knows {list(answers)} only: is its version of Jeton another one?"
+            )
         if kind == "begin":
             attempt.workers = int(header["workers"])
         said = attempt.said.setdefault(kind, {})
         said[rank] = dict(header)
         if len(said) == attempt.workers:
             in_order = [said[task] for task in range(attempt.workers)]
-            answers = {"begin": self._begin, "fed": self._fed, "part": self._commit}
             attempt.answer(kind, **answers[kind](attempt, in_order))
 
     def _begin(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -192,9 +232,9 @@ class Conductor:
         place.begin(attempt)
         attempt.epoch = place.epoch
         before = self._before(place, attempt.batch)
-        live = before is not None and _all_alive(before, said)
+        numbers, live = place.arrange(attempt.batch, before, said)
         return {
-            "numbers": [task["held"][3] for task in said] if live else list(range(len(said))),
+            "numbers": numbers,
             "version": attempt.batch,
             "epoch": attempt.epoch,
             "path": place.path,
@@ -333,7 +373,7 @@ class Conductor:
         try:
             # The newest version counts only once Spark has gone on from it.
             attempt.place.store.clean(self._rules.keep, newest=attempt.batch - 1)
-        except (OSError, JetonError) as error:
+        except Exception as error:
             log.warning("old versions of flow %r stay for now: %s", self._flow.name, error)
         self._forget_stages(self._plan, attempt.stage)
 

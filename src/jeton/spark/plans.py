@@ -1,14 +1,34 @@
-"""Spark's plans of streams: what is in them, and how none of their micro-batches is left out."""
+"""Spark's plans: which partition each row goes to, and how no micro-batch is left out.
+
+Spark may run a part of a stage again and keep the rest of what the first attempt made. So each row
+goes to a partition that follows from the row and from the partition that it comes from, never from
+its place among the others, which another attempt may change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as F
 
-WORKER: Final = "__worker"
+HASHED_COLUMNS: Final = 8
+"""How many columns of each input decide which worker gets a row: enough to spread the rows."""
+
+# The types whose values are the same in each attempt. Sums of floats differ in their last bits with
+# the order of the rows, and so does the order of collected lists.
+_EXACT: Final = (
+    types.IntegralType,
+    types.DecimalType,
+    types.BooleanType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+)
 
 _PASSING: Final = {
     "EventTimeWatermark",
@@ -46,6 +66,109 @@ def only_passes_on(frame: DataFrame) -> bool:
     return operators_of(frame) <= _PASSING
 
 
+def by_number(frame: DataFrame, partitions: int, number: Column) -> DataFrame:
+    """The same rows, each in the partition of the given number.
+
+    >>> def where(frame):
+    ...     rows = frame.select("id", F.spark_partition_id()).collect()
+    ...     return sorted(tuple(row) for row in rows)
+    >>> where(by_number(spark.range(3), 3, 2 - F.col("id")))
+    [(0, 2), (1, 1), (2, 0)]
+    >>> where(_by_hash(spark.range(3), 3, 2 - F.col("id")))
+    [(0, 2), (1, 1), (2, 0)]
+    """
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(partitions, number.cast("int"))
+    return _by_hash(frame, partitions, number)
+
+
+def _by_hash(frame: DataFrame, partitions: int, number: Column) -> DataFrame:
+    """The same for versions of Spark that only partition by hash: each number has a stand-in."""
+    stand_ins: dict[int, int] = {}
+    candidate = 0
+    while len(stand_ins) < partitions:
+        stand_ins.setdefault(_hash(candidate) % partitions, candidate)
+        candidate += 1
+    chosen = F.array(*(F.lit(stand_ins[at]) for at in range(partitions)))
+    return frame.repartition(partitions, F.element_at(chosen, number.cast("int") + 1))
+
+
+def _hash(value: int) -> int:
+    """Spark's hash of an integer of 32 bits (Murmur3 with seed 42), as a signed one."""
+    mask = 0xFFFFFFFF
+
+    def turned(word: int, bits: int) -> int:
+        return (word << bits | word >> (32 - bits)) & mask
+
+    word = turned(value * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    mixed = (turned(42 ^ word, 13) * 5 + 0xE6546B64 & mask) ^ 4
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & mask
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & mask
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def kept_apart(frame: DataFrame, partitions: int) -> DataFrame:
+    """The same rows behind a shuffle that leaves each partition as it is.
+
+    Behind a shuffle, Spark retries the stage before it, and ``show()`` or ``limit()`` work.
+    """
+    return by_number(frame, partitions, F.pmod(F.spark_partition_id(), F.lit(partitions)))
+
+
+def dealt_out(frame: DataFrame, workers: int) -> DataFrame:
+    """The same rows in ``workers`` partitions of about the same size.
+
+    Rows are dealt out by what is in them. Dealing them out in turn, as ``repartition(n)`` does,
+    is slower: Spark sorts all rows before, so that a task that runs again deals them out as it did.
+    Equal rows go to different workers if they come from different partitions.
+
+    >>> frame = dealt_out(spark.range(1000), 2)
+    >>> sizes = frame.groupBy(F.spark_partition_id()).count().collect()
+    >>> [400 < row["count"] < 600 for row in sizes]
+    [True, True]
+    """
+    decisive = list(_decisive(frame.schema))
+    return frame.repartition(workers, F.xxhash64(F.spark_partition_id(), *decisive))
+
+
+def _decisive(schema: types.StructType, inside: Column | None = None) -> Iterator[Column]:
+    """The columns that decide where a row goes: of each input the first whose values are exact."""
+    found = 0
+    # Columns of one name, in any case, cannot be told apart.
+    names = Counter(name.lower() for name in schema.names)
+    for field in schema.fields:
+        if names[field.name.lower()] > 1:
+            continue
+        column = F.col(quoted(field.name)) if inside is None else inside.getField(field.name)
+        if isinstance(field.dataType, _EXACT) and found < HASHED_COLUMNS:
+            found += 1
+            yield column
+        elif isinstance(field.dataType, types.StructType) and inside is None:
+            yield from _decisive(field.dataType, column)
+
+
+def quoted(name: str) -> str:
+    """A column's name in an expression of Spark's, whatever is in it.
+
+    >>> quoted("a`b.c")
+    '`a``b.c`'
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def free_name(wanted: str, taken: Collection[str]) -> str:
+    """A name for one more column that differs from all others, in more than in case.
+
+    >>> free_name("worker", ["k", "Worker"])
+    'worker_'
+    """
+    lower = {name.lower() for name in taken}
+    while wanted.lower() in lower:
+        wanted += "_"
+    return wanted
+
+
 def dealt_out_always(frame: DataFrame, workers: int) -> DataFrame:
     """The same rows in so many partitions, each of which has a task in every micro-batch.
 
@@ -53,24 +176,21 @@ def dealt_out_always(frame: DataFrame, workers: int) -> DataFrame:
     what comes behind. So one row more goes along, which never reaches the tasks.
     """
     # Whole partitions at a time: to deal out single rows, Spark would sort them before.
-    rows = frame.select("*", F.pmod(F.spark_partition_id(), F.lit(workers)).alias(WORKER))
+    name = free_name("worker", frame.columns)
+    rows = frame.select("*", F.pmod(F.spark_partition_id(), F.lit(workers)).alias(name))
     rows = rows.union(_one_row(rows, workers))
-    if hasattr(rows, "repartitionById"):
-        rows = rows.repartitionById(workers, F.pmod(F.col(WORKER), F.lit(workers)))
-    else:
-        rows = rows.repartition(workers)
+    rows = by_number(rows, workers, F.pmod(F.col(name), F.lit(workers)))
     # What depends on the partition stays behind the shuffle, whatever Spark would rather do first.
-    worker = F.when(F.spark_partition_id() >= 0, F.col(WORKER))
-    return rows.where(worker < workers).drop(WORKER)
+    worker = F.when(F.spark_partition_id() >= 0, F.col(name))
+    return rows.where(worker < workers).drop(name)
 
 
 def _one_row(like: DataFrame, worker: int) -> DataFrame:
     """A row for a worker that there is not, in a DataFrame that says it is a stream."""
     spark = like.sparkSession
-    columns = [
-        F.lit(None).cast(field.dataType).alias(field.name) for field in like.schema.fields[:-1]
-    ]
-    still = spark.range(0, 1, 1, 1).select(*columns, F.lit(worker).alias(WORKER))
+    *fields, last = like.schema.fields
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in fields]
+    still = spark.range(0, 1, 1, 1).select(*columns, F.lit(worker).alias(last.name))
     # Streams can be joined with streams only, and Spark offers no other way to make a constant one.
     made = spark._jsparkSession.internalCreateDataFrame(
         still._jdf.queryExecution().toRdd(), still._jdf.schema(), True

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from jeton.core.errors import SnapshotError
 from jeton.spark.files import Files
 
 _NOTHING = "-"
@@ -27,6 +28,14 @@ class QueryLog:
     [False, True, False]
     >>> log.brought_nothing(0, first=["3"])
     True
+
+    In format 2, which Spark writes if ``spark.sql.streaming.offsetLog.formatVersion`` says so,
+    each offset follows the name of its source, in any order.
+
+    >>> text = "v2", "{}", "1:-", '0:{"offset": 5}'
+    >>> log.files.put(log.files.root / "offsets" / "3", "\n".join(text).encode())
+    >>> log.offsets(3)
+    {'1': '-', '0': {'offset': 5}}
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
@@ -54,14 +63,14 @@ class QueryLog:
 
         ``first`` is where each source began, as far as that is known.
         """
-        after = self._offsets(batch)
+        after = self.offsets(batch)
         if after is None:
             return False
         if batch == 0:
-            before: Sequence[Any] = [None if text is None else json.loads(text) for text in first]
-            before = [*before, *[None] * (len(after) - len(before))]
-            return all(end in (_NOTHING, start) for start, end in zip(before, after, strict=True))
-        return after == self._offsets(batch - 1)
+            # Sources without a name of their own go by their number.
+            starts = {str(at): json.loads(text) for at, text in enumerate(first) if text}
+            return all(end in (_NOTHING, starts.get(name)) for name, end in after.items())
+        return after == self.offsets(batch - 1)
 
     def forget_plan(self, batch: int) -> None:
         """Let Spark plan a micro-batch anew."""
@@ -71,14 +80,26 @@ class QueryLog:
         """Let Spark run a micro-batch again, as it was planned."""
         self._forget("commits", batch)
 
-    def _offsets(self, batch: int) -> list[Any] | None:
+    def offsets(self, batch: int) -> dict[str, Any] | None:
         """How far each source has been read after a micro-batch; nothing if it is not known."""
         if batch not in self.planned:
             return None
         text = self.files.read(self.files.root / "offsets" / str(batch)).decode()
         # The format, and what else belongs to the micro-batch, come first.
-        lines = text.splitlines()[2:]
-        return [line if line == _NOTHING else json.loads(line) for line in lines]
+        version, _, *lines = text.splitlines()
+        if version == "v1":
+            named = [(str(at), line) for at, line in enumerate(lines)]
+        elif version == "v2":
+            named = [_named(line) for line in lines]
+        else:
+            raise SnapshotError(
+                f"the offsets of micro-batch {batch} in {self.files.root} are of format "
+                f"{version!r}, which this version of Jeton does not know: set "
+                "spark.sql.streaming.offsetLog.formatVersion to 1 or 2 before the query is started"
+            )
+        return {
+            name: offset if offset == _NOTHING else json.loads(offset) for name, offset in named
+        }
 
     def _numbers(self, folder: str) -> list[int]:
         names = self.files.names(self.files.root / folder)
@@ -89,3 +110,8 @@ class QueryLog:
         for name in (str(batch), f".{batch}.crc"):
             if name in there:
                 self.files.fs.delete_file(str(self.files.root / folder / name))
+
+
+def _named(line: str) -> tuple[str, str]:
+    name, _, offset = line.partition(":")
+    return name, offset

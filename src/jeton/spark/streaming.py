@@ -25,7 +25,6 @@ from jeton.spark.batch import (
     check_inputs,
     divided,
     ends_for,
-    exchanged,
     next_plan,
     rendezvous_of,
     require_slots,
@@ -36,7 +35,7 @@ from jeton.spark.conductor import Conductor, Rules
 from jeton.spark.going_back import go_back
 from jeton.spark.homes import folder_of, running
 from jeton.spark.metrics import Frames, accumulator
-from jeton.spark.plans import dealt_out_always, only_passes_on, operators_of
+from jeton.spark.plans import dealt_out_always, kept_apart, only_passes_on, operators_of
 from jeton.spark.schemas import spark_schema
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends
@@ -163,7 +162,7 @@ def on_stream(
         frame = dealt_out_always(frame, workers or slots or 2)
     result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
-        result = exchanged(result, slots)
+        result = kept_apart(result, slots or workers or 2)
     return StreamingFrames(result, ends, counts, flow.name, state, exchange)
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INPUT: Final = "__input"
-OUTPUT: Final = "__output"
+INPUT: Final = "input"
+OUTPUT: Final = "output"
 REPORT: Final = 0.2
 """Seconds between reports to the driver."""
 ROWS_OUT: Final = 65_536
@@ -59,7 +59,9 @@ class Ends:
         if len(self.outputs) == 1:
             return self.outputs[0][1]
         fields = [pa.field(OUTPUT, pa.int32())]
-        fields += [pa.field(name, pa.struct(list(schema))) for name, schema in self.outputs]
+        # Numbers, so that no name of a user's can be in the way.
+        for number, (_, schema) in enumerate(self.outputs):
+            fields.append(pa.field(f"_{number}", pa.struct(list(schema))))
         return pa.schema(fields)
 
 
