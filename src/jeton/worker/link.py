@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.worker.wire import HEADER, LONGEST, Buffer
 
@@ -15,8 +17,8 @@ _SMALL: Final = 1 << 14
 """Bytes that are cheaper to copy together than to hand over one by one."""
 _AT_ONCE: Final = 512
 """The most buffers that one system call takes."""
-_AT_FIRST: Final = 1 << 24
-"""The most bytes that are allocated because a header announces them, before they have arrived."""
+_AT_FIRST: Final = 1 << 26
+"""The most bytes that are reserved because a header announces them, before they have arrived."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes from which on `receive` lets others have their turn."""
 
@@ -28,6 +30,16 @@ class PeerLost(JetonError):
         super().__init__(message)
         self.peer = peer
         """The number of the worker that is gone."""
+
+
+def _reserve(size: int) -> memoryview:
+    """Room for bytes; unlike a `bytearray` it takes memory only as it is filled."""
+    return np.empty(size, np.uint8).data
+
+
+def machine_lost(peer: int, error: OSError) -> PeerLost:
+    """The error for a peer whose system does not answer any more."""
+    return PeerLost(f"the machine of worker {peer} does not answer: {error}", peer)
 
 
 class Link:
@@ -45,7 +57,7 @@ class Link:
         self._ahead = bytearray(_AHEAD)
         self._view = memoryview(self._ahead)
         self._filled = 0
-        self._payload: bytearray | None = None
+        self._payload: memoryview | None = None
         self._have = self._length = 0
         self._header: tuple[int, int] = (0, 0)
         self.bytes_in = 0
@@ -154,7 +166,7 @@ class Link:
                     f"worker {self.peer} announced a frame of kind {kind} with {length} bytes: "
                     f"at most {longest} are allowed"
                 )
-            payload = bytearray(min(length, _AT_FIRST))
+            payload = _reserve(min(length, _AT_FIRST))
             payload[: filled - start] = view[start:filled]
             self._header, self._payload = (kind, number), payload
             self._have, self._length = filled - start, length
@@ -170,10 +182,10 @@ class Link:
         while self._have < self._length:
             if self._have == len(payload):
                 # What has arrived vouches for four times as much.
-                grown = bytearray(min(self._length, 4 * self._have))
+                grown = _reserve(min(self._length, 4 * self._have))
                 grown[: self._have] = payload
                 payload = self._payload = grown
-            size = self._read(memoryview(payload)[self._have :])
+            size = self._read(payload[self._have :])
             if size <= 0:
                 return False
             self._have += size
@@ -197,6 +209,8 @@ class Link:
         return size
 
     def _lost(self, error: OSError | None) -> PeerLost:
+        if isinstance(error, TimeoutError):
+            return machine_lost(self.peer, error)
         why = f": {error}" if error else " without a good-bye"
         return PeerLost(f"the connection to worker {self.peer} broke{why}", self.peer)
 

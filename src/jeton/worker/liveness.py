@@ -17,7 +17,7 @@ import socket
 from typing import NamedTuple
 
 from jeton.core.errors import ProtocolError
-from jeton.worker.link import PeerLost
+from jeton.worker.link import machine_lost
 
 
 class Keepalive(NamedTuple):
@@ -87,8 +87,7 @@ class Lifeline:
         except BlockingIOError:
             return True
         except OSError as error:
-            text = f"the machine of worker {self.peer} does not answer: {error}"
-            raise PeerLost(text, self.peer) from error
+            raise machine_lost(self.peer, error) from error
         if received:
             raise ProtocolError(f"worker {self.peer} sent something on its lifeline")
         return False
