@@ -187,13 +187,19 @@ class Place:
         path = self.folder / "checkpoint" / "manifests" / newest.manifest
         path.write_bytes(path.read_bytes()[:-9])
 
+    def take_files(self) -> None:
+        """As a reader does that moves them elsewhere."""
+        (self.folder / "read").mkdir(exist_ok=True)
+        for path in (self.folder / "out").glob("part-*"):
+            path.rename(self.folder / "read" / path.name)
+
     def check(self, *, calls: bool = True) -> None:
         """Whether every row up to where the newest version is has come exactly once."""
         found = Checkpoints(self.folder / "checkpoint").latest()
         assert found is not None
         at = found.meta["positions"]["in"]["0"]["at"]
         assert found.share(0, 1).operators["op"]["s"]["at"].to_pylist() == [at]
-        files = (self.folder / "out").glob("part-*")
+        files = self.folder.glob("*/part-*")
         written = sorted(n for path in files for n in pq.read_table(path)["n"].to_pylist())
         assert written == list(range(at)), f"files: {_difference(written, at)}"
         if calls:
@@ -217,6 +223,8 @@ class Case:
     versions: int = 2
     damaged: bool = False
     """Whether the newest version is damaged when the rival starts."""
+    reads: bool = False
+    """Whether a reader takes the files away that are there when the rival has run to its end."""
 
     def run(self, start: Place, folder: Path) -> tuple[int, int]:
         """Returns how many drivers were suspended, and how many killed, at the steps given."""
@@ -238,6 +246,9 @@ class Case:
             steps.act = {"runs": lambda: None, "dies": steps.die, "waits": third}[self.rival]
             ended = place.drive(self.versions, steps)
             killed += ended == "died"
+            if self.reads:
+                assert ended == "done"
+                place.take_files()
 
         with quick():
             place.drive(2, Steps(self.first, rival))

@@ -9,14 +9,15 @@ import pytest
 from tests.faults.paused_drivers import Case, campaign, prepared, steps_of
 
 
-@pytest.mark.parametrize("versions", [0, 1])
-def test_suspended_before_each_step(tmp_path: Path, versions: int) -> None:
-    """The rival takes over and commits a version, or dies before it does."""
+@pytest.mark.parametrize("reads", [False, True])
+def test_suspended_before_each_step(tmp_path: Path, *, reads: bool) -> None:
+    """The rival takes over and commits two versions, whose files a reader may take away."""
     start = prepared(tmp_path / "start")
     steps = steps_of(start, tmp_path / "counted")
     assert steps > 60
     for step in range(1, steps + 1):
-        suspended, _ = Case(step, versions=versions).run(start, tmp_path / str(step))
+        case = Case(step, versions=2, reads=reads)
+        suspended, _ = case.run(start, tmp_path / str(step))
         assert suspended == 1
 
 

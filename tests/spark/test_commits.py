@@ -155,3 +155,49 @@ def test_whoever_starts_at_the_same_moment_is_another_attempt(tmp_path: Path) ->
             with pytest.raises(Superseded):
                 run.commit(1, {0: PART}, {}, {}, 0.0)
         last.commit(1, {0: PART}, {}, {}, 0.0)
+
+
+def test_a_query_of_an_earlier_release_keeps_its_name(tmp_path: Path) -> None:
+    """There it was in a file, from before the first version."""
+    (tmp_path / "query.json").write_text('{"query": "3f9a"}')
+    assert commits(tmp_path).recover().query == "3f9a"
+    (tmp_path / "query.json").unlink()
+    assert commits(tmp_path).recover().query == "3f9a"
+
+
+def test_a_commit_whose_outcome_is_unknown_is_found(tmp_path: Path) -> None:
+    """The entry was created, but then there was an error: nobody else has taken over."""
+    run = commits(tmp_path, store=(store := Checkpoints(tmp_path)))
+    run.recover()
+    put = store.files.put
+
+    def failing(path: PurePosixPath, data: bytes) -> None:
+        put(path, data)
+        raise OSError("the disk does not answer")
+
+    store.files.put = failing  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="does not answer"):
+        run.commit(1, {0: PART}, {}, {}, 0.0)
+    store.files.put = put  # type: ignore[method-assign]
+    assert run.recover().version == 1
+    run.commit(2, {0: PART}, {}, {}, 0.0)
+    assert Checkpoints(tmp_path).versions() == [1, 2]
+
+
+def test_a_run_that_starts_again_does_not_take_the_lease_from_its_successor(
+    tmp_path: Path,
+) -> None:
+    """Also if that came between its look and its deed."""
+    run = commits(tmp_path, store=(store := Checkpoints(tmp_path)))
+    run.recover()
+    put = store.files.put
+
+    def overtaken(path: PurePosixPath, data: bytes) -> None:
+        if "log" in path.parts:
+            store.files.put = put  # type: ignore[method-assign]
+            commits(tmp_path).recover()
+        put(path, data)
+
+    store.files.put = overtaken  # type: ignore[method-assign]
+    with pytest.raises(Superseded):
+        run.recover()

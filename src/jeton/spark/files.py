@@ -82,6 +82,10 @@ class Files:
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise self._refusal(f"its file system ({error.strerror})") from error
+            if not os.path.exists(made):
+                # Whoever has gone far beyond it clears away what it finds half done.
+                text = "others have created it, and more"
+                raise FileExistsError(errno.EEXIST, text, place) from error
             # Over NFS, a call that was repeated fails although it did what it should.
             if os.stat(made).st_nlink < 2:
                 raise
