@@ -26,7 +26,7 @@ from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.schema import conform
 from jeton.spark.metrics import Frames, accumulator
-from jeton.spark.plans import dealt_out, kept_apart, quoted
+from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
 from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema, warn_of_collations
@@ -252,11 +252,11 @@ def together(frames: list[DataFrame]) -> DataFrame:
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(INPUT)]
         for at, other in enumerate(frames):
-            own = F.struct(*map(quoted, frame.columns))
+            own = F.struct(*(F.col(f"_{n}").alias(name) for n, name in enumerate(frame.columns)))
             columns.append(
                 (own if at == number else F.lit(None).cast(other.schema)).alias(f"_{at}")
             )
-        tagged.append(frame.select(*columns))
+        tagged.append(numbered(frame).select(*columns))
     whole = tagged[0]
     for frame in tagged[1:]:
         whole = whole.union(frame)
