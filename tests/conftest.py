@@ -38,8 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = local_session(workers=4)
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    # A folder of its own, so that a test can take files away that are no other session's.
+    folder = tmp_path_factory.mktemp("spark")
+    session = local_session(workers=4, **{"spark.local.dir": str(folder)})
     yield session
     session.stop()
 

@@ -1,12 +1,12 @@
 """Parts of two attempts at a stage side by side: whether rows are lost or doubled between them.
 
-A flow with outputs of all kinds is read partition by partition. In between, what Spark has kept is
-taken away: what it knows of its shuffles, their files, cached blocks, or a whole executor. Spark
-then runs the stage again and reads the other partitions from the new attempt. Each row must be
+A flow with outputs of all kinds is read partition by partition. When half of them have been read,
+what Spark has kept is taken away: the files of its shuffles, cached blocks, or a whole executor.
+Spark then runs the stage again and reads the other half from the new attempt. Each row must be
 there once.
 
 As a program it does this in a session of its own and prints what it saw as a line of JSON:
-``python -m tests.faults.reruns local[4] stream outputs blocks``.
+``python -m tests.faults.reruns local[4] stream files blocks``.
 """
 
 from __future__ import annotations
@@ -135,56 +135,32 @@ class Damage:
 
     spark: SparkSession
     kinds: Sequence[str]
-    """Any of outputs, files, blocks and executor."""
+    """Any of files, blocks and executor."""
 
     def do(self) -> int:
         """All kinds at once; returns how many things are gone."""
         ways: dict[str, Callable[[], int]] = {
-            "outputs": self.forget_outputs,
             "files": self.delete_shuffles,
             "blocks": self.drop_blocks,
             "executor": self.kill_executor,
         }
         return sum(ways[kind]() for kind in self.kinds)
 
-    @property
-    def _environment(self) -> Any:
-        jvm: Any = self.spark.sparkContext._jvm
-        return jvm.org.apache.spark.SparkEnv.get()
-
-    def forget_outputs(self) -> int:
-        """Where the outputs of all stages are, as if their executors were gone."""
-        tracker = self._environment.mapOutputTracker()
-        shuffles = tracker.shuffleStatuses().keys().toSeq()
-        found = [shuffles.apply(at) for at in range(shuffles.size())]
-        for shuffle in found:
-            tracker.unregisterAllMapAndMergeOutput(shuffle)
-        return len(found)
-
     def delete_shuffles(self) -> int:
-        """The files of all shuffles; with one machine, Spark notices it after some seconds."""
-        folders = self._environment.blockManager().diskBlockManager().localDirsString()
-        found = [
-            path
-            for folder in folders
-            for path in glob.glob(f"{folder}/**/shuffle_*_*_*.*", recursive=True)
-        ]
+        """The files of all shuffles."""
+        folder = self.spark.conf.get("spark.local.dir")
+        found = glob.glob(f"{folder}/**/shuffle_*_*_*.*", recursive=True)
         for path in found:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         return len(found)
 
     def drop_blocks(self) -> int:
-        """Every other cached block."""
-        context = self.spark.sparkContext
-        jvm: Any = context._jvm
-        master = self._environment.blockManager().master()
-        gone = 0
-        for rdd, cached in dict(context._jsc.getPersistentRDDs()).items():
-            for at in range(0, int(cached.getNumPartitions()), 2):
-                master.removeBlock(jvm.org.apache.spark.storage.RDDBlockId(rdd, at))
-                gone += 1
-        return gone
+        """All cached blocks."""
+        cached = dict(self.spark.sparkContext._jsc.getPersistentRDDs())
+        for rdd in cached.values():
+            rdd.unpersist(True)
+        return len(cached)
 
     def kill_executor(self) -> int:
         """One executor of a cluster, with all that it has."""
@@ -207,37 +183,47 @@ def wait_for(done: Callable[[], bool], limit: float = LIMIT) -> None:
         time.sleep(0.05)
 
 
-def read_with_damage(frame: DataFrame, damage: Damage | None, seen: Seen) -> list[Any]:
-    """All rows, partition by partition; what Spark keeps is damaged after the first with rows."""
-    context, rdd = frame.sparkSession.sparkContext, frame.rdd
-    found: list[Any] = []
-    for at in range(rdd.getNumPartitions()):
-        part = context.runJob(rdd, list, [at])
-        found += part
-        if part and damage is not None and len(found) == len(part):
-            seen.damage += damage.do()
-    return found
+class Halves:
+    """The rows of an output, which are read in two halves."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._context, self._rdd = frame.sparkSession.sparkContext, frame.rdd
+        partitions = range(self._rdd.getNumPartitions())
+        self.rows = self._read(partitions[: len(partitions) // 2])
+        self._rest = partitions[len(partitions) // 2 :]
+
+    def read_on(self) -> list[Any]:
+        """All rows, when the second half has been read as well."""
+        self.rows += self._read(self._rest)
+        return self.rows
+
+    def _read(self, partitions: Sequence[int]) -> list[Any]:
+        return list(self._context.runJob(self._rdd, list, list(partitions)))
 
 
 def stream(spark: SparkSession, folder: Path, damage: Damage, *, slots: int, batches: int) -> Seen:
-    """Micro-batches: from the second on, one output of each is damaged while it is read."""
+    """Micro-batches; from the second on, each is damaged while its outputs are read."""
     seen, flow = Seen(), flow_of()
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
     rows = source.option("numPartitions", slots).load()
     inputs = {"r": rows.selectExpr("value as ts", f"value % {KEYS} as k")}
     frames: Any = flow.on_spark(inputs, workers=slots)
+    halves: dict[str, Halves] = {}
 
-    def writer(number: int, output: str) -> Any:
+    def writer(output: str) -> Any:
         def write(rows: DataFrame, batch: int) -> None:
-            now = batch >= 1 and batch % len(flow.outputs) == number
-            found = read_with_damage(rows, damage if now else None, seen)
-            seen.note(output, found, batch * ROWS, (batch + 1) * ROWS)
-            if number == len(flow.outputs) - 1:
-                seen.batches = batch + 1
+            halves[output] = Halves(rows)
+            if output != flow.outputs[-1]:
+                return
+            if batch:
+                seen.damage += damage.do()
+            for name, half in halves.items():
+                seen.note(name, half.read_on(), batch * ROWS, (batch + 1) * ROWS)
+            seen.batches = batch + 1
 
         return write
 
-    writers = {output: writer(number, output) for number, output in enumerate(flow.outputs)}
+    writers = {output: writer(output) for output in flow.outputs}
     query = frames.write_stream(writers, checkpoint=str(folder / "checkpoint"))
     wait_for(lambda: seen.batches >= batches or query.exception() is not None)
     error = query.exception()
@@ -263,21 +249,23 @@ def batch(
         rows = spark.range(0, 5 * ROWS, 1, 3).selectExpr("id as ts", f"id % {KEYS} as k")
         rows = rows.repartition(3, "k").mapInArrow(in_any_order, "ts long, k long")
         frames = flow_of().on_spark({"r": rows}, workers=slots)
-        found = read_with_damage(frames[output], damage, seen)
-        seen.note(output, found, 0, 5 * ROWS)
+        half = Halves(frames[output])
+        seen.damage += damage.do()
+        seen.note(output, half.read_on(), 0, 5 * ROWS)
         seen.runs += frames.metrics()["runs"]
         seen.batches = number + 1
     return seen
 
 
-def run(master: str, way: str, kinds: Sequence[str], batches: int = 5) -> Seen:
+def run(master: str, way: str, kinds: Sequence[str], batches: int = 4) -> Seen:
     """A session with as many workers as it has slots, and damage of these kinds."""
     from jeton.spark.session import local_session
 
     folder = Path(tempfile.mkdtemp())
     numbers = [int(number) for number in re.findall(r"\d+", master)]
     slots = numbers[0] if master.startswith("local[") else numbers[0] * numbers[1]
-    spark = local_session(slots, **{"spark.master": master})
+    settings = {"spark.master": master, "spark.local.dir": str(folder / "local")}
+    spark = local_session(slots, **settings)
     try:
         damage = Damage(spark, kinds)
         if way == "batch":

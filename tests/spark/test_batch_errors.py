@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -112,7 +113,7 @@ def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) ->
     batch = spark.range(5).selectExpr("id as value")
     stream = spark.readStream.format("rate").load().select("value")
     source = Rate(10, lambda n: {}, time="value")
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         "batch": lambda: flow.on_spark({"in": batch}, workers=1),
         "streaming": lambda: flow.on_spark({"in": stream}, workers=1),
         "long-lived": lambda: flow.start(spark, sources={"in": source}, workers=1),

@@ -158,8 +158,9 @@ def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(
     live = Tasks(conductor, 2, [[0, 1, 2, 1], [0, 1, 2, 0]])
     assert live.begin(batch=1, stage=2)["numbers"] == [1, 0]
     assert live.commit() == "part"
-    # Once the processes have gone on, once they are new, once with other partitions.
-    for number, held in enumerate(([[1, 2, 2, 1], [1, 2, 2, 0]], [None, None]), start=3):
+    # Once the processes have gone on, once they are new.
+    later: list[list[Any]] = [[[1, 2, 2, 1], [1, 2, 2, 0]], [None, None]]
+    for number, held in enumerate(later, start=3):
         again = Tasks(conductor, number, held)
         orders = again.begin(batch=1, stage=number)
         assert (orders["numbers"], orders["live"], orders["restore"]) == ([1, 0], False, 0)

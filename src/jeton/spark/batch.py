@@ -26,11 +26,11 @@ from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.schema import conform
 from jeton.spark.metrics import Frames, accumulator
-from jeton.spark.plans import dealt_out, kept_apart, quoted
+from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.progress import ProgressBar
 from jeton.spark.rendezvous import Meeting, Rendezvous
 from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema, warn_of_collations
-from jeton.spark.tasks import INPUT, OUTPUT, Ends, run_task
+from jeton.spark.tasks import INPUT, OUTPUT, Ends, named, run_task
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -92,12 +92,14 @@ def on_spark(
     context = _context(spark)
     counts = None if context is None else accumulator(context)
 
+    columns = frame.columns
+
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(flow, ends, meeting, by_gathering, counts, batches)
+        return run_task(flow, ends, meeting, by_gathering, counts, named(batches, columns))
 
     # Spark shows the name of the function in its plans.
     task.__name__ = f"jeton:{flow.name}"
-    result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
+    result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = kept_apart(result, slots or workers or 2)
     return Frames(divided(result, ends), counts)
@@ -252,11 +254,11 @@ def together(frames: list[DataFrame]) -> DataFrame:
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(INPUT)]
         for at, other in enumerate(frames):
-            own = F.struct(*map(quoted, frame.columns))
+            own = F.struct(*(F.col(f"_{n}").alias(name) for n, name in enumerate(frame.columns)))
             columns.append(
                 (own if at == number else F.lit(None).cast(other.schema)).alias(f"_{at}")
             )
-        tagged.append(frame.select(*columns))
+        tagged.append(numbered(frame).select(*columns))
     whole = tagged[0]
     for frame in tagged[1:]:
         whole = whole.union(frame)

@@ -7,7 +7,6 @@ its place among the others, which another attempt may change.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -129,18 +128,15 @@ def dealt_out(frame: DataFrame, workers: int) -> DataFrame:
     [True, True]
     """
     decisive = list(_decisive(frame.schema))
-    return frame.repartition(workers, F.xxhash64(F.spark_partition_id(), *decisive))
+    dealt = numbered(frame).repartition(workers, F.xxhash64(F.spark_partition_id(), *decisive))
+    return dealt.toDF(*frame.columns)
 
 
 def _decisive(schema: types.StructType, inside: Column | None = None) -> Iterator[Column]:
     """The columns that decide where a row goes: of each input the first whose values are exact."""
     found = 0
-    # Columns of one name, in any case, cannot be told apart.
-    names = Counter(name.lower() for name in schema.names)
-    for field in schema.fields:
-        if names[field.name.lower()] > 1:
-            continue
-        column = F.col(quoted(field.name)) if inside is None else inside.getField(field.name)
+    for at, field in enumerate(schema.fields):
+        column = F.col(f"_{at}") if inside is None else inside.getField(field.name)
         if isinstance(field.dataType, _EXACT) and found < HASHED_COLUMNS:
             found += 1
             yield column
@@ -148,13 +144,13 @@ def _decisive(schema: types.StructType, inside: Column | None = None) -> Iterato
             yield from _decisive(field.dataType, column)
 
 
-def quoted(name: str) -> str:
-    """A column's name in an expression of Spark's, whatever is in it.
+def numbered(frame: DataFrame) -> DataFrame:
+    """The same columns called ``_0``, ``_1`` …, for expressions that any name of a user's breaks.
 
-    >>> quoted("a`b.c")
-    '`a``b.c`'
+    >>> numbered(spark.sql("select 1 as `a``b.c`, 2 as `a``b.c`")).columns
+    ['_0', '_1']
     """
-    return f"`{name.replace('`', '``')}`"
+    return frame.toDF(*(f"_{at}" for at in range(len(frame.columns))))
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:

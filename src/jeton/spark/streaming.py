@@ -35,10 +35,16 @@ from jeton.spark.conductor import Conductor, Rules
 from jeton.spark.going_back import go_back
 from jeton.spark.homes import folder_of, running
 from jeton.spark.metrics import Frames, accumulator
-from jeton.spark.plans import dealt_out_always, kept_apart, only_passes_on, operators_of
+from jeton.spark.plans import (
+    dealt_out_always,
+    kept_apart,
+    numbered,
+    only_passes_on,
+    operators_of,
+)
 from jeton.spark.schemas import spark_schema
 from jeton.spark.streaming_tasks import run_micro_batch
-from jeton.spark.tasks import Ends
+from jeton.spark.tasks import Ends, named
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -154,13 +160,16 @@ def on_stream(
     meeting = server.meeting(plan, conductor.take_over)
     counts = accumulator(spark.sparkContext)
 
+    columns = frame.columns
+
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_micro_batch(flow, ends, lateness, removed, meeting, counts, batches)
+        rows = named(batches, columns)
+        return run_micro_batch(flow, ends, lateness, removed, meeting, counts, rows)
 
     task.__name__ = f"jeton:{flow.name}"
     if repartition:
         frame = dealt_out_always(frame, workers or slots or 2)
-    result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
+    result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if exchange:
         result = kept_apart(result, slots or workers or 2)
     return StreamingFrames(result, ends, counts, flow.name, state, exchange)

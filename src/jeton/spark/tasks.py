@@ -65,6 +65,16 @@ class Ends:
         return pa.schema(fields)
 
 
+def named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The same rows with the columns' own names, which PySpark may not be able to refer to.
+
+    >>> [batch] = named(iter([pa.RecordBatch.from_pydict({"_0": [1]})]), ["a`b"])
+    >>> batch.to_pydict()
+    {'a`b': [1]}
+    """
+    return (batch.rename_columns(list(names)) for batch in batches)
+
+
 def run_task(
     flow: Flow,
     ends: Ends,
