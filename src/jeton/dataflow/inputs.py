@@ -18,13 +18,14 @@ from jeton.core.errors import (
     TimeError,
     TokenError,
 )
-from jeton.core.times import IntegerTimes, Time, TimeKind
+from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import plain
 from jeton.dataflow.lateness import sift
 from jeton.dataflow.pacts import BINS
+from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import Output, Session, is_single
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
@@ -80,20 +81,30 @@ def _claimed(taken: Sequence[str]) -> str:
 
 
 def add_input(
-    scope: Scope, name: str, time: str, schema: SchemaLike | None, lateness: int | None = None
+    scope: Scope,
+    name: str,
+    time: str,
+    schema: SchemaLike | None,
+    lateness: int | None = None,
+    idle_after: float | None = None,
 ) -> InputStream:
     """Add an ordered input to a scope."""
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
-        if lateness < 0:
+        if not 0 <= lateness <= END_OF_TIME:
             raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
+    if idle_after is not None and not idle_after > 0:
+        raise GraphError(
+            f"input {name!r} cannot take partitions for idle after {idle_after} seconds: give a "
+            "number above zero, or None to wait for them indefinitely"
+        )
     known = None if schema is None else as_schema(schema, time)
     builder = scope.operator(name, time=time)
     builder.output()
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        handle = InputHandle(name, tokens, info, known, lateness)
+        handle = InputHandle(name, tokens, info, known, lateness, idle_after)
         info.publish(handle)
         info.keep(handle)
 
@@ -120,6 +131,9 @@ class InputHandle:
 
     An input with a `lateness` also advances by itself, to the greatest time sent so far less
     that: as if records were sent one by one, so that it does not matter how they are batched.
+
+    A handle is one partition of the input, unless `partition` opens several: then each has a
+    floor of its own, and the input advances with the slowest of them.
     """
 
     def __init__(
@@ -129,15 +143,23 @@ class InputHandle:
         info: OperatorInfo,
         schema: pa.Schema | None = None,
         lateness: int | None = None,
+        idle_after: float | None = None,
     ) -> None:
         self.name = name
         self.lateness = lateness
+        self.idle_after = idle_after
         self._info = info
         self._schema = schema
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
         self._tokens = [token.activating() for token in tokens]
         tokens.clear()
         self._time: Time = self._tokens[0].time
+        self._own: Partition | None = None
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._restored: dict[PartitionKey, tuple[int, bool]] = {}
+        """Floors of partitions before a restart, and whether they had ended."""
+        self.became_idle: Callable[[], None] = lambda: None
+        """Called when there is no partition left that this input waits for on this worker."""
         self.late_count = 0
         self.sent_count = 0
         """How many records were sent, the late ones included."""
@@ -158,30 +180,83 @@ class InputHandle:
         """Whether the input has ended on this worker."""
         return self._closed
 
+    @property
+    def idle(self) -> bool:
+        """Whether there are partitions, but all of them have ended or are idle."""
+        known = self._known()
+        return bool(known) and not any(each.holds for each in known)
+
+    def partition(self, key: PartitionKey, *, floor: int | None = None) -> Partition:
+        """The partition of that name, opened if it is new: from now on the input waits for it.
+
+        A new one starts where it was in the snapshot that the run goes on from, or at the least
+        time. A host that stores floors itself, as long-lived queries do, gives it a ``floor``.
+        """
+        self._require_open()
+        found = self._partitions.get(key)
+        if found is None:
+            if not isinstance(self.kind, IntegerTimes):
+                raise GraphError(f"input {self.name!r} has no integer times: partitions need them")
+            before, ended = self._restored.pop(key, (self.kind.minimum, False))
+            own = floor is None
+            found = Partition(self, key, before if floor is None else floor, stored=own)
+            found.ended = ended
+            self._partitions[key] = found
+            self.settle()
+        return found
+
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
         """Send records: a batch, a table, a dictionary or keyword columns.
 
-        Times come from the batch, from the time column, from ``times``, or are the input's own.
+        Times come from the batch, from the time column, from ``times``, or are the input's own;
+        if it has not advanced yet, zero.
         """
+        if self._own is None and self.lateness is not None:
+            self._own = Partition(self, None, self._time)
+        self.send_from(self._own, data, times, columns)
+
+    def send_from(
+        self, partition: Partition | None, data: Any, times: Any, columns: Mapping[str, Any]
+    ) -> None:
+        """Send records of a partition, whose floor they raise if there is a lateness."""
         self._require_open()
-        batch = self._as_batch(data, times, columns)
+        try:
+            batch = self._as_batch(data, times, columns, self._now(partition))
+        except JetonError as error:
+            error.located(operator=self.name, worker=self._info.worker)
+            raise
         if len(batch) == 0:
             return
         self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
-        after = None
-        if self.lateness is not None:
-            least = self.kind.minimum
-            late, count, floor = sift(plain(batch.times), self._time, self.lateness, least)
+        if partition is not None:
+            partition.wake()
+        bound = self._time
+        if partition is None or self.lateness is None:
+            if partition is not None:
+                bound = max(bound, partition.floor)
+            if batch.bound_from(bound) is None:
+                batch = self._set_late_aside(batch, self._earlier(batch, bound))
+        else:
+            late, count, partition.floor = sift(
+                plain(batch.times), partition.floor, bound, self.lateness, self.kind.minimum
+            )
             if count:
                 batch = self._set_late_aside(batch, late)
-            after = floor if floor > self._time else None
-        elif batch.bound_from(self._time) is None:
-            batch = self._set_late_aside(batch, self._earlier(batch))
         self._outputs[0].send(batch.bound_from(self._time), batch)
-        if after is not None:
-            self.advance_to(after)
+        if partition is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Advance as far as the slowest partition allows."""
+        if self._closed:
+            return
+        least = slowest(self._known())
+        if least is None:
+            self.became_idle()
+        elif self._time < least:
+            self.advance_to(least)
 
     def advance_to(self, time: Time) -> None:
         """Promise to send nothing before ``time`` any more."""
@@ -211,18 +286,25 @@ class InputHandle:
                 BIN: np.arange(BINS, dtype=np.uint16),
                 "time": np.full(BINS, self._time, dtype=np.int64),
                 "closed": np.full(BINS, self._closed),
+                "partitions": [stored(self._partitions, self._restored)] * BINS,
             }
         )
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Go on where the slowest of the inputs before was; close if all were closed."""
+        if "partitions" in state.column_names:
+            self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
         still_open = state.filter(pc.invert(state.column("closed")))
         if still_open.num_rows:
             self.advance_to(pc.min(still_open.column("time")).as_py())
         else:
             self.close()
 
-    def _as_batch(self, data: Any, times: Any, columns: Mapping[str, Any]) -> Batch:
+    def _known(self) -> list[Partition]:
+        own = [] if self._own is None else [self._own]
+        return [*own, *self._partitions.values()]
+
+    def _as_batch(self, data: Any, times: Any, columns: Mapping[str, Any], now: Time) -> Batch:
         kind, time_name = self._info.kind, self._outputs[0].time_name
         if isinstance(data, Batch):
             return data.named(time_name)
@@ -233,15 +315,21 @@ class InputHandle:
             times = data.pop(time_name, times)
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
-                time = self._time if times is None else kind.check(times)
+                time = now if times is None else kind.check(times)
                 times = time_columns.constant(kind, time, length)
             return Batch(data, times, time_name=time_name, kind=kind)
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
 
-    def _earlier(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        """Which records are not at the input's time or later."""
+    def _now(self, partition: Partition | None) -> Time:
+        """The time of records that come without one."""
+        kind = self._info.kind
+        time = self._time if partition is None else max(self._time, partition.floor)
+        return kind.origin if time == kind.minimum else time
+
+    def _earlier(self, batch: Batch, bound: Time) -> npt.NDArray[np.bool_]:
+        """Which records are not at the bound or later."""
         late = np.zeros(len(batch), np.bool_)
-        now = time_columns.constant(self._info.kind, self._time, len(batch))
+        now = time_columns.constant(self._info.kind, bound, len(batch))
         late[time_columns.earlier(now, batch.times)] = True
         return late
 
