@@ -52,8 +52,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "END_OF_TIME",
-    "START_OF_TIME",
     "IDENTITY",
+    "START_OF_TIME",
     "ActivatingToken",
     "Advance",
     "Antichain",

@@ -23,7 +23,13 @@ from jeton.progress.tracker import Tracker
 def ring(*, step: int = 1, closed: bool = True) -> tuple[ProgressGraph, list[Node]]:
     graph = ProgressGraph()
     nodes = [
-        graph.add(f"node {i}", inputs=1, outputs=1, summaries=[[[Advance(step if i == 2 else 0)]]])
+        graph.add(
+            f"node {i}",
+            kind=FROM_ZERO,
+            inputs=1,
+            outputs=1,
+            summaries=[[[Advance(step if i == 2 else 0)]]],
+        )
         for i in range(3)
     ]
     for one, following in ((0, 1), (1, 2), (2, 0))[: 3 if closed else 2]:
@@ -219,10 +225,12 @@ def test_18_open_path_is_accepted() -> None:
 def diamond() -> tuple[ProgressGraph, int, list[int]]:
     """From a source through arms that add 2 and 5 to the two inputs of a join."""
     graph = ProgressGraph()
-    source = graph.add("source", inputs=0, outputs=1)
-    join = graph.add("join", inputs=2, outputs=0)
+    source = graph.add("source", kind=FROM_ZERO, inputs=0, outputs=1)
+    join = graph.add("join", kind=FROM_ZERO, inputs=2, outputs=0)
     for port, step in enumerate((2, 5)):
-        arm = graph.add(f"+{step}", inputs=1, outputs=1, summaries=[[[Advance(step)]]])
+        arm = graph.add(
+            f"+{step}", kind=FROM_ZERO, inputs=1, outputs=1, summaries=[[[Advance(step)]]]
+        )
         graph.connect(source.outputs[0], arm.inputs[0])
         graph.connect(arm.outputs[0], join.inputs[port])
     return graph, source.outputs[0], list(join.inputs)
@@ -309,8 +317,8 @@ def test_21_incomparable_summaries_in_a_flow(seed: int | None) -> None:
 def test_23_concatenation_shows_the_least() -> None:
     """Two inputs at 100 and 3 concatenated: {3}; closing the second: {100}."""
     graph = ProgressGraph()
-    sources = [graph.add(name, inputs=0, outputs=1).outputs[0] for name in "ab"]
-    node = graph.add("concat", inputs=1, outputs=0)
+    sources = [graph.add(name, kind=FROM_ZERO, inputs=0, outputs=1).outputs[0] for name in "ab"]
+    node = graph.add("concat", kind=FROM_ZERO, inputs=1, outputs=0)
     for source in sources:
         graph.connect(source, node.inputs[0])
     tracker = Tracker(graph)
@@ -344,8 +352,8 @@ def test_24_disconnected_pipelines_do_not_meet() -> None:
     graph = ProgressGraph()
     ends = []
     for name in "ab":
-        source = graph.add(f"source {name}", inputs=0, outputs=1)
-        sink = graph.add(f"sink {name}", inputs=1, outputs=0)
+        source = graph.add(f"source {name}", kind=FROM_ZERO, inputs=0, outputs=1)
+        sink = graph.add(f"sink {name}", kind=FROM_ZERO, inputs=1, outputs=0)
         graph.connect(source.outputs[0], sink.inputs[0])
         ends.append((source.outputs[0], sink.inputs[0]))
     tracker = Tracker(graph)
@@ -372,8 +380,8 @@ def test_24_disconnected_pipelines_in_a_flow(workers: int, seed: int | None) -> 
 def test_27_four_workers_share_the_least() -> None:
     """Four at 0, three downgrade to 5,6,7: {0} everywhere; the fourth to 9: {5}."""
     graph = ProgressGraph()
-    source = graph.add("source", inputs=0, outputs=1).outputs[0]
-    sink = graph.add("sink", inputs=1, outputs=0).inputs[0]
+    source = graph.add("source", kind=FROM_ZERO, inputs=0, outputs=1).outputs[0]
+    sink = graph.add("sink", kind=FROM_ZERO, inputs=1, outputs=0).inputs[0]
     graph.connect(source, sink)
     tracker = Tracker(graph, workers=4)
     for time in (5, 6, 7):

@@ -26,7 +26,7 @@ def in_loop(act: Callable[[jt.TimestampToken, jt.Output], None]) -> None:
 
     flow = jt.Flow("in a loop", time=FROM_ZERO)
     flow.input("in").enter(flow.loop()).unary_frontier(keeping(step))
-    flow.run({})
+    flow.run({"in": {"time": []}})
     assert done
 
 

@@ -89,7 +89,7 @@ def test_operators_inside_see_times_of_their_scope() -> None:
     part, loop = flow.scope("part"), flow.loop("loop")
     flow.input("in").enter(part).unary(build, name="op")
     flow.input("other").enter(loop).unary(build, name="op")
-    flow.run({})
+    flow.run({"in": {"time": []}, "other": {"time": []}})
     assert kinds == [(0, "part.op"), (jt.Product(0, 0), "loop.op")]
 
 

@@ -224,6 +224,8 @@ class Flow(Scope):
 
         Every input needs a table. Nothing in it is late, also if the input has a lateness.
         """
+        for name in inputs or {}:
+            self.handle("input", name)
         missing = [name for name in self.inputs if name not in (inputs or {})]
         if missing:
             raise GraphError(

@@ -125,7 +125,7 @@ def restored(texts: Iterable[str]) -> dict[PartitionKey, tuple[int, bool]]:
     found: dict[PartitionKey, tuple[int, bool, bool]] = {}
     for key, floor, ended, live in (row for text in texts for row in json.loads(text)):
         other = found.get(key)
-        if other is None or live and not other[2]:
+        if other is None or (live and not other[2]):
             found[key] = (floor, ended, live)
         elif live or not other[2]:
             found[key] = (min(floor, other[0]), ended and other[1], live)

@@ -57,7 +57,11 @@ def as_times(kind: TimeKind, values: Any) -> Times:
     jeton.core.errors.TimeError: time 9223372036854775808 is outside ...
     """
     if isinstance(kind, IntegerTimes):
-        return _as_integers(kind, np.asarray(values))
+        array = np.asarray(values)
+        if array.dtype.kind in "fO" and array.ndim == 1 and array is not values:
+            # NumPy makes floats or objects of Python's integers if some are beyond 64 bits.
+            array = np.fromiter(map(kind.check, values), np.int64, len(values))
+        return _as_integers(kind, array)
     if _plain_product(kind):
         array = np.asarray(values, dtype=np.int64)
         if array.size == 0:
@@ -78,9 +82,6 @@ def _as_integers(kind: IntegerTimes, array: npt.NDArray[Any]) -> Times:
         if np.isnat(array).any():
             raise TimeError("a time is missing (NaT): every record needs a time")
         array = array.view(np.int64)
-    elif array.dtype == object:
-        # Python's integers beyond 64 bits; whatever else there is has no time to offer.
-        array = np.fromiter(map(kind.check, array), np.int64, len(array))
     elif array.dtype.kind not in "iu" and array.size:
         raise TimeError(f"times must be integers, one for each record, not {array.dtype}")
     if array.dtype == np.uint64 and array.size and int(array.max()) > END_OF_TIME:
