@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from jeton.core.errors import (
     GraphError,
     JetonError,
-    OperatorFailed,
     SnapshotError,
     TimeError,
     TokenError,
@@ -27,7 +26,8 @@ from jeton.dataflow.lateness import sift
 from jeton.dataflow.pacts import BINS
 from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import Output, Session, is_single
+from jeton.dataflow.ports import Session, is_single
+from jeton.dataflow.posted import PostedOutput
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
@@ -189,6 +189,7 @@ class InputHandle:
     def partition(self, key: PartitionKey, *, floor: int | None = None) -> Partition:
         """The partition of that name, opened if it is new: from now on the input waits for it.
 
+        Open all partitions before the first of them sends, also after a restart.
         A new one starts where it was in the snapshot that the run goes on from, or at the least
         time. A host that stores floors itself, as long-lived queries do, gives it a ``floor``.
         """
@@ -201,8 +202,8 @@ class InputHandle:
             own = floor is None
             found = Partition(self, key, before if floor is None else floor, stored=own)
             found.ended = ended
+            # The input stays where it is until one sends: others may be opened still.
             self._partitions[key] = found
-            self.settle()
         return found
 
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
@@ -386,38 +387,3 @@ class UnorderedInputHandle:
         """Drop the first token if it is still held; clones are the user's own."""
         if not self.token.dropped:
             self.token.drop()
-
-
-class PostedOutput(Output):
-    """An output used from outside its worker: what is sent reaches it in its next step.
-
-    Sending and the acts of activating tokens go the same way, so they keep their order.
-    """
-
-    __slots__ = ("_post", "_real")
-
-    def __init__(self, real: Output, post: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(real.book, real.time_name)
-        self._real = real
-        self._post = post
-
-    def send(self, time: Time, batch: Batch) -> None:
-        """Have the worker send a batch."""
-
-        def act() -> None:
-            try:
-                self._real.send(time, batch)
-            except JetonError as error:
-                error.located(operator=self.book.operator, time=time)
-                raise
-            except Exception as error:
-                text = f"{type(error).__name__} while sending from it: {error}"
-                failed = OperatorFailed(text).located(operator=self.book.operator, time=time)
-                raise failed from error
-
-        self._post(act)
-
-    def add_row(self, session_time: Time, time: Time, values: Mapping[str, Any]) -> None:
-        """Send a single row at once: there is no end of an invocation to wait for."""
-        super().add_row(session_time, time, values)
-        self.flush()

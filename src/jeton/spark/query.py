@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from jeton.core.errors import GraphError, JetonError
+from jeton.dataflow.partitions import least_of_active
 from jeton.spark.commits import Attempt, Commits
 from jeton.spark.control import Control, read_table
 from jeton.spark.restarts import gist
@@ -43,6 +45,17 @@ class Presence:
     """What a worker said went wrong first."""
     lost: str | None = None
     """What a worker said of another that has gone."""
+
+    def to_follow(self, rank: int, workers: int) -> dict[str, int]:
+        """How far inputs, all of whose partitions at a worker are idle, may follow the others."""
+        told = [report.get("inputs", {}) for report in self.reports.values()]
+        found: dict[str, int] = {}
+        if len(told) == workers:
+            for name, (time, idle) in self.reports[rank].get("inputs", {}).items():
+                least = least_of_active(inputs[name] for inputs in told if name in inputs)
+                if idle and least is not None and time < least:
+                    found[name] = least
+        return found
 
 
 class Query:
@@ -330,14 +343,19 @@ class Query:
                 else:
                     attempt.rows(rank, header["output"], read_table(payload))
             elif header["kind"] in ("report", "failed"):
+                follow: dict[str, int] = {}
                 with self._changed:
                     if header["kind"] == "report":
                         present.reports[rank] = header
+                        follow = present.to_follow(rank, self.workers)
                     elif header["lost"]:
                         present.lost = present.lost or header["text"]
                     else:
                         present.cause = present.cause or header["text"]
                     self._changed.notify_all()
+                if follow:
+                    with suppress(OSError):
+                        control.send("follow", inputs=follow)
             elif attempt is not None:
                 attempt.hear(rank, header)
 
