@@ -32,6 +32,7 @@ from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
+from jeton.dataflow.time_units import INTEGER, convert
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -228,6 +229,7 @@ class InputHandle:
             raise
         if len(batch) == 0:
             return
+        batch = self._in_common_unit(batch)
         self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
@@ -287,6 +289,7 @@ class InputHandle:
                 BIN: np.arange(BINS, dtype=np.uint16),
                 "time": np.full(BINS, self._time, dtype=np.int64),
                 "closed": np.full(BINS, self._closed),
+                "unit": pa.array([self._outputs[0].units.unit] * BINS, pa.string()),
                 "partitions": [stored(self._partitions, self._restored)] * BINS,
             }
         )
@@ -295,6 +298,8 @@ class InputHandle:
         """Go on where the slowest of the inputs before was; close if all were closed."""
         if "partitions" in state.column_names:
             self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
+            for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
+                self._outputs[0].units.learn(unit)
         still_open = state.filter(pc.invert(state.column("closed")))
         if still_open.num_rows:
             self.advance_to(pc.min(still_open.column("time")).as_py())
@@ -314,12 +319,28 @@ class InputHandle:
         if isinstance(data, Mapping):
             data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
+            given = times is not None
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
                 time = now if times is None else kind.check(times)
                 times = time_columns.constant(kind, time, length)
-            return Batch(data, times, time_name=time_name, kind=kind)
+            batch = Batch(data, times, time_name=time_name, kind=kind)
+            if batch.unit is None and kind.integers and given:
+                batch.unit = INTEGER
+            return batch
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
+
+    def _in_common_unit(self, batch: Batch) -> Batch:
+        """The batch with times in the unit of the first that came to this worker."""
+        units = self._outputs[0].units
+        unit = batch.unit
+        if unit is None or unit == units.unit:
+            return batch
+        if units.unit is None:
+            units.learn(unit)
+            return batch
+        what = f"the time column {batch.time_name!r} of input {self.name!r}"
+        return batch.at(convert(batch.times, unit, units.unit, what))
 
     def _now(self, partition: Partition | None) -> Time:
         """The time of records that come without one."""

@@ -20,7 +20,7 @@ class PostedOutput(Output):
     __slots__ = ("_post", "_real")
 
     def __init__(self, real: Output, post: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(real.book, real.time_name)
+        super().__init__(real.book, real.time_name, real.units)
         self._real = real
         self._post = post
 
