@@ -10,12 +10,13 @@ import pyarrow as pa
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
-from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
+from jeton.dataflow.inputs import InputStream, add_input
 from jeton.dataflow.outputs import add_output
 from jeton.dataflow.plan import OperatorPlan
 from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.scope import Scope
 from jeton.dataflow.sequencer import add_sequencer
+from jeton.dataflow.unordered_inputs import add_unordered_input
 
 if TYPE_CHECKING:
     from jeton.dataflow.state.snapshot import Snapshot
