@@ -23,6 +23,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SEEDS: list[int | None] = [None, *range(10)]
 """Straight on, and under ten random schedules with every frontier checked at every step."""
 
+FROM_ZERO = jt.IntegerTimes(minimum=0)
+"""Times whose first tokens and frontiers are at 0, which is easier to read than -(2**63)."""
+
 seeded = pytest.mark.parametrize("seed", SEEDS)
 
 T = TypeVar("T")
@@ -65,7 +68,7 @@ def pass_on(input: jt.Input, output: jt.Output) -> None:
 
 def in_step(act: Callable[[jt.Input, jt.Output], None], *, at: int = 0) -> jt.Result:
     """Run a flow of one operator, without a token, whose step is ``act``, on one record."""
-    flow = jt.Flow("one operator")
+    flow = jt.Flow("one operator", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(dropping(act), name="acting"))
     return flow.run({"in": {"time": [at], "n": [1]}})
 
@@ -83,7 +86,7 @@ def with_token(act: Callable[[jt.TimestampToken, jt.Output], None]) -> jt.Result
             if not token.dropped:
                 token.drop()
 
-    flow = jt.Flow("one token")
+    flow = jt.Flow("one token", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary_frontier(keeping(step), name="acting"))
     return flow.run({"in": {"time": [0], "n": [1]}})
 
@@ -161,7 +164,7 @@ def stolen(workers: int = 1) -> Iterator[Stolen]:
     tokens: list[jt.TimestampToken] = []
     outputs: list[jt.Output] = []
     inputs: list[jt.Input] = []
-    flow = jt.Flow("stolen")
+    flow = jt.Flow("stolen", time=FROM_ZERO)
     victim = flow.input("in").unary_frontier(build, name="victim", notify="always")
     flow.output("out", victim.probe("after"))
     with flow.open(workers=workers, check=True) as run:

@@ -25,7 +25,7 @@ from jeton.core.errors import (
     ZeroCycleError,
 )
 from jeton.core.summaries import IDENTITY, Advance, Summary
-from jeton.core.times import END_OF_TIME, IntegerTimes, Product, Timestamp
+from jeton.core.times import END_OF_TIME, START_OF_TIME, IntegerTimes, Product, Timestamp
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import aggregates as agg
@@ -53,6 +53,7 @@ __version__ = "0.1.0"
 __all__ = [
     "END_OF_TIME",
     "IDENTITY",
+    "START_OF_TIME",
     "ActivatingToken",
     "Advance",
     "Antichain",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.helpers import dropping, pass_on, seeded, stamped
+from tests.helpers import FROM_ZERO, dropping, pass_on, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
@@ -41,7 +41,7 @@ def records(captured: list[list[Event]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_44_capture_and_replay(workers: int, seed: int | None) -> None:
     """Replay with more or with fewer workers: same data, same frontiers."""
-    first = jt.Flow("first")
+    first = jt.Flow("first", time=FROM_ZERO)
     first.input("in").unary(dropping(pass_on), pact=jt.Exchange("n")).capture("events")
     with first.open(workers=2, seed=seed) as run:
         for r in range(5):
@@ -54,7 +54,7 @@ def test_44_capture_and_replay(workers: int, seed: int | None) -> None:
     expected = {Antichain([r]) for r in range(6)} | {Antichain()}
     assert accumulated(events) == [expected, expected]
 
-    second = jt.Flow("second")
+    second = jt.Flow("second", time=FROM_ZERO)
     replayed = second.replay(events).capture("again").probe("seen")
     second.output("out", replayed)
     with second.open(workers=workers, seed=seed) as run:
@@ -70,7 +70,7 @@ def test_44_capture_and_replay(workers: int, seed: int | None) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_44_replayed_frontiers_step_as_the_captured_ones(workers: int) -> None:
     """Driven step by step, a replay holds each frontier that was captured, in order."""
-    first = jt.Flow("first")
+    first = jt.Flow("first", time=FROM_ZERO)
     first.input("in").capture("events")
     with first.open(workers=2) as run:
         for r in range(100):
@@ -81,7 +81,7 @@ def test_44_replayed_frontiers_step_as_the_captured_ones(workers: int) -> None:
         run.finish()
         events = run.captured("events")
 
-    second = jt.Flow("second")
+    second = jt.Flow("second", time=FROM_ZERO)
     second.replay(events).probe("seen")
     with second.open(workers=workers) as run:
         captured = set.union(*accumulated(events))

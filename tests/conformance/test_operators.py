@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.helpers import UnaryBuild, UnaryStep, dropping, pass_on, seeded, stamped
+from tests.helpers import FROM_ZERO, UnaryBuild, UnaryStep, dropping, pass_on, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
@@ -16,7 +16,7 @@ from jeton import Antichain
 @pytest.mark.parametrize("workers", [1, 3])
 def test_36_probe_follows_ten_rounds(workers: int, seed: int | None) -> None:
     """Before `advance_to(r+1)` the probe is still ≤ r; after closing it is done."""
-    flow = jt.Flow("rounds")
+    flow = jt.Flow("rounds", time=FROM_ZERO)
     pact = jt.Exchange("n")
     flow.output("out", flow.input("n").unary(dropping(pass_on), pact=pact).probe("seen"))
     with flow.open(workers=workers, seed=seed) as run:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 import pytest
-from tests.helpers import consume, dropping, pass_on, seeded
+from tests.helpers import FROM_ZERO, consume, dropping, pass_on, seeded
 
 import jeton as jt
 from jeton import Advance, Antichain, Product
@@ -23,7 +23,13 @@ from jeton.progress.tracker import Tracker
 def ring(*, step: int = 1, closed: bool = True) -> tuple[ProgressGraph, list[Node]]:
     graph = ProgressGraph()
     nodes = [
-        graph.add(f"node {i}", inputs=1, outputs=1, summaries=[[[Advance(step if i == 2 else 0)]]])
+        graph.add(
+            f"node {i}",
+            kind=FROM_ZERO,
+            inputs=1,
+            outputs=1,
+            summaries=[[[Advance(step if i == 2 else 0)]]],
+        )
         for i in range(3)
     ]
     for one, following in ((0, 1), (1, 2), (2, 0))[: 3 if closed else 2]:
@@ -77,7 +83,7 @@ class RingRun:
 def ring_flow(workers: int, seed: int | None) -> Iterator[RingRun]:
     tokens: list[jt.ActivatingToken] = []
     shown: list[Antichain] = []
-    flow = jt.Flow("ring")
+    flow = jt.Flow("ring", time=FROM_ZERO)
     back = flow.feedback(step=1, name="node 2")
     zero = flow.operator("node 0")
     zero.input(back.stream.probe("into 0"))
@@ -199,7 +205,7 @@ def test_17_ring_without_a_step_is_refused() -> None:
 
 def test_17_flow_that_forgets_its_rounds_is_refused() -> None:
     """A cycle through the outside of its loop advances nothing: refused, naming operators."""
-    flow = jt.Flow("zero cycle")
+    flow = jt.Flow("zero cycle", time=FROM_ZERO)
     loop = flow.loop("around")
     again = loop.feedback(name="again")
     outside = again.stream.leave().concat(flow.input("in")).map(lambda b: b, name="outside")
@@ -219,10 +225,12 @@ def test_18_open_path_is_accepted() -> None:
 def diamond() -> tuple[ProgressGraph, int, list[int]]:
     """From a source through arms that add 2 and 5 to the two inputs of a join."""
     graph = ProgressGraph()
-    source = graph.add("source", inputs=0, outputs=1)
-    join = graph.add("join", inputs=2, outputs=0)
+    source = graph.add("source", kind=FROM_ZERO, inputs=0, outputs=1)
+    join = graph.add("join", kind=FROM_ZERO, inputs=2, outputs=0)
     for port, step in enumerate((2, 5)):
-        arm = graph.add(f"+{step}", inputs=1, outputs=1, summaries=[[[Advance(step)]]])
+        arm = graph.add(
+            f"+{step}", kind=FROM_ZERO, inputs=1, outputs=1, summaries=[[[Advance(step)]]]
+        )
         graph.connect(source.outputs[0], arm.inputs[0])
         graph.connect(arm.outputs[0], join.inputs[port])
     return graph, source.outputs[0], list(join.inputs)
@@ -250,7 +258,7 @@ def test_20_diamond_in_a_flow(workers: int, seed: int | None) -> None:
 
         return source.unary(dropping(move), step=step)
 
-    flow = jt.Flow("diamond")
+    flow = jt.Flow("diamond", time=FROM_ZERO)
     source = flow.input("in")
     arms = [later(step).probe(f"+{step}") for step in (2, 5)]
     flow.output("out", arms[0].concat(arms[1]))
@@ -265,7 +273,7 @@ def test_20_diamond_in_a_flow(workers: int, seed: int | None) -> None:
 
 def test_21_incomparable_summaries() -> None:
     """Summaries (+0,+2) and (+1,+0) on (3,4): output frontier {(3,6),(4,4)}."""
-    kind = ProductTimes(IntegerTimes())
+    kind = ProductTimes(IntegerTimes(minimum=0))
     graph = ProgressGraph()
     source = graph.add("source", inputs=0, outputs=1, kind=kind)
     summaries = [[[Advance(0, 2), Advance(1, 0)]]]
@@ -281,7 +289,7 @@ def test_21_incomparable_summaries() -> None:
 def test_21_incomparable_summaries_in_a_flow(seed: int | None) -> None:
     """Summaries (+0,+2) and (+1,+0) on (3,4): output frontier {(3,6),(4,4)}."""
     tokens: list[jt.ActivatingToken] = []
-    flow = jt.Flow("two ways")
+    flow = jt.Flow("two ways", time=FROM_ZERO)
     loop = flow.loop()
 
     def hand_out(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
@@ -309,8 +317,8 @@ def test_21_incomparable_summaries_in_a_flow(seed: int | None) -> None:
 def test_23_concatenation_shows_the_least() -> None:
     """Two inputs at 100 and 3 concatenated: {3}; closing the second: {100}."""
     graph = ProgressGraph()
-    sources = [graph.add(name, inputs=0, outputs=1).outputs[0] for name in "ab"]
-    node = graph.add("concat", inputs=1, outputs=0)
+    sources = [graph.add(name, kind=FROM_ZERO, inputs=0, outputs=1).outputs[0] for name in "ab"]
+    node = graph.add("concat", kind=FROM_ZERO, inputs=1, outputs=0)
     for source in sources:
         graph.connect(source, node.inputs[0])
     tracker = Tracker(graph)
@@ -325,7 +333,7 @@ def test_23_concatenation_shows_the_least() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_23_concatenation_in_a_flow(workers: int, seed: int | None) -> None:
     """Two inputs at 100 and 3 concatenated: {3}; closing the second: {100}."""
-    flow = jt.Flow("concat")
+    flow = jt.Flow("concat", time=FROM_ZERO)
     flow.input("a").concat(flow.input("b")).probe("both")
     with flow.open(workers=workers, seed=seed) as run:
         for worker in range(workers):
@@ -344,8 +352,8 @@ def test_24_disconnected_pipelines_do_not_meet() -> None:
     graph = ProgressGraph()
     ends = []
     for name in "ab":
-        source = graph.add(f"source {name}", inputs=0, outputs=1)
-        sink = graph.add(f"sink {name}", inputs=1, outputs=0)
+        source = graph.add(f"source {name}", kind=FROM_ZERO, inputs=0, outputs=1)
+        sink = graph.add(f"sink {name}", kind=FROM_ZERO, inputs=1, outputs=0)
         graph.connect(source.outputs[0], sink.inputs[0])
         ends.append((source.outputs[0], sink.inputs[0]))
     tracker = Tracker(graph)
@@ -358,7 +366,7 @@ def test_24_disconnected_pipelines_do_not_meet() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_24_disconnected_pipelines_in_a_flow(workers: int, seed: int | None) -> None:
     """Two disconnected pipelines at 7 and 2 stay at 7 and 2."""
-    flow = jt.Flow("apart")
+    flow = jt.Flow("apart", time=FROM_ZERO)
     for name in "ab":
         flow.input(name).unary(dropping(pass_on)).probe(name)
     with flow.open(workers=workers, seed=seed) as run:
@@ -372,8 +380,8 @@ def test_24_disconnected_pipelines_in_a_flow(workers: int, seed: int | None) -> 
 def test_27_four_workers_share_the_least() -> None:
     """Four at 0, three downgrade to 5,6,7: {0} everywhere; the fourth to 9: {5}."""
     graph = ProgressGraph()
-    source = graph.add("source", inputs=0, outputs=1).outputs[0]
-    sink = graph.add("sink", inputs=1, outputs=0).inputs[0]
+    source = graph.add("source", kind=FROM_ZERO, inputs=0, outputs=1).outputs[0]
+    sink = graph.add("sink", kind=FROM_ZERO, inputs=1, outputs=0).inputs[0]
     graph.connect(source, sink)
     tracker = Tracker(graph, workers=4)
     for time in (5, 6, 7):
@@ -386,7 +394,7 @@ def test_27_four_workers_share_the_least() -> None:
 @seeded
 def test_27_four_workers_in_a_flow(seed: int | None) -> None:
     """Four at 0, three downgrade to 5,6,7: {0} everywhere; the fourth to 9: {5}."""
-    flow = jt.Flow("four")
+    flow = jt.Flow("four", time=FROM_ZERO)
     flow.input("in").probe("seen")
     with flow.open(workers=4, seed=seed) as run:
         for worker, time in enumerate((5, 6, 7)):

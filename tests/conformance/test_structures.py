@@ -85,7 +85,12 @@ def test_9_summaries_compose_up_to_the_end_of_time() -> None:
     assert Advance(3).then(Advance(5)) == Advance(8)
     assert Advance(1).apply(jt.END_OF_TIME) is None
     assert Advance(1).apply(jt.END_OF_TIME - 1) == jt.END_OF_TIME
-    assert Advance(jt.END_OF_TIME).then(Advance(1)) is None
+    longest = Advance(jt.END_OF_TIME).then(Advance(1))
+    assert longest is not None
+    assert longest.apply(0) is None
+    assert longest.apply(-5) == jt.END_OF_TIME - 4
+    assert Advance(2**64 - 1).apply(jt.START_OF_TIME) == jt.END_OF_TIME
+    assert Advance(2**64 - 1).then(Advance(1)) is None
     assert Advance(1).apply(Product(3, jt.END_OF_TIME)) is None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from tests.helpers import (
+    FROM_ZERO,
     UnaryBuild,
     UnaryStep,
     consume,
@@ -38,7 +39,7 @@ def test_28_acts_show_only_after_the_operator_yields(seed: int | None) -> None:
             kept.pop().drop()
         during.append(held(run, "holder"))
 
-    flow = jt.Flow("holder")
+    flow = jt.Flow("holder", time=FROM_ZERO)
     flow.input("in").unary_frontier(keeping(step), name="holder")
     with flow.open(seed=seed) as run:
         assert held(run, "holder") == {0: 1}
@@ -59,7 +60,7 @@ def test_29_downgrade_moves_one_count(seed: int | None) -> None:
         consume(input)
         token.downgrade(5)
 
-    flow = jt.Flow("downgrade")
+    flow = jt.Flow("downgrade", time=FROM_ZERO)
     flow.input("in").unary_frontier(keeping(step), name="holder").probe("after")
     with flow.open(seed=seed) as run:
         assert held(run, "holder") == {0: 1}
@@ -94,7 +95,7 @@ def test_29_downgrade_to_an_incomparable_time_raises_and_changes_nothing(seed: i
             token.downgrade(Product(3, 2))
         assert token.time == Product(2, 3)
 
-    flow = jt.Flow("incomparable")
+    flow = jt.Flow("incomparable", time=FROM_ZERO)
     flow.input("in").enter(flow.loop()).unary_frontier(keeping(step), name="holder")
     with flow.open(seed=seed) as run:
         run.run_to_rest()
@@ -105,7 +106,7 @@ def two_outputs(
     act: Callable[[list[jt.TimestampToken], Sequence[jt.Output]], None],
 ) -> None:
     """Run an operator with two outputs that does ``act`` with its first tokens."""
-    flow = jt.Flow("two outputs")
+    flow = jt.Flow("two outputs", time=FROM_ZERO)
     builder = flow.operator("two")
     builder.input(flow.input("in"))
     builder.output()
@@ -142,7 +143,7 @@ def test_30_token_of_another_output_raises() -> None:
 
 def test_31_retaining_for_an_unconnected_output_raises() -> None:
     """Retaining a reference for an output that the input is not connected to raises."""
-    flow = jt.Flow("unconnected")
+    flow = jt.Flow("unconnected", time=FROM_ZERO)
     builder = flow.operator("one way")
     builder.input(flow.input("in"))
     builder.output()
@@ -181,7 +182,7 @@ def test_31_retaining_across_a_summary_that_advances_raises() -> None:
             with ref.retain(8) as token, output.session(token) as session:
                 session.give(n=1)
 
-    flow = jt.Flow("advancing")
+    flow = jt.Flow("advancing", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(dropping(step), step=3))
     assert stamped(flow.run({"in": {"time": [5], "n": [1]}})["out"]) == [(8, 1)]
 
@@ -221,7 +222,7 @@ def test_33_token_set_downgraded_to_the_empty_frontier_releases_all(seed: int | 
         if input.frontier.is_empty:
             sets[0].downgrade(input.frontier)
 
-    flow = jt.Flow("released")
+    flow = jt.Flow("released", time=FROM_ZERO)
     inside = flow.input("in").enter(flow.loop())
     inside.unary_frontier(keeping(step), name="holder").probe("after")
     with flow.open(seed=seed) as run:
@@ -238,7 +239,7 @@ def test_33_token_set_downgraded_to_the_empty_frontier_releases_all(seed: int | 
 @pytest.mark.parametrize("unordered", [False, True])
 def test_34_advancing_an_input_backwards_raises(unordered: bool) -> None:
     """Advancing an input backwards raises."""
-    flow = jt.Flow("backwards")
+    flow = jt.Flow("backwards", time=FROM_ZERO)
     (flow.unordered_input if unordered else flow.input)("in").probe("seen")
     with flow.open() as run:
         handle = run.input("in")
@@ -255,7 +256,7 @@ def test_34_advancing_an_input_backwards_raises(unordered: bool) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_35_message_is_consumed_exactly_once(workers: int, seed: int | None) -> None:
     """A message whose reference was never used is counted as consumed exactly once."""
-    flow = jt.Flow("ignored")
+    flow = jt.Flow("ignored", time=FROM_ZERO)
     pact = jt.Exchange("n")
     flow.input("in").unary(dropping(consume), pact=pact, name="ignoring").probe("after")
     with flow.open(workers=workers, seed=seed, check=True) as run:
@@ -315,7 +316,7 @@ def tumbling_average(size: int, closed: list[list[int]]) -> UnaryBuild:
 
 
 def averages(closed: list[list[int]]) -> jt.Flow:
-    flow = jt.Flow("averages")
+    flow = jt.Flow("averages", time=FROM_ZERO)
     build = tumbling_average(10, closed)
     windows = flow.input("in").unary_frontier(build)
     flow.output("out", windows.probe("after"))
@@ -362,7 +363,7 @@ def test_50_one_jump_of_the_frontier_closes_all_windows_in_one_invocation(
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_50_windows_whatever_the_workers_and_the_order(workers: int, seed: int | None) -> None:
     """The same averages from unordered times, with the records of a window on any worker."""
-    flow = jt.Flow("exchanged")
+    flow = jt.Flow("exchanged", time=FROM_ZERO)
     build = tumbling_average(10, [])
     pact = jt.Exchange(lambda batch: batch.times // 10)
     flow.output("out", flow.input("in").unary_frontier(build, pact=pact))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.helpers import UnaryStep, consume, dropping, here, seeded
+from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping, here, seeded
 
 import jeton as jt
 from jeton import Antichain
@@ -22,7 +22,7 @@ def test_forgotten_token_is_dropped_and_reported(seed: int | None) -> None:
             line, _token = here(), ref.retain(5)
             lines.append(line)
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(dropping(step), name="leaky").probe("after")
     with flow.open(workers=2, seed=seed) as run:
         run.input("in", 1).send({"time": [3], "n": [1]})
@@ -50,7 +50,7 @@ def test_forgotten_clone_is_reported_with_the_line_that_cloned_it() -> None:
                 line, _clone = here(), token.clone()
                 lines.append(line)
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(dropping(step), name="leaky")
     with pytest.warns(jt.LeakedToken):
         result = flow.run({"in": {"time": [3], "n": [1]}})
@@ -62,7 +62,7 @@ def test_forgotten_first_token_is_dropped_and_reported() -> None:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         return lambda input, output: consume(input)
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(build, name="leaky"))
     with pytest.warns(jt.LeakedToken, match="given at the start"):
         result = flow.run({"in": {"time": [3], "n": [1]}})
@@ -79,7 +79,7 @@ def test_token_overwritten_in_a_map_is_reported() -> None:
         if input.frontier.is_empty and kept:
             kept.pop("last").drop()
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary_frontier(dropping(step), name="leaky")
     with pytest.warns(jt.LeakedToken):
         result = flow.run({"in": {"time": [1, 2, 3], "n": [1, 2, 3]}})
@@ -93,7 +93,7 @@ def test_forgotten_activating_token_is_dropped_and_reported() -> None:
         kept.append(token.activating())
         return lambda input, output: consume(input)
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(build, name="leaky").probe("after")
     with flow.open() as run:
         run.input("in").advance_to(9)
@@ -111,7 +111,7 @@ def test_forgotten_token_set_is_reported_with_a_line_of_the_user_s() -> None:
             tokens = jt.TokenSet([ref.retain()])
             tokens.downgrade([7])
 
-    flow = jt.Flow("leak")
+    flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(dropping(step), name="leaky")
     with pytest.warns(jt.LeakedToken, match=THIS):
         result = flow.run({"in": {"time": [3], "n": [1]}})

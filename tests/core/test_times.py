@@ -51,7 +51,7 @@ def test_identity_changes_nothing() -> None:
     assert pickle.loads(pickle.dumps(jt.IDENTITY)) is jt.IDENTITY
 
 
-@pytest.mark.parametrize("wrong", [-1, jt.END_OF_TIME + 1, 1.5, "1", None])
+@pytest.mark.parametrize("wrong", [jt.START_OF_TIME - 1, jt.END_OF_TIME + 1, 1.5, "1", None])
 def test_integer_times_refuse_what_is_none(wrong: object) -> None:
     with pytest.raises(jt.TimeError):
         IntegerTimes().check(wrong)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.helpers import consume, held, keeping, stamped, stolen, with_token
+from tests.helpers import FROM_ZERO, consume, held, keeping, stamped, stolen, with_token
 
 import jeton as jt
 from jeton import Product
@@ -24,9 +24,9 @@ def in_loop(act: Callable[[jt.TimestampToken, jt.Output], None]) -> None:
             if not token.dropped:
                 token.drop()
 
-    flow = jt.Flow("in a loop")
+    flow = jt.Flow("in a loop", time=FROM_ZERO)
     flow.input("in").enter(flow.loop()).unary_frontier(keeping(step))
-    flow.run({})
+    flow.run({"in": {"time": []}})
     assert done
 
 

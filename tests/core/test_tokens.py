@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from pyspark import cloudpickle
 from tests.core.uses import USES, TokenAct
-from tests.helpers import consume, held, in_step, keeping, stamped, stolen, with_token
+from tests.helpers import FROM_ZERO, consume, held, in_step, keeping, stamped, stolen, with_token
 
 import jeton as jt
 from jeton import Product
@@ -169,7 +169,7 @@ def test_downgrade_to_an_integer_in_a_loop_raises() -> None:
             token.downgrade(5)
         seen.append(token.time)
 
-    flow = jt.Flow("loop")
+    flow = jt.Flow("loop", time=FROM_ZERO)
     flow.input("in").enter(flow.loop()).unary(keeping(step))
     with flow.open() as run:
         run.run_to_rest()

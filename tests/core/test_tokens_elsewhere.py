@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.core.uses import USES, TokenAct
-from tests.helpers import consume, held, in_thread, keeping, stolen, with_token
+from tests.helpers import FROM_ZERO, consume, held, in_thread, keeping, stolen, with_token
 
 import jeton as jt
 from jeton import Antichain
@@ -28,7 +28,7 @@ def test_token_of_another_operator_raises() -> None:
             tokens.clear()
             token.drop()
 
-    flow = jt.Flow("two operators")
+    flow = jt.Flow("two operators", time=FROM_ZERO)
     kept = flow.input("in").unary_frontier(keeping(keep), name="owner")
     kept.unary_frontier(keeping(use), name="thief")
     with flow.open() as run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.helpers import UnaryStep, consume, dropping, pass_on, seeded, stamped
+from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping, pass_on, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
@@ -211,7 +211,7 @@ def test_operator_that_holds_a_token_is_told_of_every_frontier(seed: int | None)
 
         return step
 
-    flow = jt.Flow("told")
+    flow = jt.Flow("told", time=FROM_ZERO)
     flow.input("in").unary_frontier(build)
     with flow.open(seed=seed) as run:
         run.run_to_rest()

@@ -23,7 +23,7 @@ def capture_of(
 
 def test_events_start_at_the_minimum_and_end_empty() -> None:
     (events,) = capture_of({"time": [1, 2], "n": [10, 20]}, workers=1)
-    assert events[0] == Progressed(((0, +1),))
+    assert events[0] == Progressed(((jt.START_OF_TIME, +1),))
     assert sum(len(event.batch) for event in events if isinstance(event, Sent)) == 2
     net = jt.ChangeBatch[int]()
     for event in events:

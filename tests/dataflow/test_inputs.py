@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -138,10 +139,50 @@ def test_late_records_keep_a_column_of_their_own_called_event_time() -> None:
     assert "a" in row.values()
 
 
-def test_times_below_the_minimum_are_late() -> None:
-    result = with_late().run({"in": {"time": [-1, 0], "n": [1, 2]}})
-    assert result.late == {"in": 1}
-    assert stamped(result["out"]) == [(0, 2)]
+def test_all_of_int64_are_times() -> None:
+    times = [-(2**63), -1, 0, 2**63 - 1]
+    result = with_late().run({"in": {"time": times, "n": [1, 2, 3, 4]}})
+    assert result.late == {"in": 0}
+    assert stamped(result["out"]) == [*zip(times, [1, 2, 3, 4], strict=True)]
+
+
+def test_times_below_a_minimum_of_the_flow_are_refused() -> None:
+    flow = jt.Flow("from zero", time=jt.IntegerTimes(minimum=0))
+    flow.output("out", flow.input("in"))
+    with pytest.raises(jt.TimeError, match=r"time -1 is outside 0 … .*'in'"):
+        flow.run({"in": {"time": [-1, 0], "n": [1, 2]}})
+
+
+@pytest.mark.parametrize(
+    ("times", "value"),
+    [
+        (np.array([1, 2**63], np.uint64), str(2**63)),
+        (pa.array([2**64 - 1], pa.uint64()), str(2**64 - 1)),
+        ([1, 2**63], str(2**63)),
+        ([2**70], str(2**70)),
+        (np.array(["NaT", "2024-01-01"], "datetime64[us]"), "NaT|null"),
+        ([1.5], "1.5|float64"),
+        (pa.array([Decimal("1")]), "[Dd]ecimal"),
+    ],
+)
+@pytest.mark.parametrize("opened", [True, False])
+def test_what_is_no_time_is_refused_by_name(times: Any, value: str, opened: bool) -> None:
+    rows: Any = {"time": times, "n": [0] * len(times)}
+    with echo().open() as run:
+        take = run.input("in").send if opened else lambda rows: run.feed({"in": rows})
+        with pytest.raises(jt.JetonError, match=value) as caught:
+            take(rows)
+    assert "'in'" in str(caught.value)
+
+
+def test_records_without_times_are_at_zero_or_at_the_input_s_own_time() -> None:
+    with echo().open() as run:
+        run.input("in").send(n=1)
+        run.input("in").advance_to(-5)
+        run.input("in").send(n=2)
+        run.input("in").advance_to(3)
+        run.input("in").send(n=3)
+        assert stamped(run.finish()["out"]) == [(-5, 2), (0, 1), (3, 3)]
 
 
 @seeded
@@ -171,8 +212,12 @@ def test_empty_inputs_complete(data: Any, workers: int) -> None:
     assert "time" in result["out"].column_names
 
 
-def test_inputs_that_are_not_fed_complete() -> None:
-    assert echo().run()["out"].num_rows == 0
+def test_a_missing_table_is_an_error_and_an_empty_one_is_not() -> None:
+    with pytest.raises(jt.GraphError, match=r"flow 'echo'.*none for \['in'\]"):
+        echo().run()
+    with pytest.raises(jt.GraphError, match=r"none for \['in'\]"):
+        echo().run({})
+    assert echo().run({"in": {"time": []}})["out"].num_rows == 0
 
 
 MOMENT = datetime(2024, 5, 1, 12, 30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.helpers import UnaryStep, consume, dropping
+from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping
 
 import jeton as jt
 
@@ -28,7 +28,7 @@ MEET: dict[str, Callable[[jt.Stream, jt.Stream], object]] = {
 def test_streams_of_different_scopes_refuse_to_meet(
     meet: Callable[[jt.Stream, jt.Stream], object],
 ) -> None:
-    flow = jt.Flow("flow")
+    flow = jt.Flow("flow", time=FROM_ZERO)
     outside = flow.input("in")
     for scope in (flow.scope("part"), flow.loop("round")):
         inside = outside.enter(scope)
@@ -49,7 +49,7 @@ def test_streams_of_different_flows_refuse_to_meet(
 
 
 def test_streams_enter_one_scope_at_a_time() -> None:
-    flow = jt.Flow("flow")
+    flow = jt.Flow("flow", time=FROM_ZERO)
     inner = flow.scope("outer").loop("inner")
     with pytest.raises(jt.GraphError, match="one scope at a time"):
         flow.input("in").enter(inner)
@@ -59,11 +59,11 @@ def test_streams_enter_one_scope_at_a_time() -> None:
 
 def test_the_outermost_scope_cannot_be_left() -> None:
     with pytest.raises(jt.GraphError, match="nothing to leave"):
-        jt.Flow("flow").input("in").leave()
+        jt.Flow("flow", time=FROM_ZERO).input("in").leave()
 
 
 def test_outputs_and_feedbacks_take_streams_of_their_own_scope() -> None:
-    flow = jt.Flow("flow")
+    flow = jt.Flow("flow", time=FROM_ZERO)
     loop = flow.loop()
     inside = flow.input("in").enter(loop)
     with pytest.raises(jt.GraphError, match=r"leave\(\) first"):
@@ -85,16 +85,16 @@ def test_operators_inside_see_times_of_their_scope() -> None:
         token.drop()
         return consume
 
-    flow = jt.Flow("flow")
+    flow = jt.Flow("flow", time=FROM_ZERO)
     part, loop = flow.scope("part"), flow.loop("loop")
     flow.input("in").enter(part).unary(build, name="op")
     flow.input("other").enter(loop).unary(build, name="op")
-    flow.run({})
+    flow.run({"in": {"time": []}, "other": {"time": []}})
     assert kinds == [(0, "part.op"), (jt.Product(0, 0), "loop.op")]
 
 
 def test_scopes_of_one_name_stay_apart() -> None:
-    flow = jt.Flow("flow")
+    flow = jt.Flow("flow", time=FROM_ZERO)
     for _ in range(2):
         flow.input(f"in {_}").enter(flow.scope("part")).unary(dropping(consume), name="op")
     names = [plan.name for plan in flow.operators]

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers import UnaryStep, consume, dropping, in_step, seeded, stamped, with_token
+from tests.helpers import (
+    FROM_ZERO,
+    UnaryStep,
+    consume,
+    dropping,
+    in_step,
+    seeded,
+    stamped,
+    with_token,
+)
 
 import jeton as jt
 
@@ -155,9 +164,9 @@ def test_rows_given_while_building_are_sent() -> None:
             session.give(n=1)
         return consume
 
-    flow = jt.Flow("early bird")
+    flow = jt.Flow("early bird", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(build).probe("after"))
-    assert stamped(flow.run({})["out"]) == [(0, 1)]
+    assert stamped(flow.run({"in": {"time": []}})["out"]) == [(0, 1)]
 
 
 def test_rows_given_while_building_are_not_overtaken() -> None:
@@ -172,7 +181,7 @@ def test_rows_given_while_building_are_not_overtaken() -> None:
         for ref, _ in input:
             passed.append(input.frontier.passed(ref.time))
 
-    flow = jt.Flow("early bird")
+    flow = jt.Flow("early bird", time=FROM_ZERO)
     flow.input("in").unary(build).unary(dropping(look))
     with flow.open() as run:
         run.input("in").advance_to(5)
@@ -188,6 +197,6 @@ def test_columns_given_while_building_are_sent() -> None:
             session.give(n=[1])
         return consume
 
-    flow = jt.Flow("early bird")
+    flow = jt.Flow("early bird", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(build, name="early"))
-    assert stamped(flow.run({}, workers=2, seed=3)["out"]) == [(0, 1), (0, 1)]
+    assert stamped(flow.run({"in": {"time": []}}, workers=2, seed=3)["out"]) == [(0, 1), (0, 1)]

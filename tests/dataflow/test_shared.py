@@ -23,8 +23,8 @@ def test_it_is_one_for_a_worker_and_another_for_others_and_for_other_runs() -> N
 
     flow = jt.Flow("shared")
     flow.input("n").unary(build, name="one").unary(build, name="other")
-    flow.run(workers=2)
-    flow.run(workers=2)
+    flow.run({"n": {"time": []}}, workers=2)
+    flow.run({"n": {"time": []}}, workers=2)
     objects = [shared for _, _, shared in seen]
     assert [(name, worker) for name, worker, _ in seen[:4]] == [
         ("one", 0), ("other", 0), ("one", 1), ("other", 1),
@@ -44,7 +44,7 @@ def test_different_keys_do_not_meet() -> None:
 
     flow = jt.Flow("keys")
     flow.input("n").unary(build)
-    flow.run()
+    flow.run({"n": {"time": []}})
     assert made[0] is made[2]
     assert made[0] is not made[1]
 
@@ -70,4 +70,4 @@ def test_a_flow_that_travels_keeps_its_keys() -> None:
     flow.input("n").unary(leave)
     flow.output("found", flow.source(find))
     copy: jt.Flow = pickling.loads(pickling.dumps(flow))
-    assert copy.run()["found"]["found"].to_pylist() == [1]
+    assert copy.run({"n": {"time": []}})["found"]["found"].to_pylist() == [1]

@@ -193,7 +193,10 @@ def test_activating_token_in_a_thread_keeps_the_flow_going() -> None:
 def test_run_until_waits_for_threads_and_stalls_without_them() -> None:
     flow = jt.Flow("stall")
     flow.input("in").probe("seen")
-    with flow.open() as run, pytest.raises(jt.FlowStalled, match=r"'in' holds 1 token at 0"):
+    with (
+        flow.open() as run,
+        pytest.raises(jt.FlowStalled, match=r"'in' holds 1 token at the start of time"),
+    ):
         run.run_until(lambda: run.probe("seen").done)
 
 
@@ -237,5 +240,5 @@ def test_activator_invokes_an_operator_that_has_no_input() -> None:
 
     flow = jt.Flow("no input")
     flow.input("in").unary(keeping(step))
-    flow.run({})
+    flow.run({"in": {"time": []}})
     assert calls == [False]

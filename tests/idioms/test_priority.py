@@ -348,4 +348,4 @@ def test_misuse_is_told() -> None:
     loop = flow.loop()
     flow.input("in").enter(loop).unary_frontier(releasing(HeapAgenda), name="mine")
     with pytest.raises(jt.TimeError, match=r"totally ordered.*operator 'loop.mine'"):
-        flow.run({})
+        flow.run({"in": {"time": []}})

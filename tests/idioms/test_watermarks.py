@@ -100,7 +100,7 @@ def test_a_pipeline_asks_its_own_worker_only() -> None:
     with flow.open(workers=2) as run:
         send(run, 0, 10, 12)
         assert times(run, "counts") == [10]
-        assert held(run, "word count, watermarks") == {0: 1, 12: 1}
+        assert held(run, "word count, watermarks") == {jt.START_OF_TIME: 1, 12: 1}
 
 
 @seeded

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -190,14 +191,27 @@ def test_rows_of_several_inputs_are_dealt_out_to_all_workers_unsorted(spark: Spa
     assert min(rows[0], rows[1]) > 25_000
 
 
-def test_late_rows_are_counted(spark: SparkSession) -> None:
+def test_nothing_of_a_data_frame_is_late(spark: SparkSession) -> None:
     flow = jt.Flow("late")
     numbers = flow.input("n", time="t", schema={}, lateness=0)
-    flow.output("n", numbers)
-    frame = spark.createDataFrame([(5,), (9,), (2,)], "t long")
-    frames = flow.on_spark({"n": frame.repartition(1)}, workers=1)
-    frames["n"].collect()
-    assert frames.metrics()["late"] == flow.run({"n": {"t": [5, 9, 2]}}).late["n"] == 1
+    flow.output("counts", numbers.key_by().tumbling(1000).count())
+    # Four partitions, one after the other on two workers, and times from before 1970 on.
+    frame = spark.range(-2000, 2000, 1, 4).selectExpr("id * id % 4001 - 2000 AS t")
+    frames = flow.on_spark({"n": frame}, workers=2)
+    assert sum(row["count"] for row in frames["counts"].collect()) == 4000
+    assert frames.metrics()["late"] == 0
+
+
+def test_windows_until_a_timestamp_of_spark_s(spark: SparkSession) -> None:
+    flow = jt.Flow("auctions")
+    bids = flow.input("bids", time="ts", schema={"ends": pa.timestamp("us", "UTC"), "price": int})
+    flow.output("best", bids.key_by().until("ends").max("price"))
+    frame = spark.range(100).selectExpr(
+        "timestamp_seconds(id - 50) AS ts", "timestamp_seconds(100) AS ends", "id AS price"
+    )
+    (row,) = flow.on_spark({"bids": frame}, workers=2)["best"].collect()
+    assert row["max"] == 99
+    assert row["ts"].timestamp() == 100
 
 
 def test_spark_shows_the_flow_s_name_in_its_plan(spark: SparkSession) -> None:

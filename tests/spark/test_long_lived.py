@@ -53,6 +53,29 @@ def tables(partition: int, partitions: int) -> Iterator[Any]:
         yield None
 
 
+def half_idle(partition: int, partitions: int) -> Iterator[Any]:
+    """Partitions 0 and 2 go on, far apart; the others have a record each and then nothing."""
+    base = -500 if partition == 2 else 100_000
+    yield {"time": [base], "n": [partition]}
+    for at in range(10):
+        yield None if partition % 2 else {"time": [base + 100 * at], "n": [partition]}
+    while True:
+        yield None
+
+
+def test_idle_partitions_of_any_worker_hold_nothing_back(spark: SparkSession) -> None:
+    flow = jt.Flow("half idle")
+    numbers = flow.input("numbers", lateness=0, idle_after=0.5)
+    flow.output("counts", numbers.key_by("n").tumbling(100).count())
+    sources = {"numbers": Batches(half_idle, 4)}
+    with flow.start(spark, sources=sources, sinks={"counts": Memory()}, workers=2) as query:
+        # Worker 1 has the idle partitions only; all are idle in the end, and the input stays.
+        until(lambda: query.frontiers().get("counts", [0])[0] >= 400, "windows of partition 2")
+        assert query.metrics()["late"] == 0
+        rows = query.table("counts").where("n = 2").collect()
+    assert sorted(row["time"] for row in rows) == [-400 + 100 * at for at in range(9)]
+
+
 def test_runs_to_the_end_of_its_sources(spark: SparkSession, tmp_path: Path) -> None:
     came: list[pa.Table] = []
     flow = counting()

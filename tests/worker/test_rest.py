@@ -164,7 +164,7 @@ def holding() -> jt.Flow:
 def test_a_worker_alone_says_that_it_has_stalled() -> None:
     process = Process(holding(), None)
     process.worker.handles[0].close()
-    with pytest.raises(jt.FlowStalled, match="'hoarder' holds 1 token at 0"):
+    with pytest.raises(jt.FlowStalled, match="'hoarder' holds 1 token at the start of time"):
         process.run()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from jeton.core.errors import TimeError
-from jeton.core.times import END_OF_TIME, Product, Time
+from jeton.core.times import END_OF_TIME, START_OF_TIME, Product, Time
 
 
 @runtime_checkable
@@ -118,7 +118,8 @@ class Advance:
             mine = (0,) * (width - len(mine)) + mine
             theirs = (0,) * (width - len(theirs)) + theirs
             steps = tuple(a + b for a, b in zip(mine, theirs, strict=True))
-            return Advance(*steps) if max(steps) <= END_OF_TIME else None
+            # From the start of time, steps of almost 2**64 lead to a time.
+            return Advance(*steps) if max(steps) <= END_OF_TIME - START_OF_TIME else None
         return Chain(self, following)
 
     def __eq__(self, other: object) -> bool:

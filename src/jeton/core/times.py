@@ -17,6 +17,8 @@ from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from jeton.core.errors import TimeError
 
+START_OF_TIME: Final = -(2**63)
+"""The first integer time: where inputs and initial tokens are before they advance."""
 END_OF_TIME: Final = 2**63 - 1
 """The last integer time. A summary that would run past it gives ``None``."""
 
@@ -164,6 +166,11 @@ class TimeKind(ABC):
     def minimum(self) -> Time:
         """The least time."""
 
+    @property
+    def origin(self) -> Time:
+        """The time of records that are sent without one before their input has advanced."""
+        return self.minimum
+
     @abstractmethod
     def check(self, time: Any) -> Time:
         """``time`` as a time of this kind, or a `TimeError`."""
@@ -176,16 +183,21 @@ class TimeKind(ABC):
 class IntegerTimes(TimeKind):
     """Integer times, as nanoseconds or epochs: totally ordered.
 
-    >>> IntegerTimes().minimum, IntegerTimes(minimum=-100).minimum
-    (0, -100)
+    All 64-bit integers are times, so that times before 1970 are like any others. With a
+    ``minimum``, earlier times are refused, and initial tokens and frontiers start there.
+
+    >>> IntegerTimes().minimum == -(2**63), IntegerTimes(minimum=-100).minimum
+    (True, -100)
+    >>> IntegerTimes().origin, IntegerTimes(minimum=5).origin
+    (0, 5)
     """
 
     total = True
     depth = 0
     integers = True
 
-    def __init__(self, minimum: int = 0) -> None:
-        if not -END_OF_TIME <= minimum < END_OF_TIME:
+    def __init__(self, minimum: int = START_OF_TIME) -> None:
+        if not START_OF_TIME <= minimum < END_OF_TIME:
             raise TimeError(f"minimum {minimum} is not a 64-bit time")
         self._minimum = minimum
 
@@ -193,6 +205,11 @@ class IntegerTimes(TimeKind):
     def minimum(self) -> int:
         """The least time."""
         return self._minimum
+
+    @property
+    def origin(self) -> int:
+        """Zero, or the least time if that is later."""
+        return max(0, self._minimum)
 
     def check(self, time: Any) -> int:
         """An integer within the 64 bits of a time column."""
@@ -205,14 +222,15 @@ class IntegerTimes(TimeKind):
         return int(value)
 
     def __repr__(self) -> str:
-        return f"IntegerTimes(minimum={self._minimum})"
+        bound = "" if self._minimum == START_OF_TIME else f"minimum={self._minimum}"
+        return f"IntegerTimes({bound})"
 
 
 class ProductTimes(TimeKind):
     """Times inside a loop: an outer time and a round.
 
-    >>> ProductTimes(IntegerTimes()).minimum
-    Product(0, 0)
+    >>> ProductTimes(IntegerTimes(minimum=7)).minimum
+    Product(7, 0)
     """
 
     total = False
@@ -225,6 +243,11 @@ class ProductTimes(TimeKind):
     def minimum(self) -> Product:
         """Round 0 of the least outer time."""
         return Product(self.outer.minimum, 0)
+
+    @property
+    def origin(self) -> Product:
+        """Round 0 of the outer time's origin."""
+        return Product(self.outer.origin, 0)
 
     def check(self, time: Any) -> Product:
         """A product with the right number of coordinates."""
@@ -274,7 +297,7 @@ def time_kind(spec: type | TimeKind) -> TimeKind:
     """The kind of time for ``int``, a `TimeKind`, or a class of the user's.
 
     >>> time_kind(int)
-    IntegerTimes(minimum=0)
+    IntegerTimes()
     """
     if isinstance(spec, TimeKind):
         return spec

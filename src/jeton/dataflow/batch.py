@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow import show, time_columns
 from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.time_columns import Times
+from jeton.dataflow.time_units import INTEGER, unit_of
 
 _INTEGERS = IntegerTimes()
 
@@ -33,11 +35,13 @@ class Batch:
     [{'time': 7, 'value': 2.5}, {'time': 12, 'value': 4.0}]
     """
 
-    __slots__ = ("_bound", "columns", "time_name", "times")
+    __slots__ = ("_bound", "columns", "time_name", "times", "unit")
 
     columns: dict[str, Column]
     times: Times
     time_name: str
+    unit: str | None
+    """What times count, if that is known: see `jeton.dataflow.time_units`."""
 
     def __init__(
         self,
@@ -48,6 +52,9 @@ class Batch:
         kind: TimeKind = _INTEGERS,
     ) -> None:
         self.columns = {name: as_column(values) for name, values in columns.items()}
+        self.unit = None
+        if kind.integers:
+            times, self.unit = _plain_stamps(times, time_name)
         self.times = time_columns.as_times(kind, times)
         self.time_name = time_name
         self._bound: Time | None = None
@@ -67,6 +74,7 @@ class Batch:
         times: Times,
         time_name: str = "time",
         bound: Time | None = None,
+        unit: str | None = None,
     ) -> Batch:
         """A batch from parts that are known to fit: no checks, no copies."""
         batch = cls.__new__(cls)
@@ -74,6 +82,7 @@ class Batch:
         batch.times = times
         batch.time_name = time_name
         batch._bound = bound
+        batch.unit = unit
         return batch
 
     @classmethod
@@ -94,15 +103,15 @@ class Batch:
             )
         if time not in names:
             raise MissingColumn(missing(time, tuple(names), "time column"))
-        stamps = as_column(data.column(time))
-        if not isinstance(stamps, np.ndarray):
-            stamps = _plain_times(stamps, time)
-        return cls(
+        stamps = data.column(time)
+        batch = cls(
             {name: data.column(name) for name in names if name != time},
-            stamps,
+            stamps if kind.integers else _plain_stamps(stamps, time)[0],
             time_name=time,
             kind=kind,
         )
+        batch.unit = unit_of(stamps.type) if kind.integers else None
+        return batch
 
     def to_arrow(self) -> pa.Table:
         """An Arrow table: the time column first, then the others.
@@ -157,7 +166,7 @@ class Batch:
         """The records at ``indices``, in that order."""
         taken = {name: cols.take(column, indices) for name, column in self.columns.items()}
         times = self.times.take(indices, axis=0)
-        return Batch.trusted(taken, times, self.time_name, self._bound)
+        return Batch.trusted(taken, times, self.time_name, self._bound, self.unit)
 
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
@@ -173,7 +182,8 @@ class Batch:
     def slice(self, start: int, stop: int) -> Batch:
         """The records from ``start`` up to ``stop``, uncopied."""
         part = {name: cols.cut(column, start, stop) for name, column in self.columns.items()}
-        return Batch.trusted(part, self.times[start:stop], self.time_name, self._bound)
+        times = self.times[start:stop]
+        return Batch.trusted(part, times, self.time_name, self._bound, self.unit)
 
     def split_by(self, of_times: Callable[[Times], Any]) -> Iterator[tuple[Any, Batch]]:
         """Parts with equal ``of_times(times)``, in ascending order of that value.
@@ -218,16 +228,16 @@ class Batch:
 
     def at(self, times: Times, bound: Time | None = None) -> Batch:
         """The same values at other times."""
-        return Batch.trusted(self.columns, times, self.time_name, bound)
+        return Batch.trusted(self.columns, times, self.time_name, bound, self.unit)
 
     def named(self, time_name: str) -> Batch:
         """The same records with the time column under another name."""
         if time_name == self.time_name:
             return self
-        return Batch.trusted(self.columns, self.times, time_name, self._bound)
+        return Batch.trusted(self.columns, self.times, time_name, self._bound, self.unit)
 
     def _with(self, columns: dict[str, Column]) -> Batch:
-        return Batch.trusted(columns, self.times, self.time_name, self._bound)
+        return Batch.trusted(columns, self.times, self.time_name, self._bound, self.unit)
 
     def __str__(self) -> str:
         return show.as_text(self.to_arrow())
@@ -256,6 +266,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
         {name: cols.join([batch.columns[name] for batch in batches]) for name in names},
         np.concatenate([batch.times for batch in batches]),
         first.time_name,
+        unit=first.unit,
     )
 
 
@@ -268,6 +279,21 @@ def missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _plain_stamps(times: Any, name: str) -> tuple[Any, str | None]:
+    """Times without Arrow and Python's own types of them, and their unit if they have one."""
+    if isinstance(times, np.ndarray):
+        return times, unit_of(times.dtype) if times.dtype.kind == "M" else None
+    if isinstance(times, list) and times and isinstance(times[0], date):
+        times = as_column(times)
+    elif not isinstance(times, pa.Array | pa.ChunkedArray):
+        return times, None
+    unit = unit_of(times.dtype if isinstance(times, np.ndarray) else times.type)
+    column = as_column(times)
+    if not isinstance(column, np.ndarray):
+        column = _plain_times(column, name)
+    return column, None if unit == INTEGER else unit
 
 
 def _plain_times(column: pa.Array, name: str) -> npt.NDArray[np.int64]:

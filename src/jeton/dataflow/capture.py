@@ -131,4 +131,4 @@ def add_replay(scope: Scope, captured: Captured, name: str, time: str) -> Stream
 
         return step
 
-    return scope.source(build, name=name, time=time)
+    return scope.source(build, name=name, time=time, start=scope.kind.minimum)

@@ -10,12 +10,13 @@ import pyarrow as pa
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
-from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
+from jeton.dataflow.inputs import InputStream, add_input
 from jeton.dataflow.outputs import add_output
 from jeton.dataflow.plan import OperatorPlan
 from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.scope import Scope
 from jeton.dataflow.sequencer import add_sequencer
+from jeton.dataflow.unordered_inputs import add_unordered_input
 
 if TYPE_CHECKING:
     from jeton.dataflow.state.snapshot import Snapshot
@@ -65,6 +66,7 @@ class Flow(Scope):
         time: str = "time",
         schema: SchemaLike | None = None,
         lateness: int | None = None,
+        idle_after: float | None = None,
     ) -> InputStream:
         """An input fed from outside; ``time`` names the column with each record's time.
 
@@ -85,18 +87,32 @@ class Flow(Scope):
         Traceback (most recent call last):
         jeton.core.errors.GraphError: there is no column 'prise': did you mean 'price'? ...
 
-        With a ``lateness``, times need not be in order but within that bound: as records are
-        sent, the input advances by itself, on each worker to the greatest time seen there less
-        ``lateness``. Records that are later still go to ``.late`` and are counted.
+        With a ``lateness``, the times of a stream need not be in order but within that bound. Each
+        partition of its source counts for itself: the greatest time that it has sent less
+        ``lateness`` is its floor, and records below that are late. They go to ``.late`` and are
+        counted. The input advances by itself, with the slowest of its partitions.
 
         >>> flow = jt.Flow("unsorted")
         >>> clicks = flow.input("clicks", lateness=5)
         >>> flow.output("counts", clicks.key_by().tumbling(10).count())
-        >>> result = flow.run({"clicks": {"time": [8, 12, 9, 21, 3]}})
+        >>> with flow.open() as run:
+        ...     run.input("clicks").send({"time": [8, 12, 9, 21, 3]})
+        ...     result = run.finish()
         >>> result["counts"].to_pylist(), result.late
         ... # doctest: +NORMALIZE_WHITESPACE
         ([{'time': 10, 'count': 2}, {'time': 20, 'count': 1}, {'time': 30, 'count': 1}],
          {'clicks': 1})
+
+        Whole tables and batch DataFrames are complete: nothing in them is late.
+
+        >>> result = flow.run({"clicks": {"time": [8, 12, 9, 21, 3]}})
+        >>> result["counts"]["count"].to_pylist(), result.late
+        ([3, 1, 1], {'clicks': 0})
+
+        A partition that has no records for a while holds the input back. With ``idle_after``, a
+        long-lived query leaves it aside after that many seconds without a record, until its next
+        one; that is late if the input has passed it. By default partitions are waited for
+        indefinitely, so that a pause of a source never makes its records late.
         """
         self.reserve("input", name)
         if type(schema).__module__.startswith("pyspark."):
@@ -104,7 +120,7 @@ class Flow(Scope):
 
             schema = arrow_schema(cast("Any", schema))
         self.lateness[name] = lateness
-        stream = add_input(self, name, time, schema, lateness)
+        stream = add_input(self, name, time, schema, lateness, idle_after)
         self.input_schemas[name] = stream.schema
         return stream
 
@@ -206,7 +222,17 @@ class Flow(Scope):
         Inputs are Arrow tables, dictionaries of columns, data frames or lists of rows. With a
         ``seed``, the workers' steps and the messages between them are interleaved at random,
         reproducibly, and every frontier is checked against the truth at every step.
+
+        Every input needs a table. Nothing in it is late, also if the input has a lateness.
         """
+        for name in inputs or {}:
+            self.handle("input", name)
+        missing = [name for name in self.inputs if name not in (inputs or {})]
+        if missing:
+            raise GraphError(
+                f"flow {self.name!r} needs a table for each of its inputs, and has none for "
+                f"{missing}: pass an empty one where there are no rows, or use open() to send rows"
+            )
         with self.open(workers=workers, seed=seed, check=check) as run:
             run.feed(inputs or {})
             return run.finish()

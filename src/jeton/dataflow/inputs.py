@@ -13,24 +13,26 @@ import pyarrow.compute as pc
 from jeton.core.errors import (
     GraphError,
     JetonError,
-    OperatorFailed,
     SnapshotError,
     TimeError,
     TokenError,
 )
-from jeton.core.times import IntegerTimes, Time, TimeKind
-from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
+from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
+from jeton.core.tokens import TimestampToken
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import plain
 from jeton.dataflow.lateness import sift
 from jeton.dataflow.pacts import BINS
+from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import Output, Session, is_single
+from jeton.dataflow.ports import is_single
+from jeton.dataflow.posted import PostedOutput
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
+from jeton.dataflow.time_units import INTEGER, convert
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -80,36 +82,35 @@ def _claimed(taken: Sequence[str]) -> str:
 
 
 def add_input(
-    scope: Scope, name: str, time: str, schema: SchemaLike | None, lateness: int | None = None
+    scope: Scope,
+    name: str,
+    time: str,
+    schema: SchemaLike | None,
+    lateness: int | None = None,
+    idle_after: float | None = None,
 ) -> InputStream:
     """Add an ordered input to a scope."""
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
-        if lateness < 0:
+        if not 0 <= lateness <= END_OF_TIME:
             raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
+    if idle_after is not None and not idle_after > 0:
+        raise GraphError(
+            f"input {name!r} cannot take partitions for idle after {idle_after} seconds: give a "
+            "number above zero, or None to wait for them indefinitely"
+        )
     known = None if schema is None else as_schema(schema, time)
     builder = scope.operator(name, time=time)
     builder.output()
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        handle = InputHandle(name, tokens, info, known, lateness)
+        handle = InputHandle(name, tokens, info, known, lateness, idle_after)
         info.publish(handle)
         info.keep(handle)
 
     builder.build(build)
     return InputStream(scope, [Source(scope.flow.operators[-1].index, 0)], time, known)
-
-
-def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
-    """Add an input whose tokens are in user hands."""
-    builder = scope.operator(name, time=time)
-    builder.output()
-
-    def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        info.publish(UnorderedInputHandle(tokens.pop(), info))
-
-    return builder.build(build)[0]
 
 
 class InputHandle:
@@ -120,6 +121,9 @@ class InputHandle:
 
     An input with a `lateness` also advances by itself, to the greatest time sent so far less
     that: as if records were sent one by one, so that it does not matter how they are batched.
+
+    A handle is one partition of the input, unless `partition` opens several: then each has a
+    floor of its own, and the input advances with the slowest of them.
     """
 
     def __init__(
@@ -129,15 +133,23 @@ class InputHandle:
         info: OperatorInfo,
         schema: pa.Schema | None = None,
         lateness: int | None = None,
+        idle_after: float | None = None,
     ) -> None:
         self.name = name
         self.lateness = lateness
+        self.idle_after = idle_after
         self._info = info
         self._schema = schema
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
         self._tokens = [token.activating() for token in tokens]
         tokens.clear()
         self._time: Time = self._tokens[0].time
+        self._own: Partition | None = None
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._restored: dict[PartitionKey, tuple[int, bool]] = {}
+        """Floors of partitions before a restart, and whether they had ended."""
+        self.became_idle: Callable[[], None] = lambda: None
+        """Called when there is no partition left that this input waits for on this worker."""
         self.late_count = 0
         self.sent_count = 0
         """How many records were sent, the late ones included."""
@@ -158,30 +170,85 @@ class InputHandle:
         """Whether the input has ended on this worker."""
         return self._closed
 
+    @property
+    def idle(self) -> bool:
+        """Whether there are partitions, but all of them have ended or are idle."""
+        known = self._known()
+        return bool(known) and not any(each.holds for each in known)
+
+    def partition(self, key: PartitionKey, *, floor: int | None = None) -> Partition:
+        """The partition of that name, opened if it is new: from now on the input waits for it.
+
+        Open all partitions before the first of them sends, also after a restart.
+        A new one starts where it was in the snapshot that the run goes on from, or at the least
+        time. A host that stores floors itself, as long-lived queries do, gives it a ``floor``.
+        """
+        self._require_open()
+        found = self._partitions.get(key)
+        if found is None:
+            if not isinstance(self.kind, IntegerTimes):
+                raise GraphError(f"input {self.name!r} has no integer times: partitions need them")
+            before, ended = self._restored.pop(key, (self.kind.minimum, False))
+            own = floor is None
+            found = Partition(self, key, before if floor is None else floor, stored=own)
+            found.ended = ended
+            # The input stays where it is until one sends: others may be opened still.
+            self._partitions[key] = found
+        return found
+
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
         """Send records: a batch, a table, a dictionary or keyword columns.
 
-        Times come from the batch, from the time column, from ``times``, or are the input's own.
+        Times come from the batch, from the time column, from ``times``, or are the input's own;
+        if it has not advanced yet, zero.
         """
+        if self._own is None and self.lateness is not None:
+            self._own = Partition(self, None, self._time)
+        self.send_from(self._own, data, times, columns)
+
+    def send_from(
+        self, partition: Partition | None, data: Any, times: Any, columns: Mapping[str, Any]
+    ) -> None:
+        """Send records of a partition, whose floor they raise if there is a lateness."""
         self._require_open()
-        batch = self._as_batch(data, times, columns)
+        try:
+            batch = self._as_batch(data, times, columns, self._now(partition))
+        except JetonError as error:
+            error.located(operator=self.name, worker=self._info.worker)
+            raise
         if len(batch) == 0:
             return
+        batch = self._in_common_unit(batch)
         self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
-        after = None
-        if self.lateness is not None:
-            least = self.kind.minimum
-            late, count, floor = sift(plain(batch.times), self._time, self.lateness, least)
+        if partition is not None:
+            partition.wake()
+        bound = self._time
+        if partition is None or self.lateness is None:
+            if partition is not None:
+                bound = max(bound, partition.floor)
+            if batch.bound_from(bound) is None:
+                batch = self._set_late_aside(batch, self._earlier(batch, bound))
+        else:
+            late, count, partition.floor = sift(
+                plain(batch.times), partition.floor, bound, self.lateness, self.kind.minimum
+            )
             if count:
                 batch = self._set_late_aside(batch, late)
-            after = floor if floor > self._time else None
-        elif batch.bound_from(self._time) is None:
-            batch = self._set_late_aside(batch, self._earlier(batch))
         self._outputs[0].send(batch.bound_from(self._time), batch)
-        if after is not None:
-            self.advance_to(after)
+        if partition is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Advance as far as the slowest partition allows."""
+        if self._closed:
+            return
+        least = slowest(self._known())
+        if least is None:
+            self.became_idle()
+        elif self._time < least:
+            self.advance_to(least)
 
     def advance_to(self, time: Time) -> None:
         """Promise to send nothing before ``time`` any more."""
@@ -211,18 +278,28 @@ class InputHandle:
                 BIN: np.arange(BINS, dtype=np.uint16),
                 "time": np.full(BINS, self._time, dtype=np.int64),
                 "closed": np.full(BINS, self._closed),
+                "unit": pa.array([self._outputs[0].units.unit] * BINS, pa.string()),
+                "partitions": [stored(self._partitions, self._restored)] * BINS,
             }
         )
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Go on where the slowest of the inputs before was; close if all were closed."""
+        if "partitions" in state.column_names:
+            self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
+            for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
+                self._outputs[0].units.learn(unit)
         still_open = state.filter(pc.invert(state.column("closed")))
         if still_open.num_rows:
             self.advance_to(pc.min(still_open.column("time")).as_py())
         else:
             self.close()
 
-    def _as_batch(self, data: Any, times: Any, columns: Mapping[str, Any]) -> Batch:
+    def _known(self) -> list[Partition]:
+        own = [] if self._own is None else [self._own]
+        return [*own, *self._partitions.values()]
+
+    def _as_batch(self, data: Any, times: Any, columns: Mapping[str, Any], now: Time) -> Batch:
         kind, time_name = self._info.kind, self._outputs[0].time_name
         if isinstance(data, Batch):
             return data.named(time_name)
@@ -231,17 +308,39 @@ class InputHandle:
         if isinstance(data, Mapping):
             data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
+            given = times is not None
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
-                time = self._time if times is None else kind.check(times)
+                time = now if times is None else kind.check(times)
                 times = time_columns.constant(kind, time, length)
-            return Batch(data, times, time_name=time_name, kind=kind)
+            batch = Batch(data, times, time_name=time_name, kind=kind)
+            if batch.unit is None and kind.integers and given:
+                batch.unit = INTEGER
+            return batch
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
 
-    def _earlier(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        """Which records are not at the input's time or later."""
+    def _in_common_unit(self, batch: Batch) -> Batch:
+        """The batch with times in the unit of the first that came to this worker."""
+        units = self._outputs[0].units
+        unit = batch.unit
+        if unit is None or unit == units.unit:
+            return batch
+        if units.unit is None:
+            units.learn(unit)
+            return batch
+        what = f"the time column {batch.time_name!r} of input {self.name!r}"
+        return batch.at(convert(batch.times, unit, units.unit, what))
+
+    def _now(self, partition: Partition | None) -> Time:
+        """The time of records that come without one."""
+        kind = self._info.kind
+        time = self._time if partition is None else max(self._time, partition.floor)
+        return kind.origin if time == kind.minimum else time
+
+    def _earlier(self, batch: Batch, bound: Time) -> npt.NDArray[np.bool_]:
+        """Which records are not at the bound or later."""
         late = np.zeros(len(batch), np.bool_)
-        now = time_columns.constant(self._info.kind, self._time, len(batch))
+        now = time_columns.constant(self._info.kind, bound, len(batch))
         late[time_columns.earlier(now, batch.times)] = True
         return late
 
@@ -261,75 +360,3 @@ class InputHandle:
             raise TokenError(f"input {self.name!r} is closed").located(
                 operator=self.name, worker=self._info.worker
             )
-
-
-class UnorderedInputHandle:
-    """One worker's end of an input whose tokens are in user hands.
-
-    `token` is the first one. Clone and downgrade tokens as you like, send with `session`, and
-    drop every token to end the input.
-
-    >>> import jeton as jt
-    >>> flow = jt.Flow("unordered")
-    >>> flow.output("seen", flow.unordered_input("n"))
-    >>> with flow.open() as run:
-    ...     numbers = run.input("n")
-    ...     with numbers.token as token:
-    ...         for time in (3, 1, 2):
-    ...             numbers.session(token, time).give(n=time * 10)
-    ...     run.finish()["seen"].to_pylist()
-    [{'time': 1, 'n': 10}, {'time': 2, 'n': 20}, {'time': 3, 'n': 30}]
-    """
-
-    def __init__(self, token: TimestampToken, info: OperatorInfo) -> None:
-        self.token: ActivatingToken = token.activating()
-        self._output = PostedOutput(info.outputs[0], info.post)
-
-    def session(self, token: TimestampToken | TokenRef, time: Time | None = None) -> Session:
-        """A session at the token's time, or at a later ``time``."""
-        return self._output.session(token, time)
-
-    @property
-    def closed(self) -> bool:
-        """Never for certain: clones of the token may be anywhere."""
-        return False
-
-    def close(self) -> None:
-        """Drop the first token if it is still held; clones are the user's own."""
-        if not self.token.dropped:
-            self.token.drop()
-
-
-class PostedOutput(Output):
-    """An output used from outside its worker: what is sent reaches it in its next step.
-
-    Sending and the acts of activating tokens go the same way, so they keep their order.
-    """
-
-    __slots__ = ("_post", "_real")
-
-    def __init__(self, real: Output, post: Callable[[Callable[[], None]], None]) -> None:
-        super().__init__(real.book, real.time_name)
-        self._real = real
-        self._post = post
-
-    def send(self, time: Time, batch: Batch) -> None:
-        """Have the worker send a batch."""
-
-        def act() -> None:
-            try:
-                self._real.send(time, batch)
-            except JetonError as error:
-                error.located(operator=self.book.operator, time=time)
-                raise
-            except Exception as error:
-                text = f"{type(error).__name__} while sending from it: {error}"
-                failed = OperatorFailed(text).located(operator=self.book.operator, time=time)
-                raise failed from error
-
-        self._post(act)
-
-    def add_row(self, session_time: Time, time: Time, values: Mapping[str, Any]) -> None:
-        """Send a single row at once: there is no end of an invocation to wait for."""
-        super().add_row(session_time, time, values)
-        self.flush()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from jeton.core.errors import GraphError
 from jeton.dataflow.operators.asof_join import AsofJoin
 from jeton.dataflow.operators.cogroup import Cogroup
 from jeton.dataflow.operators.distinct import distinct
@@ -17,6 +20,7 @@ from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until,
 from jeton.dataflow.pacts import Exchange, Pact, Together
 from jeton.dataflow.plan import Notify
 from jeton.dataflow.schema import SchemaLike
+from jeton.dataflow.time_units import unit_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -105,8 +109,19 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         >>> bids = {"time": [1, 2, 3], "item": [7, 8, 7], "ends": [5, 9, 5], "price": [3, 2, 4]}
         >>> flow.run({"bids": bids})["best"].to_pylist()
         [{'time': 5, 'item': 7, 'max': 4}, {'time': 9, 'item': 8, 'max': 2}]
+
+        The column is of the same kind as the times: integers, timestamps with a time zone, or
+        timestamps without one and dates. Units are converted, and an end that is not a whole
+        number of the times' unit is an error.
         """
         self.stream.require_columns(column, operator="until")
+        schema = self.stream.schema
+        kind = None if schema is None else schema.field(column).type
+        if kind is not None and not pa.types.is_null(kind) and unit_of(kind) is None:
+            raise GraphError(
+                f"column {column!r} is of type {kind} and cannot end windows: until() needs "
+                "integers, timestamps or dates"
+            )
         return Windows(self, Until(column))
 
     def session(self, gap: int) -> Sessions:

@@ -6,26 +6,31 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from jeton.core.times import END_OF_TIME
+
 
 @nb.njit(cache=True)
 def sift(
-    times: npt.NDArray[np.int64], floor: int, lateness: int, least: int
+    times: npt.NDArray[np.int64], floor: int, bound: int, lateness: int, least: int
 ) -> tuple[npt.NDArray[np.bool_], int, int]:
-    """Which times are below the floor when they come, how many of them, and the floor after all.
+    """Which times are late when they come, how many of them, and the floor after all.
 
-    Each time raises the floor to itself less the lateness, if that is a time at all.
+    A time is late if it is below the floor of its partition or the bound of the whole input. Each
+    raises the floor to itself less the lateness, but not below the least time there is.
 
-    >>> late, count, floor = sift(np.array([3, 9, 4, 5]), 2, 4, 0)
+    >>> late, count, floor = sift(np.array([3, 9, 4, 5]), 2, 2, 4, 0)
     >>> late.tolist(), count, floor
     ([False, False, True, False], 1, 5)
     """
     late = np.zeros(len(times), np.bool_)
     count = 0
+    # From here on a time less the lateness does not overflow.
+    safe = END_OF_TIME if least > END_OF_TIME - lateness else least + lateness
     for i in range(len(times)):
         time = times[i]
-        if time < floor:
+        if time < floor or time < bound:
             late[i] = True
             count += 1
-        # Never below the least time there is, so that nothing overflows.
-        floor = max(floor, max(time, least + lateness) - lateness)
+        if time > safe:
+            floor = max(floor, time - lateness)
     return late, count, floor

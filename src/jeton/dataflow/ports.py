@@ -18,6 +18,7 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.time_columns import Times
+from jeton.dataflow.time_units import Units
 
 Message = tuple[Time, Batch]
 """A batch, and a lower bound of its records' times: what is counted while it is under way."""
@@ -57,7 +58,7 @@ class Input:
     """
 
     __slots__ = (
-        "_connections", "_left", "_live", "_moment", "_queue", "_side", "kind", "location",
+        "_connections", "_left", "_live", "_moment", "_queue", "_side", "kind", "location", "units",
     )  # fmt: skip
 
     def __init__(
@@ -67,8 +68,10 @@ class Input:
         kind: TimeKind,
         connections: list[Connection | None],
         moment: Moment,
+        units: Units | None = None,
     ) -> None:
         self._side = side
+        self.units = units or Units()
         self._queue: deque[Message] = deque()
         self._connections = connections
         self._moment = moment
@@ -135,6 +138,8 @@ class Input:
 
     def deliver(self, time: Time, batch: Batch) -> None:
         """A message arrives: the worker calls this."""
+        if batch.unit is not self.units.unit and batch.unit is not None:
+            self.units.learn(batch.unit)
         self._queue.append((time, batch))
 
     def __len__(self) -> int:
@@ -156,10 +161,11 @@ class Edge(Protocol):
 class Output:
     """Where an operator sends, by sessions opened with a token or a token reference."""
 
-    __slots__ = ("_edges", "_rows", "book", "index", "kind", "time_name")
+    __slots__ = ("_edges", "_rows", "book", "index", "kind", "time_name", "units")
 
-    def __init__(self, book: Bookkeeping, time_name: str) -> None:
+    def __init__(self, book: Bookkeeping, time_name: str, units: Units | None = None) -> None:
         self.book = book
+        self.units = units or Units()
         self.index = book.output
         self.kind = book.kind
         self.time_name = time_name
@@ -182,6 +188,7 @@ class Output:
     def send(self, time: Time, batch: Batch) -> None:
         """Send a batch whose times are all ``>= time``; sessions do this."""
         if len(batch):
+            batch.unit = self.units.unit
             for edge in self._edges:
                 edge.push(time, batch)
 

@@ -168,7 +168,7 @@ def conform(batch: Batch, schema: pa.Schema, what: str) -> Batch:
         extra = ", ".join(repr(name) for name in batch.names if name not in names)
         raise BatchError(f"{what} has no columns {extra}: leave them out, or add them to schema=")
     conformed = {f.name: _conform_column(columns[f.name], f, what) for f in schema}
-    return Batch.trusted(conformed, batch.times, batch.time_name, batch._bound)
+    return Batch.trusted(conformed, batch.times, batch.time_name, batch._bound, batch.unit)
 
 
 def _conform_column(column: Column, field: pa.Field, what: str) -> Column:

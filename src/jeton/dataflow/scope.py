@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike, summary
-from jeton.core.times import TimeKind
+from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.operators.feedback import Feedback, feedback
@@ -66,11 +66,14 @@ class Scope:
         *,
         name: str = "source",
         time: str = "time",
+        start: Time | None = None,
     ) -> Stream:
         """An operator without inputs: ``build(token, info)`` returns ``step(output)``.
 
         It is invoked once at the start, and then whenever it asks for it with
-        ``info.activator``. It ends by dropping its token.
+        ``info.activator``. It ends by dropping its token, which is at ``start``: by default at 0
+        (or at the least time of a kind of your own). A source of earlier times says so, with
+        ``start=jt.START_OF_TIME`` if it may send at any.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("count down")
@@ -91,11 +94,15 @@ class Scope:
         """
         builder = self.operator(name, time=time)
         out = builder.output()
+        first = self.kind.origin if start is None else self.kind.check(start)
 
         def build_all(
             tokens: list[TimestampToken], info: OperatorInfo
         ) -> Callable[[Sequence[object], Sequence[Output]], None]:
-            step = build(tokens.pop(), info)
+            token = tokens.pop()
+            token.downgrade(first)
+            step = build(token, info)
+            del token
             return lambda _, outputs: step(outputs[out])
 
         return builder.build(build_all)[out]

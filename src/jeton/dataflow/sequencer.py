@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jeton.core.tokens import ActivatingToken, TimestampToken
-from jeton.dataflow.inputs import PostedOutput
 from jeton.dataflow.pacts import Broadcast
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.posted import PostedOutput
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope

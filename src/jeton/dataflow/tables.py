@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jeton.core.errors import BatchError
+from jeton.core.times import END_OF_TIME, START_OF_TIME
 from jeton.dataflow.batch import Batch
 
 
@@ -28,9 +29,20 @@ def as_table(data: Any) -> pa.Table:
             return pa.table(data)
         if hasattr(data, "iloc"):
             return pa.Table.from_pandas(data, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
-        raise BatchError(f"these values do not make a table: {error}") from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError) as error:
+        raise BatchError(f"these values do not make a table: {_reason(data, error)}") from error
     raise BatchError(
         f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
         "of columns, a pandas or Polars data frame, or a list of rows"
     )
+
+
+def _reason(data: Any, error: Exception) -> str:
+    """What is wrong with the values; Arrow does not say which integer is too large."""
+    if isinstance(error, OverflowError):
+        columns = data if isinstance(data, Mapping) else {}
+        for name, values in columns.items():
+            for value in values:
+                if isinstance(value, int) and not START_OF_TIME <= value <= END_OF_TIME:
+                    return f"{value} in column {name!r} does not fit into 64 bits"
+    return str(error)

@@ -17,7 +17,16 @@ import pyarrow as pa
 from jeton.core.antichain import Antichain
 from jeton.core.errors import TimeError
 from jeton.core.summaries import Advance, Summary
-from jeton.core.times import IntegerTimes, Product, ProductTimes, Time, TimeKind, UserTimes
+from jeton.core.times import (
+    END_OF_TIME,
+    START_OF_TIME,
+    IntegerTimes,
+    Product,
+    ProductTimes,
+    Time,
+    TimeKind,
+    UserTimes,
+)
 
 Times: TypeAlias = npt.NDArray[Any]
 
@@ -43,14 +52,16 @@ def as_times(kind: TimeKind, values: Any) -> Times:
     >>> as_times(ProductTimes(IntegerTimes()), [Product(1, 2), Product(3, 4)])
     array([[1, 2],
            [3, 4]])
+    >>> as_times(IntegerTimes(), np.array([7, 2**63], np.uint64))
+    Traceback (most recent call last):
+    jeton.core.errors.TimeError: time 9223372036854775808 is outside ...
     """
     if isinstance(kind, IntegerTimes):
         array = np.asarray(values)
-        if array.dtype.kind in "mM":
-            array = array.view(np.int64)
-        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            raise TimeError(f"times must be integers, one for each record, not {array.dtype}")
-        return array.astype(np.int64, copy=False)
+        if array.dtype.kind in "fO" and array.ndim == 1 and array is not values:
+            # NumPy makes floats or objects of Python's integers if some are beyond 64 bits.
+            array = np.fromiter(map(kind.check, values), np.int64, len(values))
+        return _as_integers(kind, array)
     if _plain_product(kind):
         array = np.asarray(values, dtype=np.int64)
         if array.size == 0:
@@ -60,6 +71,24 @@ def as_times(kind: TimeKind, values: Any) -> Times:
         return array
     times = np.empty(len(values), dtype=object)
     times[:] = [kind.check(value) for value in values]
+    return times
+
+
+def _as_integers(kind: IntegerTimes, array: npt.NDArray[Any]) -> Times:
+    """Times as 64-bit integers; values that are not times of this kind are refused, not wrapped."""
+    if array.ndim != 1:
+        raise TimeError(f"times have one dimension, not {array.ndim}: one for each record")
+    if array.dtype.kind in "mM":
+        if np.isnat(array).any():
+            raise TimeError("a time is missing (NaT): every record needs a time")
+        array = array.view(np.int64)
+    elif array.dtype.kind not in "iu" and array.size:
+        raise TimeError(f"times must be integers, one for each record, not {array.dtype}")
+    if array.dtype == np.uint64 and array.size and int(array.max()) > END_OF_TIME:
+        kind.check(array.max())
+    times = array.astype(np.int64, copy=False)
+    if kind.minimum > START_OF_TIME and times.size and times.min() < kind.minimum:
+        kind.check(times.min())
     return times
 
 
@@ -111,11 +140,13 @@ def first_below(times: Times, floor: Time) -> Time:
 def apply(times: Times, summary: Summary) -> Times:
     """Each time moved on by a summary; times past the end of time are refused."""
     if times.dtype != object and isinstance(summary, Advance):
-        steps = np.zeros(times.shape[-1] if times.ndim == 2 else 1, dtype=np.int64)
+        steps = np.zeros(times.shape[-1] if times.ndim == 2 else 1, dtype=np.uint64)
         steps[-len(summary.steps) :] = summary.steps
-        moved: Times = times + (steps if times.ndim == 2 else steps[0])
-        if (moved < times).any():
+        step = steps if times.ndim == 2 else steps[0]
+        # Unsigned, the way to the end of time always fits, and so does each step.
+        if (step > (END_OF_TIME - times).view(np.uint64)).any():
             raise TimeError(f"{summary!r} takes some records past the end of time")
+        moved: Times = (times.view(np.uint64) + step).view(np.int64)
         return moved
     result = np.empty(len(times), dtype=object)
     for index, time in enumerate(times):

@@ -95,7 +95,7 @@ def watermark_operator(
     ...             output.session(token).give(last=self.last)
     ...         self.last = None
     >>> from jeton.idioms.watermark_sources import marks_from_times
-    >>> flow = jt.Flow("last")
+    >>> flow = jt.Flow("last", time=jt.IntegerTimes(minimum=0))
     >>> numbers = marks_from_times(flow.input("n"), disorder=2)
     >>> last = watermark_operator([numbers], Last)
     >>> flow.output("last", unmarked(last))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jeton.core.times import nested_key
+from jeton.core.times import START_OF_TIME, nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 
@@ -25,9 +25,10 @@ def holders(graph: ProgressGraph, pointstamps: Mapping[Pointstamp, int]) -> list
             continue
         node = graph.nodes[graph.owner[location]]
         plural = "s" if count > 1 else ""
+        at = "the start of time" if time == START_OF_TIME else time
         if location in node.outputs:
-            lines.append(f"{node.name!r} holds {count} token{plural} at {time}")
+            lines.append(f"{node.name!r} holds {count} token{plural} at {at}")
         else:
             are = "are" if count > 1 else "is"
-            lines.append(f"{count} message{plural} at {time} {are} under way to {node.name!r}")
+            lines.append(f"{count} message{plural} at {at} {are} under way to {node.name!r}")
     return lines

@@ -28,8 +28,9 @@ class Tracker:
     Each worker starts with one token for each output at the least time.
 
     >>> graph = ProgressGraph()
-    >>> a = graph.add("a", inputs=0, outputs=1)
-    >>> b = graph.add("b", inputs=1, outputs=0)
+    >>> from_zero = IntegerTimes(minimum=0)
+    >>> a = graph.add("a", inputs=0, outputs=1, kind=from_zero)
+    >>> b = graph.add("b", inputs=1, outputs=0, kind=from_zero)
     >>> graph.connect(a.outputs[0], b.inputs[0])
     >>> tracker = Tracker(graph, workers=2)
     >>> token = a.outputs[0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jeton.core.errors import GraphError
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.partitions import Partition
 from jeton.spark.sources import Reader, Source
 
 
@@ -27,10 +29,14 @@ class Feed:
     ...     return Feed("n", handle, source, 0, 1, known)
     >>> before = feed()
     >>> before.read(), before.positions()
-    (True, {'0': {'position': 1, 'ended': False, 'time': 0}})
+    (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808}})
     >>> after = feed(before.positions())
-    >>> after.read(), after.read(), after.positions()
-    (True, False, {'0': {'position': 2, 'ended': True, 'time': 0}})
+    >>> after.read(), after.read(), after.positions()["0"]["position"]
+    (True, False, 2)
+
+    A partition without records for as long as the input's ``idle_after`` says, by ``clock``, holds
+    the input back no longer. If all partitions of this worker are idle, `follow` lets the input
+    advance with those of the others.
     """
 
     def __init__(
@@ -41,29 +47,32 @@ class Feed:
         worker: int,
         workers: int,
         known: Mapping[str, Mapping[str, Any]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.handle = handle
         self.rows = 0
-        self._readers: dict[int, Reader] = {}
+        self._clock = clock
+        self._readers: dict[int, _Open] = {}
         known = known or {}
         partitions = len(known) or source.partitions(workers)
         mine = range(worker, partitions, workers)
         before = {each: known[str(each)] for each in mine if str(each) in known}
         self._ended = {n: at for n, at in before.items() if at["ended"] or handle.closed}
         """What is known of partitions that are not read any more."""
-        for partition in mine:
-            if partition in self._ended:
+        for number in mine:
+            if number in self._ended:
                 continue
-            if partition in before:
-                position = before[partition]["position"]
-                self._readers[partition] = source.open(partition, partitions, position)
-            else:
-                self._readers[partition] = source.open(partition, partitions)
+            at = before.get(number, {})
+            reader = source.open(number, partitions, at.get("position"))
+            # Checkpoints of earlier versions have the input's own time only.
+            floor = at.get("floor", at.get("time", handle.kind.minimum))
+            self._readers[number] = _Open(reader, floor, clock())
+        # All are there before the first says how far it is, or the input would not wait for them.
+        for number, each in self._readers.items():
+            each.partition = handle.partition(number, floor=each.floor)
         if not self._readers:
             self.close()
-        elif before:
-            self._advance(min(at["time"] for n, at in before.items() if n in self._readers))
 
     @property
     def is_open(self) -> bool:
@@ -73,42 +82,44 @@ class Feed:
     @property
     def ready_at(self) -> float | None:
         """When to ask again, if all partitions can tell."""
-        times = [reader.ready_at for reader in self._readers.values() if not reader.ended]
+        times = [each.reader.ready_at for each in self._readers.values() if not each.reader.ended]
         known = [at for at in times if at is not None]
         return min(known, default=None) if len(known) == len(times) else None
 
+    @property
+    def state(self) -> tuple[int, bool]:
+        """How far the input is on this worker, and whether all its partitions here are idle."""
+        return self.handle.time, self.handle.idle
+
     def read(self) -> bool:
-        """Ask each partition once; tells whether there was anything."""
+        """Ask each partition once; returns whether there was anything."""
         if self.handle.closed:
             return False
         read = False
-        for reader in self._readers.values():
-            records = None if reader.ended else reader.read()
-            if records is not None:
-                before = self.handle.sent_count
-                self.handle.send(records)
-                self.rows += self.handle.sent_count - before
-                read = True
-        open_readers = [reader for reader in self._readers.values() if not reader.ended]
-        if not open_readers:
+        for each in self._readers.values():
+            read = self._read_one(each) or read
+        if all(each.reader.ended for each in self._readers.values()):
             self.close()
-        elif all(reader.floor is not None for reader in open_readers):
-            self._advance(min(reader.floor for reader in open_readers if reader.floor is not None))
         return read
+
+    def follow(self, time: int) -> None:
+        """Advance to where other workers' partitions are, if all of this one's are idle."""
+        if not self.handle.closed and self.handle.idle and self.handle.time < time:
+            self.handle.advance_to(time)
 
     def positions(self) -> dict[str, dict[str, Any]]:
         """Where each partition is: what `known` will be after a restart."""
         found = {str(partition): dict(at) for partition, at in self._ended.items()}
-        for partition, reader in self._readers.items():
-            if reader.position is None:
+        for number, each in self._readers.items():
+            if each.reader.position is None:
                 raise GraphError(
                     f"the source of input {self.name!r} cannot tell its position, so that there "
                     "can be no checkpoints: see jeton.spark.sources.Reader.position"
                 )
-            found[str(partition)] = {
-                "position": reader.position,
-                "ended": reader.ended,
-                "time": self.handle.time,
+            found[str(number)] = {
+                "position": each.reader.position,
+                "ended": each.reader.ended,
+                "floor": each.partition.floor,
             }
         return found
 
@@ -116,6 +127,35 @@ class Feed:
         """No more records from here."""
         self.handle.close()
 
-    def _advance(self, time: int) -> None:
-        if self.handle.time < time:
-            self.handle.advance_to(time)
+    def _read_one(self, each: _Open) -> bool:
+        reader, partition = each.reader, each.partition
+        if partition.ended:
+            return False
+        records = reader.read()
+        if records is not None:
+            before = self.handle.sent_count
+            partition.send(records)
+            self.rows += self.handle.sent_count - before
+        if reader.ended:
+            partition.close()
+            return records is not None
+        if reader.floor is not None and partition.floor < reader.floor:
+            partition.advance_to(reader.floor)
+        if self.handle.idle_after is not None:
+            now = self._clock()
+            if records is not None:
+                each.busy_at = now
+            elif not partition.idle and now - each.busy_at >= self.handle.idle_after:
+                partition.mark_idle()
+        return records is not None
+
+
+class _Open:
+    """A partition that is read: its reader, its end of the input, and when it last had records."""
+
+    partition: Partition
+
+    def __init__(self, reader: Reader, floor: int, now: float) -> None:
+        self.reader = reader
+        self.floor = floor
+        self.busy_at = now

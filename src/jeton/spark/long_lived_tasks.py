@@ -275,6 +275,10 @@ class LongLived:
     def _obey(self, header: dict[str, Any]) -> None:
         if header["kind"] == "checkpoint":
             self._wanted = header["version"]
+        elif header["kind"] == "follow":
+            for feed in self._inputs:
+                if feed.name in header["inputs"]:
+                    feed.follow(header["inputs"][feed.name])
         elif header["kind"] == "stop":
             if not header["drain"]:
                 self._stopping = True
@@ -313,7 +317,8 @@ class LongLived:
             "cpu_seconds": round(time.process_time(), 4),
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
-        self._control.send("report", frontiers=places, metrics=metrics)
+        inputs = {feed.name: feed.state for feed in self._inputs if feed.is_open}
+        self._control.send("report", frontiers=places, metrics=metrics, inputs=inputs)
 
 
 class _ToDriver:

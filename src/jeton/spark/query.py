@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jeton.core.errors import GraphError, JetonError, ProtocolError
+from jeton.dataflow.partitions import least_of_active
 from jeton.spark.commits import Attempt, Commits
 from jeton.spark.control import Control, read_table
 from jeton.spark.deliveries import Inbox
@@ -48,6 +49,17 @@ class Presence:
     """What went wrong at the driver, so that the attempt was given up."""
     inboxes: dict[str, Inbox] = field(default_factory=dict)
     """Rows for sinks at the driver, if there are no checkpoints to commit them."""
+
+    def to_follow(self, rank: int, workers: int) -> dict[str, int]:
+        """How far inputs, all of whose partitions at a worker are idle, may follow the others."""
+        told = [report.get("inputs", {}) for report in self.reports.values()]
+        found: dict[str, int] = {}
+        if len(told) == workers:
+            for name, (time, idle) in self.reports[rank].get("inputs", {}).items():
+                least = least_of_active(inputs[name] for inputs in told if name in inputs)
+                if idle and least is not None and time < least:
+                    found[name] = least
+        return found
 
 
 class Query:
@@ -364,14 +376,19 @@ class Query:
 
             present.inboxes[header["output"]].put(table, taken)
         elif kind in ("report", "failed"):
+            follow: dict[str, int] = {}
             with self._changed:
                 if kind == "report":
                     present.reports[rank] = _checked(header)
+                    follow = present.to_follow(rank, self.workers)
                 elif header["lost"]:
                     present.lost = present.lost or header["text"]
                 else:
                     present.cause = present.cause or header["text"]
                 self._changed.notify_all()
+            if follow:
+                with suppress(OSError):
+                    control.send("follow", inputs=follow)
         elif kind in ("complete", "part", "missed") and present.attempt is not None:
             present.attempt.hear(rank, header)
         else:

@@ -248,6 +248,9 @@ def _drive(
     worker = process.worker
     handles, collected = ends_of(flow, ends, process)
     report.handles = handles
+    for handle in handles:
+        # DataFrames are complete, so nothing in them is late: each input advances at its end.
+        handle.lateness = None
     reading = True
     while not process.is_complete:
         did = process.turn(block=0.0 if reading else BEAT)

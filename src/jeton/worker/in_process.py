@@ -7,6 +7,7 @@ random, the same way each time, and checks every frontier against the truth at e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from random import Random
 from threading import Condition
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from jeton.core.errors import FlowStalled, GraphError, SnapshotError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.capture import Event
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
 from jeton.dataflow.sequencer import SequencerHandle
 from jeton.dataflow.state.snapshot import Snapshot, merge
@@ -88,6 +90,12 @@ class Run:
             for index in range(workers)
         ]
         self.network.receivers.extend(self.workers)
+        self._idle: set[str] = set()
+        """Inputs that may be idle on some workers, where they follow those of the others."""
+        for name in flow.inputs:
+            for handle in self._ends(name):
+                if isinstance(handle, InputHandle):
+                    handle.became_idle = partial(self._idle.add, name)
         wanted = seed is not None if check is None else check
         self.checker = Checker(self.graph, self.workers) if wanted else None
 
@@ -130,6 +138,8 @@ class Run:
         """
         if self._failure is not None:
             raise self._failure
+        if self._idle:
+            self._idle = {name for name in self._idle if follow(self._ends(name))}
         try:
             did = (
                 self._step_in_order()
@@ -160,7 +170,8 @@ class Run:
     def feed(self, inputs: Mapping[str, Any]) -> None:
         """Feed whole tables, dealt out to the workers; each input is closed after its last row.
 
-        An input advances as far as the rows still to come allow, whatever their order.
+        An input advances as far as the rows still to come allow, whatever their order. Nothing is
+        late, also if the input has a lateness.
         """
         for name, data in inputs.items():
             self.flow.handle("input", name)
@@ -253,7 +264,7 @@ class Run:
 
     def _feeders(self, name: str, data: Any) -> Iterator[Iterator[None]]:
         workers = len(self.workers)
-        handles = [self.input(name, worker) for worker in range(workers)]
+        handles = self._ends(name)
         if not isinstance(handles[0], InputHandle):
             raise GraphError(f"input {name!r} is unordered: send with run.input({name!r})")
         batch = self._tables.read(name, data)
@@ -271,8 +282,11 @@ class Run:
         return [batch for worker in self.workers for batch in worker.handles[index]]
 
     def _late(self, name: str) -> int:
-        handles = (self.input(name, worker) for worker in range(len(self.workers)))
-        return sum(getattr(handle, "late_count", 0) for handle in handles)
+        return sum(getattr(handle, "late_count", 0) for handle in self._ends(name))
+
+    def _ends(self, name: str) -> list[Any]:
+        """All workers' ends of an input."""
+        return [self.input(name, worker) for worker in range(len(self.workers))]
 
     def _handle(self, what: str, name: str, worker: int) -> Any:
         if not 0 <= worker < len(self.workers):

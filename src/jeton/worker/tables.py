@@ -74,9 +74,11 @@ class Tables:
 def feed(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
     """Send pieces one at a time, advancing as far as those still to come allow.
 
-    An input with a lateness advances by its own rule, as it would with data that is not there yet.
+    A whole table is complete by definition, so nothing in it is late, also if the input has a
+    lateness: that is for streams, whose future is not known.
     """
-    plain = isinstance(handle.kind, IntegerTimes) and handle.lateness is None
+    handle.lateness = None
+    plain = isinstance(handle.kind, IntegerTimes)
     floors: list[Time | None] = [None] * len(pieces)
     floor: Time | None = None
     for at in reversed(range(len(pieces))):

@@ -9,6 +9,7 @@ for each layout.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -77,6 +78,8 @@ class Layout(NamedTuple):
     """Coordinates of a time; 0 for a plain integer."""
     columns: tuple[tuple[str, str, pa.DataType | None], ...]
     """Name, NumPy type (or nothing) and Arrow type of each column."""
+    unit: str | None = None
+    """What times count, if that is known."""
 
 
 class Encoder:
@@ -118,7 +121,7 @@ class Encoder:
         columns = batch.columns
         # What tells layouts apart, as cheaply as it can be read off a batch.
         kinds = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
-        shape = (batch.time_name, batch.times.shape[1:], *columns, *kinds)
+        shape = (batch.time_name, batch.unit, batch.times.shape[1:], *columns, *kinds)
         number = self._known.get(shape)
         if number is None:
             layout = _layout(batch)
@@ -199,7 +202,7 @@ class Decoder:
             if len(column) != rows:
                 raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
         time = Product.of(stamp) if layout.time_width else stamp[0]
-        return time, Batch.trusted(columns, times, layout.time_name, time)
+        return time, Batch.trusted(columns, times, layout.time_name, time, layout.unit)
 
     @staticmethod
     def _progress(payload: Buffer) -> ProgressBatch:
@@ -235,6 +238,7 @@ def _layout(batch: Batch) -> Layout:
             else (name, "", column.type)
             for name, column in batch.columns.items()
         ),
+        batch.unit,
     )
 
 
@@ -243,7 +247,11 @@ def _write_layout(layout: Layout) -> bytes:
         pa.field(name, kind or pa.null(), metadata={"numpy": dtype})
         for name, dtype, kind in layout.columns
     ]
-    about = {"time": layout.time_name, "width": str(layout.time_width)}
+    about = {
+        "time": layout.time_name,
+        "width": str(layout.time_width),
+        "unit": layout.unit or "",
+    }
     written: bytes = pa.schema(fields, metadata=about).serialize().to_pybytes()
     return written
 
@@ -255,7 +263,9 @@ def _read_layout(text: bytes) -> Layout:
         dtype = field.metadata[b"numpy"].decode()
         columns.append((field.name, dtype, None if dtype else field.type))
     about = schema.metadata
-    return Layout(about[b"time"].decode(), int(about[b"width"]), tuple(columns))
+    # The same string as everywhere else, so that comparing it costs nothing.
+    unit = sys.intern(about[b"unit"].decode()) or None
+    return Layout(about[b"time"].decode(), int(about[b"width"]), tuple(columns), unit)
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:

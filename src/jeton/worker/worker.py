@@ -27,6 +27,7 @@ from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.dataflow.state.labels import Origin
 from jeton.dataflow.state.snapshot import Snapshot
+from jeton.dataflow.time_units import Units
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
 from jeton.progress.tracker import Pointstamp, Tracker
@@ -75,6 +76,7 @@ class Worker:
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
         self._common: dict[Hashable, Any] = {}
+        self._units = Units()
         self._lock = Lock()
         self._thread: int | None = None
         self._frontiers: dict[int, Antichain] = {}
@@ -106,10 +108,10 @@ class Worker:
                 Connection(book, cell) if cell else None
                 for book, cell in zip(books, row, strict=True)
             ]
-            port = Input(self, location, plan.kind, connections, moment)
+            port = Input(self, location, plan.kind, connections, moment, self._units)
             self._by_location[location] = (plan.index, port)
             inputs.append(port)
-        outputs = [Output(book, plan.time_name) for book in books]
+        outputs = [Output(book, plan.time_name, self._units) for book in books]
         operator = Operator(plan, inputs, outputs, books, moment)
         for location in node.outputs:
             self._by_book[location] = operator

@@ -30,6 +30,7 @@ from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.snapshot import BIN
 from jeton.dataflow.time_columns import Times
+from jeton.dataflow.time_units import column_times
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -126,10 +127,8 @@ class Until(Assigner):
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """What the column says."""
-        column = batch[self._column]
-        if not isinstance(column, np.ndarray):
-            raise TimeError(f"column {self._column!r} has nulls or is no time: it cannot be an end")
-        ends = column.view(np.int64) if column.dtype.kind in "mM" else column.astype(np.int64)
+        name = f"column {self._column!r}, which ends windows"
+        ends = column_times(batch[self._column], batch.unit, name)
         early = np.flatnonzero(ends < batch.times)
         if len(early):
             raise TimeError(

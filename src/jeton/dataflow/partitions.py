@@ -1,0 +1,161 @@
+"""Partitions of an input: each has a floor of its own, and lateness counts from there.
+
+An input advances with the slowest of its partitions. Those that have ended or are idle are left
+aside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jeton.core.errors import TimeError, TokenError
+from jeton.core.times import Time
+
+if TYPE_CHECKING:
+    from jeton.dataflow.inputs import InputHandle
+
+PartitionKey: TypeAlias = "str | int"
+"""What a partition is called: a text or a number."""
+
+
+class Partition:
+    """One partition of an input on one worker: records that come in an order of their own.
+
+    `floor` is the time below which its records are late: the greatest time sent so far less the
+    input's lateness, or what `advance_to` promised.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("two partitions")
+    >>> flow.output("n", flow.input("n", lateness=5))
+    >>> with flow.open() as run:
+    ...     fast, slow = run.input("n").partition("a"), run.input("n").partition("b")
+    ...     fast.send({"time": [100, 80]})
+    ...     slow.send({"time": [12, 10]})
+    ...     fast.floor, slow.floor, run.input("n").time, run.finish().late
+    (95, 7, 7, {'n': 1})
+    """
+
+    __slots__ = ("_handle", "_idle", "ended", "floor", "key", "stored")
+
+    def __init__(
+        self, handle: InputHandle, key: PartitionKey | None, floor: Time, *, stored: bool = False
+    ) -> None:
+        self.key = key
+        self.floor = floor
+        self.ended = False
+        self.stored = stored
+        """Whether snapshots of the input have its floor."""
+        self._idle = False
+        self._handle = handle
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is left aside until its next record."""
+        return self._idle
+
+    @property
+    def holds(self) -> bool:
+        """Whether the input waits for this partition."""
+        return not self.ended and not self._idle
+
+    def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
+        """Send records of this partition: see `InputHandle.send`."""
+        self.require_open()
+        self._handle.send_from(self, data, times, columns)
+
+    def advance_to(self, time: Time) -> None:
+        """Promise that this partition sends nothing before ``time`` any more."""
+        self.require_open()
+        time = self._handle.kind.check(time)
+        if time < self.floor:
+            raise TimeError(
+                f"partition {self.key!r} of input {self._handle.name!r} is at {self.floor} and "
+                f"cannot go back to {time}"
+            )
+        self.floor = time
+        self._handle.settle()
+
+    def mark_idle(self) -> None:
+        """Do not wait for this partition until it sends again.
+
+        It goes on at its own floor then. Its records are late if the input has passed them.
+        """
+        self.require_open()
+        self._idle = True
+        self._handle.settle()
+
+    def wake(self) -> None:
+        """Wait for this partition again."""
+        self._idle = False
+
+    def close(self) -> None:
+        """End this partition. Closing twice is harmless."""
+        if not self.ended:
+            self.ended = True
+            self._handle.settle()
+
+    def require_open(self) -> None:
+        """Refuse if the partition has ended."""
+        if self.ended:
+            raise TokenError(
+                f"partition {self.key!r} of input {self._handle.name!r} is closed"
+            ).located(operator=self._handle.name)
+
+
+def stored(
+    partitions: Mapping[PartitionKey, Partition], before: Mapping[PartitionKey, tuple[int, bool]]
+) -> str:
+    """The floors of partitions as text for snapshots, also of those not opened again yet."""
+    rows: list[list[Any]] = [[key, *at, False] for key, at in before.items()]
+    rows += [[key, p.floor, p.ended, True] for key, p in partitions.items() if p.stored]
+    return json.dumps(rows)
+
+
+def restored(texts: Iterable[str]) -> dict[PartitionKey, tuple[int, bool]]:
+    """Where each partition was, from the texts of all workers.
+
+    What a worker knew of a partition that was open there is newer than what others remembered. If
+    it was open on several, the slowest counts.
+
+    >>> restored(['[["a", 3, false, false], ["b", 2, false, true]]', '[["a", 7, false, true]]'])
+    {'a': (7, False), 'b': (2, False)}
+    """
+    found: dict[PartitionKey, tuple[int, bool, bool]] = {}
+    for key, floor, ended, live in (row for text in texts for row in json.loads(text)):
+        other = found.get(key)
+        if other is None or (live and not other[2]):
+            found[key] = (floor, ended, live)
+        elif live or not other[2]:
+            found[key] = (min(floor, other[0]), ended and other[1], live)
+    return {key: (floor, ended) for key, (floor, ended, _) in found.items()}
+
+
+def slowest(partitions: Iterable[Partition]) -> Time | None:
+    """The least floor of the partitions that an input waits for; ``None`` if there is none."""
+    return min((each.floor for each in partitions if each.holds), default=None)
+
+
+def follow(handles: Iterable[InputHandle]) -> bool:
+    """Let an input advance on workers where all its partitions are idle.
+
+    It goes as far as the slowest of the other workers, so that idle partitions hold nobody back.
+    Returns whether there are such workers.
+    """
+    still_open = [handle for handle in handles if not handle.closed]
+    idle = [handle for handle in still_open if handle.idle]
+    least = least_of_active((handle.time, handle.idle) for handle in still_open)
+    for handle in idle:
+        if least is not None and handle.time < least:
+            handle.advance_to(least)
+    return bool(idle)
+
+
+def least_of_active(states: Iterable[tuple[Time, bool]]) -> Time | None:
+    """The least time of those that are not idle, from each one's time and whether it is idle.
+
+    >>> least_of_active([(3, True), (9, False), (7, False)])
+    7
+    """
+    return min((time for time, idle in states if not idle), default=None)
