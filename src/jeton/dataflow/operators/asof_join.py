@@ -20,8 +20,9 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import MOST, Integers, find_last
+from jeton.dataflow.state.run_kernels import find_last
 from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.time_arithmetic import FARTHEST, MOST, Integers
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -80,7 +81,8 @@ class AsofJoin:
         def build(
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
-            asof = Asof(joined, MOST if tolerance is None else min(tolerance, MOST), info.kind)
+            far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
+            asof = Asof(joined, far, info.kind)
             mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
             info.keep(asof.latest, name="latest", shape=others)
             info.keep(asof.waiting, token, name="waiting", shape=mine)
@@ -152,15 +154,14 @@ class Asof:
         runs = self.latest.runs
         if not runs:
             return np.full(len(asking), -1), []
-        both = [find_last(r.ids, r.at, asking.ids, asking.at, self._tolerance) for r in runs]
+        far = np.uint64(self._tolerance)
+        both = [find_last(r.ids, r.at, asking.ids, asking.at, far) for r in runs]
         found = [rows for rows, _ in both]
         if len(runs) == 1:
             return np.where(found[0] < 0, -1, 0), found
         positions = np.stack([at for _, at in both])
-        chosen: Integers = positions.argmax(axis=0)
-        best = positions.max(axis=0)
-        chosen[np.stack(found).max(axis=0) < 0] = -1
-        equal = (positions == best) & (np.stack(found) >= 0)
+        equal = (positions == positions.max(axis=0)) & (np.stack(found) >= 0)
+        chosen: Integers = np.where(equal.any(axis=0), equal.argmax(axis=0), -1)
         tied = equal.sum(axis=0) > 1
         if tied.any():
             # Equal keys and times in several runs: the greatest of those rows.

@@ -23,8 +23,9 @@ from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.key_ids import family_of, require_same_families
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import Integers, sorting
+from jeton.dataflow.state.run_kernels import sorting
 from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.time_arithmetic import Integers
 from jeton.dataflow.time_columns import Times, as_times
 
 if TYPE_CHECKING:
