@@ -14,7 +14,7 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.interval_join import moved
-from jeton.dataflow.ordering import sortable
+from jeton.dataflow.ordering import tie_breakers
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
@@ -49,10 +49,9 @@ class AsofJoin:
         right side's columns must then be known), or not at all with ``how="inner"``.
 
         Of several right records with the same key and time, the one with the greatest values
-        counts, comparing its columns from the first to the last, with nulls and NaN least: so
-        that the answer does not depend on the order in which they came. Put a sequence number
-        first to decide yourself. Columns of lists and structures, which have no order, do not
-        take part.
+        counts, comparing its columns from the first to the last, with nulls least and NaN the
+        greatest number: so that the answer does not depend on the order in which they came. Put
+        a sequence number first to decide yourself. Lists and structures are compared as text.
 
         The result has the left columns and the right ones that are no keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
@@ -207,8 +206,7 @@ def greatest(groups: Integers, batch: Batch) -> Integers:
     >>> greatest(np.array([0, 0, 1]), batch)
     array([1, 2])
     """
-    keys = [sortable(column, descending=True) for column in batch.columns.values()]
-    order = np.lexsort([groups, *(key for key in keys if key is not None)][::-1])
+    order = np.lexsort([groups, *tie_breakers(batch, descending=True)][::-1])
     ordered = groups[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     firsts: Integers = order[first]
