@@ -109,7 +109,7 @@ def expand(first: Integers, count: Integers, start: int, stop: int) -> tuple[Int
 
 @nb.njit(cache=True)
 def find_last(
-    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, tolerance: int
+    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, tolerance: np.uint64
 ) -> Any:
     """For each asking row, the last row of a run with its id that is not after it.
 
