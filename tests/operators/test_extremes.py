@@ -51,7 +51,7 @@ def counted(groups: dict[tuple[int, int], int]) -> list[Row]:
     return [{"time": end, "key": key, "count": n} for (end, key), n in groups.items()]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     rows=rows(),
     size=st.sampled_from(STEPS[1:]),
@@ -70,7 +70,7 @@ def test_tumbling_windows(rows: list[Row], size: int, offset: int, schedule: Sch
         assert_same(found, counted(groups))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     rows=rows(),
     window=st.sampled_from([(1, 1), (10, 3), (20, 10), (MOST, 2**62), (MOST, MOST - 1)]),
@@ -98,7 +98,7 @@ def test_sliding_windows(
         assert_same(found, counted(groups))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(rows=rows(), gap=st.sampled_from(STEPS[1:]), schedule=schedules())
 def test_sessions(rows: list[Row], gap: int, schedule: Schedule) -> None:
     expected: list[Row] = []
@@ -136,7 +136,7 @@ def paired(row: Row, partner: Row | None, time: int) -> Row:
     return {**row, "time": time, "n_right": None if partner is None else partner["n"]}
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     left=rows(),
     right=rows(),
@@ -174,7 +174,7 @@ def test_interval_joins(
         assert_same(join(attach, left, right, schedule), expected)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     left=rows(),
     right=rows(),
