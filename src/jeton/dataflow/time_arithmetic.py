@@ -85,18 +85,19 @@ def sliding_ends(
     >>> sliding_ends(np.array([-3, 12]), 20, 10, 0)
     (array([ 0, 10, 20, 30]), array([0, 0, 1, 1]))
     """
-    into = times % every - offset
+    into = times - times // every * every - offset
     first = every - np.where(into < 0, into + every, into)
     # How far each window's end is from the time, which may take all 64 bits.
     steps = np.arange(-(-size // every), dtype=np.uint64) * np.uint64(every)
-    gaps = first.astype(np.uint64)[:, None] + steps
+    gaps = first.view(np.uint64)[:, None] + steps
     inside = gaps <= np.uint64(size)
-    left = np.uint64(MOST) - times.view(np.uint64)
-    wrong = (inside & (gaps > left[:, None])).any(axis=1)
-    if wrong.any():
-        raise past_the_end(times[wrong.argmax()], f"a window of {size}")
-    rows, which = np.nonzero(inside)
-    return times[rows] + gaps[rows, which].view(np.int64), rows
+    if len(times) and int(times.max()) > MOST - size:
+        left = np.uint64(MOST) - times.view(np.uint64)
+        wrong = (inside & (gaps > left[:, None])).any(axis=1)
+        if wrong.any():
+            raise past_the_end(times[wrong.argmax()], f"a window of {size}")
+    ends = (times.view(np.uint64)[:, None] + gaps).view(np.int64)
+    return ends[inside], np.nonzero(inside)[0]
 
 
 @nb.njit(cache=True)
