@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import BatchError
+from jeton.dataflow import fold_loops as loops
 from jeton.dataflow.columns import Column, from_arrow, plain, to_arrow
 from jeton.dataflow.state.slot_pool import Slots, grown
 
@@ -64,13 +64,13 @@ class Count(Accumulator):
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Count."""
         self._count = roomy(self._count, size)
-        _add_count(self._count, slots, valid_mask(column))
+        loops.add_count(self._count, slots, valid_mask(column))
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
         """Count, and tell after each record."""
         self._count = roomy(self._count, size)
         out = np.empty(len(slots), dtype=np.int64)
-        _roll_count(self._count, slots, valid_mask(column), out)
+        loops.roll_count(self._count, slots, valid_mask(column), out)
         return out
 
     def result(self, slots: Slots) -> Column:
@@ -106,7 +106,7 @@ class Numeric(Accumulator):
 
     def __init__(self, how: str, *, widen: bool = False) -> None:
         self._how = how
-        self._code = _HOW[how]
+        self._code = loops.HOW[how]
         self._widen = widen
         """Whether sums of integers are decimals."""
         self._value: Values = np.zeros(0, dtype=np.int64)
@@ -122,9 +122,9 @@ class Numeric(Accumulator):
         """Fold the values in."""
         values, valid = self._prepare(column, size)
         if self._exact:
-            _add_exactly(self._value, self._carry, self._seen, slots, values, valid)
+            loops.add_exactly(self._value, self._carry, self._seen, slots, values, valid)
         else:
-            _add(self._code, self._value, self._seen, slots, values, valid)
+            loops.add(self._code, self._value, self._seen, slots, values, valid)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
         """Fold the values in, and tell after each record."""
@@ -133,11 +133,11 @@ class Numeric(Accumulator):
         seen = np.empty(len(slots), dtype=np.int64)
         carry = np.empty(len(slots) if self._exact else 0, dtype=np.int64)
         if self._exact:
-            _roll_exactly(
+            loops.roll_exactly(
                 self._value, self._carry, self._seen, slots, values, valid, out, carry, seen
             )
         else:
-            _roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
+            loops.roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
         return self._told(out, carry, seen)
 
     def result(self, slots: Slots) -> Column:
@@ -173,9 +173,9 @@ class Numeric(Accumulator):
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups."""
         if self._exact:
-            _fold_exactly(self._value, self._carry, self._seen, into, others)
+            loops.fold_exactly(self._value, self._carry, self._seen, into, others)
         else:
-            _fold(self._code, self._value, self._seen, into, others)
+            loops.fold(self._code, self._value, self._seen, into, others)
 
     @property
     def _exact(self) -> bool:
@@ -321,121 +321,3 @@ def _kept_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "f":
         return np.dtype(np.float64)
     return np.dtype(np.uint64) if dtype == np.uint64 else np.dtype(np.int64)
-
-
-@nb.njit(cache=True)
-def _add_count(count, slots, valid):  # type: ignore[no-untyped-def]
-    if len(valid) == 0:
-        for i in range(len(slots)):
-            count[slots[i]] += 1
-    else:
-        for i in range(len(slots)):
-            if valid[i]:
-                count[slots[i]] += 1
-
-
-@nb.njit(cache=True)
-def _roll_count(count, slots, valid, out):  # type: ignore[no-untyped-def]
-    every = len(valid) == 0
-    for i in range(len(slots)):
-        slot = slots[i]
-        if every or valid[i]:
-            count[slot] += 1
-        out[i] = count[slot]
-
-
-_SUM, _MIN, _MAX, _MEAN = range(4)
-_HOW = {"sum": _SUM, "min": _MIN, "max": _MAX, "mean": _MEAN}
-
-
-@nb.njit(cache=True, inline="always")
-def _combine(how, left, right):  # type: ignore[no-untyped-def]
-    # NaN, which differs from itself, is greater than all others.
-    if how == 1:
-        return right if right < left or left != left else left
-    if how == 2:
-        return right if right > left or right != right else left
-    return left + right
-
-
-@nb.njit(cache=True)
-def _add(how, value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
-    every = len(valid) == 0
-    for i in range(len(slots)):
-        if every or valid[i]:
-            slot = slots[i]
-            if seen[slot]:
-                value[slot] = _combine(how, value[slot], values[i])
-            else:
-                value[slot] = values[i]
-            seen[slot] += 1
-
-
-@nb.njit(cache=True)
-def _roll(how, value, seen, slots, values, valid, out, counts):  # type: ignore[no-untyped-def]
-    every = len(valid) == 0
-    for i in range(len(slots)):
-        slot = slots[i]
-        if every or valid[i]:
-            if seen[slot]:
-                value[slot] = _combine(how, value[slot], values[i])
-            else:
-                value[slot] = values[i]
-            seen[slot] += 1
-        out[i] = value[slot]
-        counts[i] = seen[slot]
-
-
-@nb.njit(cache=True)
-def _fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
-    for i in range(len(into)):
-        slot, other = into[i], others[i]
-        if seen[other]:
-            if seen[slot]:
-                value[slot] = _combine(how, value[slot], value[other])
-            else:
-                value[slot] = value[other]
-            seen[slot] += seen[other]
-
-
-@nb.njit(cache=True, inline="always")
-def _plus(value, carry, slot, number):  # type: ignore[no-untyped-def]
-    """Add to a sum of integers, with or without a sign, noting when it wraps around.
-
-    Added without a sign, since Numba takes it that integers with one never wrap.
-    """
-    before = value[slot]
-    value[slot] = np.uint64(before) + np.uint64(number)
-    if (value[slot] < before) != (number < 0):
-        carry[slot] += -1 if number < 0 else 1
-
-
-@nb.njit(cache=True)
-def _add_exactly(value, carry, seen, slots, values, valid):  # type: ignore[no-untyped-def]
-    every = len(valid) == 0
-    for i in range(len(slots)):
-        if every or valid[i]:
-            _plus(value, carry, slots[i], values[i])
-            seen[slots[i]] += 1
-
-
-@nb.njit(cache=True)
-def _roll_exactly(value, carry, seen, slots, values, valid, out, carries, counts):  # type: ignore[no-untyped-def]
-    every = len(valid) == 0
-    for i in range(len(slots)):
-        slot = slots[i]
-        if every or valid[i]:
-            _plus(value, carry, slot, values[i])
-            seen[slot] += 1
-        out[i] = value[slot]
-        carries[i] = carry[slot]
-        counts[i] = seen[slot]
-
-
-@nb.njit(cache=True)
-def _fold_exactly(value, carry, seen, into, others):  # type: ignore[no-untyped-def]
-    for i in range(len(into)):
-        slot, other = into[i], others[i]
-        _plus(value, carry, slot, value[other])
-        carry[slot] += carry[other]
-        seen[slot] += seen[other]
