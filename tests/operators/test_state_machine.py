@@ -55,7 +55,7 @@ def walked(rows: list[Row], key: tuple[str, ...]) -> list[Row]:
         groups[tuple(row[name] for name in key)].append(row)
     found = []
     for values, group in groups.items():
-        group.sort(key=lambda r: (r["time"], *(place(r[name]) for name in ("key", "n", "word"))))
+        group.sort(key=lambda r: (r["time"], *(place(r[name]) for name in ("key", "word", "n"))))
         state: Any = None
         for row in group:
             state, said = door(INITIAL if state is None else state, row)

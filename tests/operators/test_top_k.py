@@ -34,11 +34,11 @@ def rows() -> st.SearchStrategy[list[Row]]:
 
 
 def place(value: Any, ascending: bool = True) -> tuple[Any, ...]:
-    """Where a value comes: NaN after all others, nulls after NaN, in either direction."""
+    """Where a value comes: NaN is the greatest, nulls come last in either direction."""
     if value is None:
         return (2, 0)
     if value != value:
-        return (1, 0)
+        return (1, 0) if ascending else (-1, 0)
     return (0, value) if ascending else (0, _Reversed(value))
 
 

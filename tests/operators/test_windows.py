@@ -119,13 +119,3 @@ def test_windows_equal_their_twin(
     ]
     found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})
     assert_same(found["out"], expected)
-
-
-@pytest.mark.parametrize("times", [[2**63 - 1], [5, 2**63 - 3], [2**63 - 2, 2**63 - 1]])
-def test_windows_end_with_time_itself(times: list[int]) -> None:
-    flow = jt.Flow("last")
-    flow.output("counts", flow.input("in").key_by().tumbling(10).count())
-    counts = flow.run({"in": {"time": times}})["counts"].to_pylist()
-    late = [time for time in times if time > 10]
-    assert counts[-1] == {"time": jt.END_OF_TIME, "count": len(late)}
-    assert sum(row["count"] for row in counts) == len(times)

@@ -22,6 +22,9 @@ import jeton as jt
 
 Row = dict[str, Any]
 
+ALL_TIMES = min(jt.IntegerTimes(), jt.IntegerTimes(minimum=1 - 2**63), key=lambda k: k.minimum)
+"""Times from the least that a flow can have."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -72,13 +75,14 @@ def run_twin(
     *,
     schema: Mapping[str, pa.Schema] | None = None,
     time: str = "time",
+    kind: jt.IntegerTimes | None = None,
 ) -> dict[str, list[Row]]:
     """All rows of each output, over a restart if the schedule has one.
 
     ``schema`` gives the Arrow types of an input's columns, the time column included; rows of an
     input without one must have values in every column of the first piece, or Arrow cannot tell.
     """
-    flow = jt.Flow("twin")
+    flow = jt.Flow("twin", time=kind or int)
     build(flow)
     random = Random(schedule.seed or 0)
     sends = _sends(inputs, schedule, random, time)

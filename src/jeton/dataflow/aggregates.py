@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import copy
-import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +15,7 @@ from jeton.dataflow.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.dataflow.columns import Column
 from jeton.dataflow.kernel import Kernel
 from jeton.dataflow.kernel_fold import kernel_fold
-from jeton.dataflow.object_fold import Nothing, Objects
+from jeton.dataflow.object_fold import DecimalSum, Nothing, Objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +34,47 @@ def count(column: str | None = None) -> Aggregate:
     return Aggregate("count", column, lambda _: Count())
 
 
-def sum(column: str) -> Aggregate:
-    """The sum of the values that are not null: integers stay integers, decimals decimals."""
-    return Aggregate("sum", column, lambda values: _folding("sum", values, lambda a, b: a + b))
+def sum(column: str, *, widen: bool = False) -> Aggregate:
+    """The sum of the values that are not null: integers stay integers, decimals decimals.
+
+    Sums of integers and decimals are exact, in whatever order values come. Those of integers have
+    64 bits (without a sign if the column is ``uint64``); with ``widen`` they are decimals of 38
+    digits, which is always enough. Those of decimals have 38 digits, or 76 if the column is of
+    256 bits. A sum that does not fit is an error that names its key. Sums of floating-point
+    numbers depend on the order in their last digits, and so does whether one becomes infinite on
+    the way.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("large")
+    >>> flow.output("out", flow.input("in").key_by().each_time().sum("n", widen=True))
+    >>> flow.run({"in": {"time": [0, 0], "n": [2**63 - 1, 1]}})["out"]["sum"].to_pylist()
+    [Decimal('9223372036854775808')]
+    """
+    return Aggregate("sum", column, lambda values: _sum(values, widen))
 
 
 def min(column: str) -> Aggregate:
-    """The least value that is not null: numbers, text, times."""
-    return Aggregate("min", column, lambda values: _folding("min", values, builtins.min))
+    """The least value that is not null: numbers, text, times. NaN is the greatest number."""
+    return Aggregate("min", column, lambda values: _least_or_greatest("min", values, _least))
 
 
 def max(column: str) -> Aggregate:
-    """The greatest value that is not null: numbers, text, times."""
-    return Aggregate("max", column, lambda values: _folding("max", values, builtins.max))
+    """The greatest value that is not null: numbers, text, times. NaN is the greatest number.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("greatest")
+    >>> flow.output("out", flow.input("in").key_by().each_time().max("x"))
+    >>> flow.run({"in": {"time": [0, 0], "x": [float("nan"), 1.0]}})["out"]["max"].to_pylist()
+    [nan]
+    """
+    return Aggregate("max", column, lambda values: _least_or_greatest("max", values, _greatest))
 
 
 def mean(column: str) -> Aggregate:
-    """The mean of the values that are not null, as a floating-point number."""
+    """The mean of the values that are not null, as a floating-point number.
+
+    That of integers is their exact sum, divided: it does not depend on their order.
+    """
     return Aggregate("mean", column, _mean)
 
 
@@ -144,17 +166,31 @@ def _plain(function: Any) -> Any:
     return function.python if isinstance(function, Kernel) else function
 
 
-def _folding(how: str, values: Column | None, function: Callable[[Any, Any], Any]) -> Accumulator:
+def _sum(values: Column | None, widen: bool) -> Accumulator:
     if is_unknown(values):
         return Nothing()
-    if _is_numeric(values, times=how != "sum"):
-        return Numeric(how)
-    if how == "sum":
-        if not _is_decimal(values):
-            kind = values.dtype if isinstance(values, np.ndarray) else values.type  # type: ignore[union-attr]
-            raise BatchError(f"values of type {kind} cannot be summed")
-        return Objects(_EXACT.add, merge=_EXACT.add, typed=_widest)
-    return Objects(function, merge=function)
+    if _is_numeric(values, times=False):
+        return Numeric("sum", widen=widen)
+    if _is_decimal(values):
+        return DecimalSum()
+    kind = values.dtype if isinstance(values, np.ndarray) else values.type  # type: ignore[union-attr]
+    raise BatchError(f"values of type {kind} cannot be summed")
+
+
+def _least_or_greatest(
+    how: str, values: Column | None, function: Callable[[Any, Any], Any]
+) -> Accumulator:
+    if is_unknown(values):
+        return Nothing()
+    return Numeric(how) if _is_numeric(values, times=True) else Objects(function, merge=function)
+
+
+def _least(left: Any, right: Any) -> Any:
+    return right if right < left or left != left else left
+
+
+def _greatest(left: Any, right: Any) -> Any:
+    return right if right > left or right != right else left
 
 
 def _mean(values: Column | None) -> Accumulator:
@@ -163,17 +199,6 @@ def _mean(values: Column | None) -> Accumulator:
     if _is_numeric(values, times=False) or _is_decimal(values):
         return Numeric("mean")
     raise BatchError("values of this type have no mean")
-
-
-_EXACT = decimal.Context(prec=80)
-"""Python's own decimals would be rounded to 28 digits."""
-
-
-def _widest(kind: pa.DataType) -> pa.DataType:
-    """The type of a sum of decimals."""
-    if pa.types.is_decimal256(kind):
-        return pa.decimal256(76, kind.scale)
-    return pa.decimal128(38, kind.scale)
 
 
 def _is_decimal(values: Column | None) -> bool:

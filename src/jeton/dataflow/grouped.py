@@ -72,9 +72,9 @@ class Grouped(ABC):
         """How many records each group has (with a column: not null in it)."""
         return self.aggregate(**{name: agg.count(column)})
 
-    def sum(self, column: str, *, name: str = "sum") -> Stream:
-        """The sum of a column in each group."""
-        return self.aggregate(**{name: agg.sum(column)})
+    def sum(self, column: str, *, widen: bool = False, name: str = "sum") -> Stream:
+        """The sum of a column in each group; see `agg.sum` for those that do not fit 64 bits."""
+        return self.aggregate(**{name: agg.sum(column, widen=widen)})
 
     def min(self, column: str, *, name: str = "min") -> Stream:
         """The least value of a column in each group."""

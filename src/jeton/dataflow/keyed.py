@@ -51,8 +51,9 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
     def rolling(self, *, ordered: bool = False) -> Rolling:
         """An updated result for each record, over all records of its key so far.
 
-        Records are taken as they come; with ``ordered``, in the order of their times, which
-        means waiting until each time is complete.
+        Records are taken as they come, so that results depend on when they do; with ``ordered``,
+        in the order of their times, which means waiting until each time is complete. Those of one
+        key and time then come by the values of their columns, from the first to the last.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("word count")
@@ -77,6 +78,9 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
 
     def tumbling(self, size: int, *, offset: int = 0) -> Windows:
         """Windows ``[start, start + size)`` one after the other, told at their ends.
+
+        A record whose window would end after the last time there is, 2**63 - 1, is an error, since
+        nothing could be told of it; so it is for `sliding` windows and sessions.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("means")
@@ -166,9 +170,10 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         It returns the next state (``None``: forget the key) and a list of rows to send, to which
         the key's columns are added. ``initial`` is the state of a new key, or a function that
         makes it. Rows come as dictionaries in the order of their times; those of the same time by
-        the values of their columns, in order of the columns' names. Answers bear the record's
-        time, or a later one if they name it. Inside a loop, times that cannot be compared may
-        come in either order.
+        the values of their columns, from the first column to the last (nulls last, NaN the
+        greatest number, lists and structures as text), never by when they came: put a sequence
+        number first to decide yourself. Answers bear the record's time, or a later one if they
+        name it. Inside a loop, times that cannot be compared may come in either order.
 
         States must be values that can be pickled, to be stored. This is plain Python for each
         record: a few microseconds, against some ten nanoseconds for the aggregates of `rolling`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import BatchError
-from jeton.dataflow.accumulators import Accumulator, is_unknown, pylist
+from jeton.dataflow.accumulators import Accumulator, Unrepresentable, is_unknown, pylist
 from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.values import brought_back, stored
 
 _NOTHING: Any = object()
 
+_EXACT = decimal.Context(prec=120)
+"""Python's own decimals would be rounded to 28 digits; 76 and as many as a count has are enough."""
+
 
 class Objects(Accumulator):
-    """A fold in plain Python, one call for each record: text, decimals, functions of the user's.
-
-    ``typed`` tells the type of results from that of the column, if it is another.
-    """
+    """A fold in plain Python, one call for each record: text, decimals, functions of the user's."""
 
     def __init__(
         self,
@@ -31,14 +32,12 @@ class Objects(Accumulator):
         finish: Callable[[Any], Any] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
         skip_nulls: bool = True,
-        typed: Callable[[pa.DataType], pa.DataType] = lambda kind: kind,
     ) -> None:
         self._fold = fold
         self._initial = initial
         self._finish = finish
         self._merge = merge
         self._skip_nulls = skip_nulls
-        self._typed = typed
         self._state: list[Any] = []
         self._type: pa.DataType | None = None
 
@@ -121,13 +120,67 @@ class Objects(Accumulator):
             state = self._initial()
         return self._finish(state) if self._finish else state
 
+    def _typed(self, kind: pa.DataType) -> pa.DataType:
+        """The type of results of a column of some type."""
+        return kind
+
     def _column(self, values: list[Any]) -> Column:
-        if self._initial is None and self._finish is None and self._type is not None:
-            return from_arrow(pa.array(values, self._type))
-        return as_column(values)
+        kind = self._type if self._initial is None and self._finish is None else None
+        try:
+            return as_column(values) if kind is None else from_arrow(pa.array(values, kind))
+        except (pa.ArrowException, OverflowError, BatchError) as error:
+            raise self._misfit(values, kind) or error from None
+
+    def _misfit(self, values: list[Any], kind: pa.DataType | None) -> Unrepresentable | None:
+        """What to say of the first result that is too much for its type."""
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError):
+                what = "number of 64 bits" if kind is None else kind
+                return Unrepresentable(row, f"a result is {value}, which is no {what}")
+        return None
 
     def _grow(self, size: int) -> None:
         self._state.extend([_NOTHING] * (size - len(self._state)))
+
+
+class DecimalSum(Objects):
+    """Exact sums of decimals: with as many digits as it takes, until they are told."""
+
+    def __init__(self) -> None:
+        super().__init__(_EXACT.add, merge=_EXACT.add)
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The sums as decimals of their type, and how often each exceeds all of its digits."""
+        states = [self._state[slot] for slot in slots.tolist()]
+        zero, whole = decimal.Decimal(0), self._whole
+        parts = [_EXACT.divmod(zero if s is _NOTHING else s, whole) for s in states]
+        return {
+            "state": pa.array([rest for _, rest in parts], self._type),
+            "carry": np.array([int(times) for times, _ in parts], dtype=np.int64),
+            "seen": np.array([state is not _NOTHING for state in states], dtype=bool),
+        }
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The sums again."""
+        super().load(slots, saved, size)
+        carry = saved.get("carry")
+        carried = [] if carry is None else pylist(carry)
+        for slot, times in zip(slots.tolist(), carried, strict=carry is not None):
+            if times:
+                self._state[slot] = _EXACT.fma(times, self._whole, self._state[slot])
+
+    @property
+    def _whole(self) -> decimal.Decimal:
+        """One more than what all digits of the type can tell."""
+        assert self._type is not None, "only columns of decimals are summed up here"
+        return decimal.Decimal(1).scaleb(self._type.precision - self._type.scale)
+
+    def _typed(self, kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_decimal256(kind):
+            return pa.decimal256(76, kind.scale)
+        return pa.decimal128(38, kind.scale)
 
 
 class Nothing(Accumulator):

@@ -19,18 +19,19 @@ Sortable = npt.NDArray[Any]
 
 
 def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
-    """An array that sorts like a column: what comes first is least. NaN, then nulls, come last.
+    """An array that sorts like a column: what comes first is least.
 
-    ``None`` if there is no order: lists, structures and the like.
+    NaN is the greatest number, zeros are equal whatever their sign, and nulls come last in either
+    direction. ``None`` if there is no order: lists, structures and the like.
 
-    >>> sortable(np.array([3, 1]), descending=True).argsort()
-    array([0, 1])
+    >>> sortable(np.array([3.0, np.nan, 1.0]), descending=True).argsort()
+    array([1, 0, 2])
     >>> sortable(pa.array(["b", None, "a"])).argsort()
     array([2, 0, 1])
     """
     if isinstance(column, np.ndarray):
         if column.dtype.kind == "f":
-            return -column if descending else column
+            return _float_keys(column, descending)
         if column.dtype.kind in "mM":
             column = column.view(np.int64)
         return ~column if descending else column
@@ -40,6 +41,10 @@ def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         text = pa.types.is_string_view(kind)
         column = column.cast(pa.large_string() if text else pa.large_binary())
+    elif pa.types.is_floating(kind):
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+        return np.where(known, _float_keys(numbers, descending), np.iinfo(np.int64).max)
     elif pa.types.is_null(kind):
         return np.zeros(len(column), dtype=np.int64)
     elif pa.types.is_nested(kind):
@@ -50,17 +55,37 @@ def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
 
 
 def order_by(batch: Batch, *first: Sortable) -> Rows:
-    """The order of records by some arrays, then by time, then by all columns, by their names.
+    """The order of records by some arrays, then by time, then by their columns, first to last.
 
-    So that it never matters in which order records or columns came: only those that are equal in
-    every column that has an order can stand for each other.
+    So that it never matters in which order records came: only those that are equal in every
+    column can stand for each other.
+
+    >>> order_by(Batch({"z": [2, 1, 1], "a": [0, 7, 3]}, times=[5, 5, 5]))
+    array([2, 1, 0])
     """
     leading = [*first, *_time_keys(batch)]
     order: Rows = np.lexsort(leading[::-1])
     if not _ties(leading, order):
         return order
-    others = (sortable(batch.columns[name]) for name in sorted(batch.columns))
-    return np.lexsort([*leading, *(keys for keys in others if keys is not None)][::-1])
+    return np.lexsort([*leading, *tie_breakers(batch)][::-1])
+
+
+def tie_breakers(batch: Batch, *, descending: bool = False) -> list[Sortable]:
+    """Arrays that sort like the columns of a batch, from the first to the last.
+
+    Values that have no order, such as lists, are sorted by their text: any order will do, as long
+    as it follows from the values.
+    """
+    found = []
+    for column in batch.columns.values():
+        keys = sortable(column, descending=descending)
+        if keys is None:
+            assert not isinstance(column, np.ndarray)
+            texts = pa.array([repr(value) for value in column.to_pylist()])
+            keys = sortable(texts, descending=descending)
+            assert keys is not None
+        found.append(keys)
+    return found
 
 
 def require_sortable(column: Column, name: str, *, descending: bool = False) -> Sortable:
@@ -70,6 +95,15 @@ def require_sortable(column: Column, name: str, *, descending: bool = False) -> 
         assert not isinstance(column, np.ndarray)
         raise BatchError(f"column {name!r} is of type {column.type}, which has no order")
     return found
+
+
+def _float_keys(column: Sortable, descending: bool) -> Sortable:
+    """Integers that sort like floating-point numbers."""
+    numbers = column.astype(np.float64) + 0.0  # zero has one sign from here on
+    numbers[np.isnan(numbers)] = np.nan
+    bits = np.abs(numbers).view(np.int64)
+    keys: Sortable = np.where(numbers < 0, -bits, bits)
+    return ~keys if descending else keys
 
 
 def _time_keys(batch: Batch) -> list[Sortable]:
@@ -84,7 +118,5 @@ def _ties(keys: Sequence[Sortable], order: Rows) -> bool:
         return False
     same = np.ones(len(order) - 1, dtype=bool)
     for values in keys:
-        after, before = values[order[1:]], values[order[:-1]]
-        # NaN differs from itself, but not in order.
-        same &= (after == before) | ((after != after) & (before != before))
+        same &= values[order[1:]] == values[order[:-1]]
     return bool(same.any())

@@ -15,7 +15,7 @@ from jeton.idioms.watermarks import (
     unmarked,
     watermark_operator,
 )
-from jeton.idioms.window_sums import WindowSums
+from jeton.idioms.window_sums import WindowSums, window_ends
 
 Step = Callable[[jt.Input, jt.Output], None]
 
@@ -78,7 +78,7 @@ def marked_window_mean(
         [marked],
         lambda info: _AtMarks(info, WindowSums(size, key, value)),
         pacts=[pact],
-        due=lambda times: (times // size + 1) * size,
+        due=lambda times: window_ends(times, size),
         schema=_means(marked.stream.schema, key),
         name="window mean, watermarks",
     )

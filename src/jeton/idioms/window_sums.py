@@ -139,8 +139,8 @@ class WindowSums:
     """
 
     def __init__(self, size: int, key: str, value: str) -> None:
-        if size < 1:
-            raise jt.GraphError(f"a window must be at least 1 long, not {size}")
+        if not 1 <= size <= jt.END_OF_TIME:
+            raise jt.GraphError(f"a window must be from 1 to {jt.END_OF_TIME} long, not {size}")
         self._size = size
         self._key = key
         self._value = value
@@ -159,7 +159,7 @@ class WindowSums:
         values = batch[self._value]
         if not isinstance(values, np.ndarray):
             raise jt.BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
-        ends: Words = (batch.times // self._size + 1) * self._size
+        ends = window_ends(batch.times, self._size)
         words, known = self.words.of(batch[self._key])
         numbers = plain(values, np.float64)
         if known is not None:
@@ -219,6 +219,22 @@ class WindowSums:
                 key = words if table is self._keyed else np.zeros(len(ends), np.int64)
                 table.put(Rows(ends, key, counts, sums))
             self.words.hold(words)
+
+
+def window_ends(times: Words, size: int) -> Words:
+    """The end of each time's window ``[n * size, (n + 1) * size)``.
+
+    >>> window_ends(np.array([-3, 3, 12]), 10)
+    array([ 0, 10, 20])
+    """
+    ends: Words = (times // size + 1) * size
+    late = ends <= times  # wrapped around: the end of time comes before that of the window
+    if late.any():
+        raise jt.TimeError(
+            f"a record is at {times[late.argmax()]}: its window of {size} would end after "
+            f"{jt.END_OF_TIME}, the last time there is"
+        )
+    return ends
 
 
 def _joined(runs: Sequence[tuple[Words, Words]]) -> tuple[Words, Words]:

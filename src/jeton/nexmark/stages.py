@@ -18,6 +18,7 @@ from jeton.idioms.mechanisms import Mechanism
 from jeton.idioms.notifications import Notificator
 from jeton.idioms.watermark_sources import marks_from_frontier
 from jeton.idioms.watermarks import MarkedStream, unmarked, watermark_operator
+from jeton.idioms.window_sums import window_ends
 
 Times: TypeAlias = npt.NDArray[np.int64]
 Step: TypeAlias = Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]
@@ -124,7 +125,7 @@ def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
     if first == last:
         yield (first + 1) * size, batch
     else:
-        yield from batch.split_by(lambda times: (times // size + 1) * size)
+        yield from batch.split_by(lambda times: window_ends(times, size))
 
 
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) -> Step:

@@ -14,14 +14,15 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.interval_join import moved
-from jeton.dataflow.ordering import sortable
+from jeton.dataflow.ordering import tie_breakers
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import MOST, Integers, find_last
+from jeton.dataflow.state.run_kernels import find_last
 from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.time_arithmetic import FARTHEST, MOST, Integers
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -48,10 +49,9 @@ class AsofJoin:
         right side's columns must then be known), or not at all with ``how="inner"``.
 
         Of several right records with the same key and time, the one with the greatest values
-        counts, comparing its columns from the first to the last, with nulls and NaN least: so
-        that the answer does not depend on the order in which they came. Put a sequence number
-        first to decide yourself. Columns of lists and structures, which have no order, do not
-        take part.
+        counts, comparing its columns from the first to the last, with nulls least and NaN the
+        greatest number: so that the answer does not depend on the order in which they came. Put
+        a sequence number first to decide yourself. Lists and structures are compared as text.
 
         The result has the left columns and the right ones that are no keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
@@ -80,7 +80,8 @@ class AsofJoin:
         def build(
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
-            asof = Asof(joined, MOST if tolerance is None else min(tolerance, MOST), info.kind)
+            far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
+            asof = Asof(joined, far, info.kind)
             mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
             info.keep(asof.latest, name="latest", shape=others)
             info.keep(asof.waiting, token, name="waiting", shape=mine)
@@ -152,15 +153,14 @@ class Asof:
         runs = self.latest.runs
         if not runs:
             return np.full(len(asking), -1), []
-        both = [find_last(r.ids, r.at, asking.ids, asking.at, self._tolerance) for r in runs]
+        far = np.uint64(self._tolerance)
+        both = [find_last(r.ids, r.at, asking.ids, asking.at, far) for r in runs]
         found = [rows for rows, _ in both]
         if len(runs) == 1:
             return np.where(found[0] < 0, -1, 0), found
         positions = np.stack([at for _, at in both])
-        chosen: Integers = positions.argmax(axis=0)
-        best = positions.max(axis=0)
-        chosen[np.stack(found).max(axis=0) < 0] = -1
-        equal = (positions == best) & (np.stack(found) >= 0)
+        equal = (positions == positions.max(axis=0)) & (np.stack(found) >= 0)
+        chosen: Integers = np.where(equal.any(axis=0), equal.argmax(axis=0), -1)
         tied = equal.sum(axis=0) > 1
         if tied.any():
             # Equal keys and times in several runs: the greatest of those rows.
@@ -206,8 +206,7 @@ def greatest(groups: Integers, batch: Batch) -> Integers:
     >>> greatest(np.array([0, 0, 1]), batch)
     array([1, 2])
     """
-    keys = [sortable(column, descending=True) for column in batch.columns.values()]
-    order = np.lexsort([groups, *(key for key in keys if key is not None)][::-1])
+    order = np.lexsort([groups, *tie_breakers(batch, descending=True)][::-1])
     ordered = groups[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     firsts: Integers = order[first]

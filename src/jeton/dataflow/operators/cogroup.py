@@ -17,14 +17,16 @@ from jeton.dataflow import joined as joins
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.keys import Hashes, hash_columns
+from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.key_ids import family_of, require_same_families
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import Integers, sorting
+from jeton.dataflow.state.run_kernels import sorting
 from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.time_arithmetic import Integers
 from jeton.dataflow.time_columns import Times, as_times
 
 if TYPE_CHECKING:
@@ -48,8 +50,9 @@ class Cogroup:
         ``function(key, left, right)`` is called once for each key and time, when that time is
         complete on both sides; it is plain Python, which costs some microseconds for each group:
         `join` is for what must be fast. ``key`` has the key's values under the left names. The
-        batches have the records of each side in no particular order; a side without any is an
-        empty batch, which has columns if that stream's schema is known.
+        batches have the records of each side by the values of their columns, from the first to
+        the last, whatever the order in which they came; a side without any is an empty batch,
+        which has columns if that stream's schema is known.
 
         It returns a row (a dictionary of plain values), several (a list of them), columns (a
         dictionary of arrays, or a batch), or nothing. They are sent at the group's time, with
@@ -264,7 +267,7 @@ def _joined_keys(sides: Sequence[list[Column]]) -> list[Column]:
 
 def _sorted_by(part: Batch, groups: Integers, count: int) -> tuple[Batch, Integers]:
     """A side's records in order of their groups, and where each group starts."""
-    order = np.argsort(groups, kind="stable")
+    order = order_by(part, groups)
     starts = np.searchsorted(groups[order], np.arange(count + 1))
     return part.take(order), starts.astype(np.int64, copy=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from jeton.core.antichain import Antichain
-from jeton.core.errors import GraphError, TimeError
+from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.batch import Batch
@@ -19,14 +19,12 @@ from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import LEAST, MOST, Integers
 from jeton.dataflow.state.shapes import shape_of
+from jeton.dataflow.time_arithmetic import MOST, later, shifted
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
-
-_FARTHEST = 2**62
 
 
 class IntervalJoin:
@@ -70,7 +68,7 @@ class IntervalJoin:
         keyed = cast("KeyedStream", self)
         if not keyed.stream.kind.total:
             raise GraphError("interval_join needs integer times: inside a loop, use join()")
-        if not -_FARTHEST <= lower <= upper <= _FARTHEST:
+        if not -MOST <= lower <= upper <= MOST:
             raise GraphError(
                 f"an interval from {lower} to {upper} is empty or longer than time itself"
             ).located(operator="interval_join")
@@ -195,18 +193,11 @@ class Pairs:
         """Left records at the times at which they are told without a partner."""
         if not self._delay:
             return batch
-        times = batch.times + self._delay
-        if (times < batch.times).any():
-            raise TimeError(f"an interval up to {self._upper} later ends past the end of time")
-        return batch.at(times)
+        return batch.at(
+            later(batch.times, self._delay, f"its interval, up to {self._upper} later,")
+        )
 
 
 def moved(step: int) -> Expiry:
     """Positions ``step`` later, or at the end of time."""
-
-    def expiry(ids: Integers, at: Integers) -> Integers:
-        if step >= 0:
-            return np.minimum(at, MOST - step) + step
-        return np.maximum(at, LEAST - step) + step
-
-    return expiry
+    return lambda ids, at: shifted(at, step)

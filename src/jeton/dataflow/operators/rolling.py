@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.state.groups import Groups
@@ -62,6 +64,20 @@ class RollingGroups(Groups):
         slots, _ = self.find(batch)
         return batch.with_columns(self.roll(slots, batch))
 
+    def rolled_in_order(self, batch: Batch) -> Batch:
+        """The same for records in order of time, where those of one key and time are put in order.
+
+        The answer must not depend on which of them came first.
+        """
+        slots, _ = self.find(batch)
+        times = batch.times
+        if times.ndim > 1 or times.dtype == object or (times[1:] == times[:-1]).any():
+            order = order_by(batch, slots)
+            if times.ndim == 1 and times.dtype != object:
+                order = order[np.argsort(times[order], kind="stable")]
+            batch, slots = batch.take(order), slots[order]
+        return batch.with_columns(self.roll(slots, batch))
+
     def snapshot(self) -> pa.Table:
         """All groups."""
         return self.save(self.live())
@@ -81,5 +97,5 @@ def _in_order(groups: RollingGroups, waiting: RecordQueue, input: Input, output:
     for ref, batch in input:
         waiting.push(ref, batch)
     for time, batch in waiting.pop(input.frontier):
-        output.session(waiting.right_for(time)).give(groups.rolled(batch))
+        output.session(waiting.right_for(time)).give(groups.rolled_in_order(batch))
     waiting.settle()

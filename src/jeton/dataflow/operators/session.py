@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
-from jeton.core.times import END_OF_TIME, TimeKind
+from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch
@@ -25,6 +25,7 @@ from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.session_chains import Nodes, SessionChains
 from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.slot_pool import grown
+from jeton.dataflow.time_arithmetic import MOST, later
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -41,8 +42,8 @@ class Sessions(Grouped):
         super().__init__(keyed)
         if not keyed.stream.kind.total:
             raise GraphError("sessions need integer times: inside a loop, use each_time()")
-        if gap < 1:
-            raise GraphError(f"the gap between sessions must be at least 1, not {gap}")
+        if not 1 <= gap <= MOST:
+            raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
         if START in keyed.key:
             raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
         self._gap = gap
@@ -100,11 +101,14 @@ class OpenSessions:
         """Fold records into their sessions, opening, prolonging and joining them."""
         if len(batch) == 0:
             return
+        # Refused before anything has changed: each would end a session past the end of time.
+        later(batch.times, self._gap, "its session")
         keys, _ = self._keys.find(batch)
         order = np.lexsort((batch.times, keys))
         keys, times = keys[order], batch.times[order]
         first = np.ones(len(order), dtype=bool)
-        first[1:] = (keys[1:] != keys[:-1]) | (times[1:] - times[:-1] >= self._gap)
+        apart = np.diff(times.view(np.uint64)) >= np.uint64(self._gap)
+        first[1:] = (keys[1:] != keys[:-1]) | apart
         stretch = np.cumsum(first) - 1
         starts = np.flatnonzero(first)
         lasts = np.append(starts[1:], len(order)) - 1
@@ -139,7 +143,7 @@ class OpenSessions:
 
     def _tell(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
         slots = self._slots[nodes]
-        told = self._groups.columns(slots)
+        told = self._groups.columns(slots, ends)
         key = {name: told.pop(name) for name in self._groups.key}
         columns = {**key, START: self._chains.starts(nodes), **told}
         right = self._held.right_for(int(ends[0]))
@@ -164,7 +168,7 @@ class OpenSessions:
         self._slots[nodes] = slots
 
     def _ends(self, nodes: Nodes) -> Nodes:
-        return np.minimum(self._chains.lasts(nodes), END_OF_TIME - self._gap) + self._gap
+        return later(self._chains.lasts(nodes), self._gap, "its session")
 
     def snapshot(self) -> pa.Table:
         """All open sessions: their first and last times, keys and what was folded into them."""

@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
-from jeton.core.times import END_OF_TIME, TimeKind
+from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow import time_columns
 from jeton.dataflow.aggregates import Aggregate
@@ -29,6 +28,7 @@ from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.snapshot import BIN
+from jeton.dataflow.time_arithmetic import LEAST, MOST, sliding_ends, window_ends, within
 from jeton.dataflow.time_columns import Times
 from jeton.dataflow.time_units import column_times
 
@@ -71,8 +71,8 @@ class Tumbling(Assigner):
     """Windows ``[start, start + size)``, one after the other."""
 
     def __init__(self, size: int, offset: int) -> None:
-        if size < 1:
-            raise GraphError(f"a window must be at least 1 long, not {size}")
+        if not 1 <= size <= MOST:
+            raise GraphError(f"a window must be from 1 to {MOST} long, not {size}")
         self._size = size
         self._offset = offset % size
 
@@ -84,9 +84,10 @@ class Tumbling(Assigner):
         """Most batches lie in one window, which is quickly seen."""
         if len(batch) == 0:
             return batch.times, None
-        end = (int(batch.times[0]) - self._offset) // self._size * self._size + self._size
-        end = min(end + self._offset, END_OF_TIME)
-        if within(plain(batch.times), end - self._size, end):
+        # In Python's integers, which do not wrap.
+        start = (int(batch.times[0]) - self._offset) // self._size * self._size + self._offset
+        end = start + self._size
+        if end <= MOST and within(plain(batch.times), max(start, LEAST), end):
             return np.array([end]), None
         return self.assign(batch)
 
@@ -98,7 +99,7 @@ class Sliding(Assigner):
     """Windows ``[end - size, end)`` for every multiple of ``every``."""
 
     def __init__(self, size: int, every: int, offset: int) -> None:
-        if every < 1 or size < every:
+        if not 1 <= every <= size <= MOST:
             raise GraphError(f"windows of {size} cannot slide by {every}")
         self._size = size
         self._every = every
@@ -106,11 +107,7 @@ class Sliding(Assigner):
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The ends of all windows that each record is in."""
-        first = (batch.times - self._offset) // self._every + 1
-        steps = np.arange(-(-self._size // self._every))
-        ends = (first[:, None] + steps) * self._every + self._offset
-        inside = ends <= batch.times[:, None] + self._size
-        return ends[inside], np.nonzero(inside)[0]
+        return sliding_ends(plain(batch.times), self._size, self._every, self._offset)
 
     def __str__(self) -> str:
         return f"sliding {self._size}, every {self._every}, offset {self._offset}"
@@ -155,8 +152,8 @@ class Windows(Grouped):
 
         With ``ascending``, the least. They come at the window's end with a `rank` from 1 (the
         column is ``name``); of windows, their own times are kept in ``event_time``. Nulls come
-        after everything else, and NaN before them. Of equal values the earlier record comes
-        first, then the one with lesser values in the other columns, in order of their names.
+        after everything else; NaN is the greatest number. Of equal values the earlier record
+        comes first, then the one with lesser values in its columns, from the first to the last.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("best bids")
@@ -241,7 +238,7 @@ class OpenWindows:
         times, slots = self._agenda.due(frontier, inclusive=inclusive)
         if len(slots) == 0:
             return
-        batch = Batch.trusted(self._groups.columns(slots), times, output.time_name)
+        batch = Batch.trusted(self._groups.columns(slots, times), times, output.time_name)
         if self._kind.total:
             output.session(self._held.right_for(int(times[0]))).give(batch)
         else:
@@ -278,27 +275,3 @@ class OpenWindows:
             ends = state.column("end").to_numpy()
             slots = self._groups.load(state.drop_columns(["end"]), self._words(ends))
             self._open(tokens[0], ends, slots)
-
-
-@nb.njit(cache=True)
-def within(times, start, end):  # type: ignore[no-untyped-def]
-    """Whether all times lie between start and end."""
-    inside = True
-    for i in range(len(times)):
-        inside &= (times[i] >= start) & (times[i] < end)
-    return inside
-
-
-@nb.njit(cache=True)
-def window_ends(times, size, offset):  # type: ignore[no-untyped-def]
-    """The end of each time's window. Neighbours mostly share one, which saves the division."""
-    ends = np.empty(len(times), np.int64)
-    end = times[0] if len(times) else 0
-    for i in range(len(times)):
-        time = times[i]
-        if time >= end or time < end - size:
-            end = ((time - offset) // size + 1) * size + offset
-            if end < time:  # beyond the end of time
-                end = END_OF_TIME
-        ends[i] = end
-    return ends

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow import columns as cols
-from jeton.dataflow.accumulators import Accumulator, filled, is_unknown
+from jeton.dataflow.accumulators import Accumulator, Unrepresentable, filled, is_unknown
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import Column
@@ -20,6 +20,7 @@ from jeton.dataflow.state.key_columns import SlotColumn, is_exact, key_words
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.snapshot import BIN, bins_of
+from jeton.dataflow.time_columns import Times
 
 
 class Groups:
@@ -63,13 +64,23 @@ class Groups:
         rolled = {}
         for name, aggregate in self.aggregates.items():
             column = None if aggregate.column is None else batch[aggregate.column]
-            rolled[name] = self._accumulator(name, column).roll(slots, column, size)
+            try:
+                rolled[name] = self._accumulator(name, column).roll(slots, column, size)
+            except Unrepresentable as error:
+                keys = {key: batch[key] for key in self.key}
+                raise error.of_group(name, keys, batch.times) from None
         return rolled
 
-    def columns(self, slots: Slots) -> dict[str, Column]:
-        """Keys and results of some groups."""
+    def columns(self, slots: Slots, times: Times | None = None) -> dict[str, Column]:
+        """Keys and results of some groups; their times are for the text of errors."""
         keys = {n: store.get(slots) for n, store in zip(self.key, self._keys, strict=True)}
-        return keys | {name: self._memory[name].result(slots) for name in self.aggregates}
+        told: dict[str, Column] = {}
+        for name in self.aggregates:
+            try:
+                told[name] = self._memory[name].result(slots)
+            except Unrepresentable as error:
+                raise error.of_group(name, keys, times) from None
+        return keys | told
 
     def remove(self, slots: Slots) -> None:
         """Forget groups."""

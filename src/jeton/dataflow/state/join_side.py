@@ -21,16 +21,9 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.state.key_ids import KeyIds, without_nulls
-from jeton.dataflow.state.run_kernels import (
-    LEAST,
-    MOST,
-    Integers,
-    expand,
-    find_ranges,
-    merging,
-    sorting,
-)
+from jeton.dataflow.state.run_kernels import expand, find_ranges, merging, sorting
 from jeton.dataflow.state.snapshot import BIN, bins_of
+from jeton.dataflow.time_arithmetic import LEAST, MOST, Integers
 from jeton.dataflow.time_columns import Times
 
 MOST_PAIRS = 1 << 20

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numba as nb
 import numpy as np
-import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-
-LEAST: Final = -(2**63)
-MOST: Final = 2**63 - 1
+from jeton.dataflow.time_arithmetic import LEAST, MOST, Integers, distance
 
 
 def sorting(ids: Integers, at: Integers) -> Integers | None:
@@ -36,17 +32,6 @@ def _is_sorted(ids: Integers, at: Integers) -> bool:
         if ids[i] < ids[i - 1] or (ids[i] == ids[i - 1] and at[i] < at[i - 1]):
             return False
     return True
-
-
-@nb.njit(cache=True, inline="always")
-def _plus(time, step):  # type: ignore[no-untyped-def]
-    """Addition that stops at the ends of time."""
-    moved = time + step
-    if step > 0 and moved < time:
-        return np.int64(MOST)
-    if step < 0 and moved > time:
-        return np.int64(LEAST)
-    return moved
 
 
 @nb.njit(cache=True, inline="always")
@@ -90,8 +75,15 @@ def find_ranges(
     total = 0
     start = stop = 0
     for i in range(len(ids)):
-        start = _seek(run_ids, run_at, start, ids[i], _plus(at[i], lower), False)
-        stop = _seek(run_ids, run_at, max(start, stop), ids[i], _plus(at[i], upper), True)
+        if (lower > 0 and at[i] > MOST - lower) or (upper < 0 and at[i] < LEAST - upper):
+            # All of it lies beyond an end of time.
+            first[i] = start
+            count[i] = 0
+            continue
+        from_ = at[i] + lower if lower > 0 or at[i] >= LEAST - lower else np.int64(LEAST)
+        to = at[i] + upper if upper < 0 or at[i] <= MOST - upper else np.int64(MOST)
+        start = _seek(run_ids, run_at, start, ids[i], from_, False)
+        stop = _seek(run_ids, run_at, max(start, stop), ids[i], to, True)
         first[i] = start
         count[i] = stop - start
         total += stop - start
@@ -117,11 +109,12 @@ def expand(first: Integers, count: Integers, start: int, stop: int) -> tuple[Int
 
 @nb.njit(cache=True)
 def find_last(
-    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, tolerance: int
+    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, tolerance: np.uint64
 ) -> Any:
     """For each asking row, the last row of a run with its id that is not after it.
 
-    Returns that row's number, or -1 if there is none within ``tolerance``, and its position.
+    Returns that row's number, or -1 if there is none within ``tolerance`` (an unsigned number),
+    and its position.
     """
     found = np.empty(len(ids), np.int64)
     position = np.empty(len(ids), np.int64)
@@ -131,11 +124,7 @@ def find_last(
         found[i] = -1
         position[i] = LEAST
         last = past - 1
-        if (
-            last >= 0
-            and run_ids[last] == ids[i]
-            and run_at[last] >= _plus(at[i], np.int64(-tolerance))
-        ):
+        if last >= 0 and run_ids[last] == ids[i] and distance(at[i], run_at[last]) <= tolerance:
             found[i] = last
             position[i] = run_at[last]
     return found, position

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jeton.dataflow.state.slot_pool import grown
+from jeton.dataflow.time_arithmetic import apart
 
 Nodes = npt.NDArray[np.int64]
 
@@ -111,13 +112,13 @@ def _insert(nodes, free, frees, latest, gap, keys, starts, lasts):  # type: igno
         if keys[i] != key:
             key = keys[i]
             here, later = latest[key], np.int64(-1)
-        while here >= 0 and start[here] - lasts[i] >= gap:
+        while here >= 0 and apart(start[here], lasts[i], gap):
             later, here = here, before[here]
-        if here >= 0 and starts[i] - last[here] < gap:
+        if here >= 0 and not apart(starts[i], last[here], gap):
             start[here] = min(start[here], starts[i])
             last[here] = max(last[here], lasts[i])
             other = before[here]
-            while other >= 0 and start[here] - last[other] < gap:
+            while other >= 0 and not apart(start[here], last[other], gap):
                 start[here] = min(start[here], start[other])
                 kept[joined], gone[joined] = here, other
                 joined += 1
