@@ -100,6 +100,9 @@ def join(columns: Sequence[Column]) -> Column:
             break
     else:
         joined: npt.NDArray[Any] = np.concatenate(columns)
+        if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
+            kinds = sorted({str(column.dtype) for column in columns})
+            raise BatchError(f"no type of integers holds both {' and '.join(kinds)}: cast one")
         return joined
     arrays = [to_arrow(column) for column in columns]
     kinds = {array.type for array in arrays}

@@ -45,6 +45,8 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
         return np.empty(0, dtype=np.uint64)
     if pa.types.is_dictionary(column.type):
         return _hash_column(column.dictionary_decode(), start)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), _NULL ^ start, dtype=np.uint64)
     if not column.null_count:
         return _hash_values(column, start)
     hashes = np.full(len(column), _NULL ^ start, dtype=np.uint64)
@@ -57,7 +59,7 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
 def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
     """Hashes of an Arrow array without nulls."""
     kind = column.type
-    if _is_text(kind):
+    if is_bytes(kind):
         return _hash_text(column, start)
     if pa.types.is_decimal(kind):
         return _hash_text(pc.cast(column, pa.string()), start)
@@ -86,7 +88,8 @@ def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     raise BatchError(f"values of type {values.dtype} cannot be keys")
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of a type are text or binary: equal if their bytes are."""
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -99,14 +102,68 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
+    hashes: Hashes = _hash_bytes(*bytes_of(column), start)
+    return hashes
+
+
+def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The bytes of text or binary values, and where each value starts; at the end, the end.
+
+    >>> ends, letters = bytes_of(pa.array(["to", "be"]))
+    >>> ends, letters.tobytes()
+    (array([0, 2, 4]), b'tobe')
+    """
     wide = column.cast(pa.large_binary())
     _, offsets, data = wide.buffers()
-    if offsets is None or len(wide) == 0:
-        return np.empty(0, dtype=np.uint64)
-    ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
-    letters = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
-    hashes: Hashes = _hash_bytes(ends, letters, start)
-    return hashes
+    ends, letters = np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    if offsets is not None and len(wide):
+        ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    if data:
+        letters = np.frombuffer(data, dtype=np.uint8)
+    # Always read-only, so that compiled loops have one version.
+    ends.flags.writeable = letters.flags.writeable = False
+    return ends, letters
+
+
+def same_values(left: Column, right: Column) -> npt.NDArray[np.bool_]:
+    """Which values of two columns are the same key, row by row.
+
+    Nulls are equal to each other, and so are NaN; -0.0 equals 0.0.
+
+    >>> same_values(pa.array([1.0, None, 2.0]), pa.array([1.0, None, None])).tolist()
+    [True, True, False]
+    """
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same = left == right
+        if left.dtype.kind == "f" and right.dtype.kind == "f":
+            same |= np.isnan(left) & np.isnan(right)
+        return np.asarray(same, dtype=np.bool_)
+    one, other = _plain_arrow(left), _plain_arrow(right)
+    nulls = one.is_null().to_numpy(zero_copy_only=False)
+    same = nulls & other.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(one.type) or pa.types.is_null(other.type):
+        return np.asarray(same, dtype=np.bool_)
+    if one.type != other.type:
+        fields = [pa.schema([("key", array.type)]) for array in (one, other)]
+        try:
+            common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+            one, other = one.cast(common), other.cast(common)
+        except pa.ArrowException:
+            return np.asarray(same, dtype=np.bool_)
+    equal = pc.equal(one, other)
+    if pa.types.is_floating(one.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    same |= equal.fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray(same, dtype=np.bool_)
+
+
+def _plain_arrow(column: Column) -> pa.Array:
+    array = pa.array(column) if isinstance(column, np.ndarray) else column
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
 
 
 @nb.njit(cache=True, inline="always")

@@ -16,12 +16,11 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow import joined as joins
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.columns import Column, as_column
-from jeton.dataflow.keys import Hashes, hash_columns
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.key_ids import family_of, require_same_families
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import Integers, sorting
 from jeton.dataflow.state.shapes import shape_of
@@ -138,10 +137,8 @@ class _Groups:
     ) -> None:
         self._sides = sides
         self._names = names
-        words = [
-            _words(side.keys(part), len(part)) for side, part in zip(sides, parts, strict=True)
-        ]
-        ids = KeyTable(2).find_or_add(tuple(map(np.concatenate, zip(*words, strict=True))))[0]
+        self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
+        ids, _ = KeySlots(len(self._keys)).find(self._keys, sum(map(len, parts)))
         self._times: Times = np.concatenate([part.times for part in parts])
         # Within one call, times that are no integers are all the same.
         at = self._times if kind.total else np.zeros(len(ids), dtype=np.int64)
@@ -154,7 +151,6 @@ class _Groups:
         """A row of each group."""
         group = np.empty(len(order), dtype=np.int64)
         group[order] = np.cumsum(opens) - 1
-        self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
         self._parts = [
             _sorted_by(part, numbers, len(self._first))
             for part, numbers in zip(parts, np.split(group, [len(parts[0])]), strict=True)
@@ -246,12 +242,6 @@ class _Results:
             return np.empty(0, dtype=np.int64), {}
         whole = concat(parts)
         return whole.times, whole.columns
-
-
-def _words(keys: Sequence[Column], rows: int) -> tuple[Hashes, Hashes]:
-    if not keys:
-        return np.zeros(rows, dtype=np.uint64), np.zeros(rows, dtype=np.uint64)
-    return hash_columns(keys), hash_columns(keys, seed=1)
 
 
 def _joined_keys(sides: Sequence[list[Column]]) -> list[Column]:

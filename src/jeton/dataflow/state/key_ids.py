@@ -11,8 +11,8 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
-from jeton.dataflow.state.key_columns import is_exact, key_words
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.key_columns import exact_words, is_exact
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.slot_pool import Slots
 
 
@@ -28,7 +28,7 @@ class KeyIds:
     """
 
     def __init__(self) -> None:
-        self._table: KeyTable | None = None
+        self._table: KeySlots | None = None
         self._families: tuple[object, ...] | None = None
 
     def of(self, columns: Sequence[Column], rows: int) -> Slots:
@@ -36,13 +36,11 @@ class KeyIds:
         if not columns:
             return np.zeros(rows, dtype=np.int64)
         self._check(columns)
-        exact = is_exact(columns)
-        words = key_words(columns, exact)
-        if exact:
-            return words[0].view(np.int64)
+        if is_exact(columns):
+            return exact_words(columns[0]).view(np.int64)
         if self._table is None:
-            self._table = KeyTable(2)
-        return self._table.find_or_add(words)[0]
+            self._table = KeySlots(len(columns))
+        return self._table.find(columns, rows)[0]
 
     def sweep(self, used: Iterable[Slots], rows: int) -> None:
         """Forget the keys that are not used, once they are many more than the ``rows`` there are.

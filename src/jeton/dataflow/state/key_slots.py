@@ -1,0 +1,202 @@
+"""KeySlots: from keys to slots, such that two keys share one only if their values are equal.
+
+A single integer is a word of its own. Other keys are looked up by a 64-bit hash, and what is found
+is compared with the key's values. Two keys that have the same hash, which practically none do
+unless somebody looks for them, are told apart: the later one gets another word in place of its
+hash, and keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from secrets import randbits
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.dataflow import columns as cols
+from jeton.dataflow.columns import Column
+from jeton.dataflow.keys import Hashes, hash_columns, is_bytes
+from jeton.dataflow.state.key_columns import SlotColumn, exact_words, is_exact
+from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.slot_pool import Slots
+
+
+class KeySlots:
+    """Slots for keys of some columns; with ``timed``, for pairs of a word (a time) and a key.
+
+    >>> keys = KeySlots(1)
+    >>> keys.find([pa.array(["b", "a", "b"])], 3)
+    (array([0, 1, 0]), array([0, 1]))
+    """
+
+    def __init__(self, columns: int, *, timed: bool = False) -> None:
+        self._timed = timed
+        self._exact: bool | None = None
+        self._table = KeyTable(1)
+        self._columns = [SlotColumn() for _ in range(columns)]
+        self._typed = False
+        """Whether the columns' types are known, which takes a batch, though it be empty."""
+        self._twins = Twins()
+
+    def find(
+        self, columns: Sequence[Column], rows: int, times: Hashes | None = None
+    ) -> tuple[Slots, Slots]:
+        """The slot of each key, and the rows at which a key was seen for the first time.
+
+        A single time is that of all keys.
+        """
+        if not columns:
+            one = np.zeros(1, dtype=np.uint64) if times is None else times
+            return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
+        before = () if times is None else (times,)
+        hashes = self._words(columns, len(before))
+        slots, new = self._table.find_or_add((*before, hashes))
+        if len(new) or not self._typed:
+            self._typed = True
+            self._put(slots[new], [cols.take(column, new) for column in columns])
+        if not self._exact:
+            wrong = self._wrong(slots, columns)
+            if len(wrong):
+                new = self._separate(columns, times, slots, new, wrong)
+        return slots, new
+
+    def values(self, slots: Slots) -> list[Column]:
+        """The key columns of some slots."""
+        return [column.get(slots) for column in self._columns]
+
+    def times(self, slots: Slots) -> Hashes:
+        """The words before the keys of some slots."""
+        return self._table.words(slots)[0]
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys; their slots will be given to others."""
+        self._table.remove(slots)
+        for column in self._columns:
+            if column.is_wasteful(len(self._table)):
+                column.compact(self._table.live())
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        return self._table.live()
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot there may be: how long arrays of values must be."""
+        return self._table.slots_made
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._table)
+
+    def _words(self, columns: Sequence[Column], before: int) -> Hashes:
+        exact = is_exact(columns)
+        if self._exact is None:
+            self._exact = exact
+            self._table = KeyTable(1 + before, dense=exact)
+        elif self._exact and not exact:
+            # A null among integers: from here on keys are looked up by their hashes.
+            self._exact = False
+            self._rekey()
+        if self._exact:
+            return exact_words(columns[0])
+        return self._twins.words(hash_columns(columns), columns)
+
+    def _rekey(self) -> None:
+        live = self._table.live()
+        # Different integers have different hashes.
+        words: tuple[Hashes, ...] = (hash_columns(self.values(live)),)
+        if self._timed:
+            words = (self._table.words(live)[0], *words)
+        self._table.rekey(live, words)
+
+    def _put(self, slots: Slots, columns: Sequence[Column]) -> None:
+        for store, column in zip(self._columns, columns, strict=True):
+            store.put(slots, column, self._table.slots_made)
+
+    def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
+        """The rows whose slot is another key's."""
+        same: npt.NDArray[np.bool_] | None = None
+        for store, column in zip(self._columns, columns, strict=True):
+            here = store.matches(slots, column)
+            same = here if same is None else same & here
+        assert same is not None
+        return np.empty(0, dtype=np.intp) if same.all() else np.flatnonzero(~same)
+
+    def _separate(
+        self,
+        columns: Sequence[Column],
+        times: Hashes | None,
+        slots: Slots,
+        new: Slots,
+        wrong: npt.NDArray[np.intp],
+    ) -> Slots:
+        """Give rows that were mistaken for another key slots of their own; all new rows."""
+        while len(wrong):
+            some = [cols.take(column, wrong) for column in columns]
+            words: tuple[Hashes, ...] = (self._twins.add(hash_columns(some), some),)
+            if times is not None:
+                words = (times if len(times) == 1 else times[wrong], *words)
+            found, opened = self._table.find_or_add(words)
+            self._put(found[opened], [cols.take(column, opened) for column in some])
+            slots[wrong] = found
+            new = np.concatenate([new, wrong[opened]])
+            wrong = wrong[self._wrong(found, some)]
+        return new
+
+
+class Twins:
+    """Keys that have the hash of another one, each with a word of its own in place of it.
+
+    >>> twins = Twins()
+    >>> hashes, names = np.array([7, 7], dtype=np.uint64), pa.array(["a", "b"])
+    >>> _ = twins.add(hashes[1:], [names[1:]])
+    >>> [bool(word == 7) for word in twins.words(hashes, [names])]
+    [True, False]
+    """
+
+    __slots__ = ("_hashes", "_words")
+
+    def __init__(self) -> None:
+        self._hashes = np.empty(0, dtype=np.uint64)
+        self._words: dict[tuple[Any, ...], int] = {}
+
+    def words(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
+        """The words by which keys are looked up: their hashes, but for twins."""
+        if not self._words:
+            return hashes
+        rows = np.flatnonzero(np.isin(hashes, self._hashes))
+        if len(rows):
+            hashes = hashes.copy()
+            for row, key in zip(rows.tolist(), _values(columns, rows), strict=True):
+                hashes[row] = self._words.get(key, hashes[row])
+        return hashes
+
+    def add(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
+        """Give keys other words than they had; equal keys have equal ones."""
+        found = dict.fromkeys(_values(columns, np.arange(len(hashes))))
+        # At random, so that nobody can choose a key whose hash is one of these.
+        self._words |= {key: randbits(64) for key in found}
+        self._hashes = np.union1d(self._hashes, hashes)
+        return self.words(hashes, columns)
+
+
+def _values(columns: Sequence[Column], rows: npt.NDArray[np.intp]) -> list[tuple[Any, ...]]:
+    """Keys as Python values that are equal where the keys are."""
+    return list(zip(*(_plain_values(cols.take(column, rows)) for column in columns), strict=True))
+
+
+def _plain_values(column: Column) -> list[Any]:
+    array = cols.to_arrow(column)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if is_bytes(kind):
+        array = array.cast(pa.large_binary())
+    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        array = array.cast(pa.int32())
+    elif pa.types.is_temporal(kind):
+        array = array.cast(pa.int64())
+    return ["NaN" if value != value else value for value in array.to_pylist()]

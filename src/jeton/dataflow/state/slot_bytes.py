@@ -1,0 +1,184 @@
+"""SlotBytes: text and binary values by slot, in one growing array of bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.dataflow.keys import bytes_of, is_bytes
+from jeton.dataflow.state.slot_pool import Slots, grown
+
+_ALL_VALID: Final = np.empty(0, dtype=np.bool_)
+_NULL: Final = -1
+"""The length of a null."""
+
+
+class SlotBytes:
+    """Text or binary values by slot: they are compared byte by byte, without being copied out.
+
+    >>> words = SlotBytes(pa.string())
+    >>> words.put(np.array([1, 0]), pa.array(["to", None]), 2)
+    >>> words.matches(np.array([1, 0, 1]), pa.array(["to", None, "be"]))
+    array([ True,  True, False])
+    >>> words.get(np.array([0, 1])).to_pylist()
+    [None, 'to']
+    """
+
+    __slots__ = ("_data", "_lengths", "_starts", "_type", "_used", "rows")
+
+    def __init__(self, kind: pa.DataType, size: int = 0) -> None:
+        self._type = kind
+        self._data = np.empty(1024, dtype=np.uint8)
+        self._used = 0
+        self._starts = np.zeros(size, dtype=np.int64)
+        self._lengths = np.full(size, _NULL, dtype=np.int64)
+        self.rows = 0
+        """How many values have been put since the last compaction."""
+
+    def put(self, slots: Slots, column: pa.Array, size: int) -> None:
+        """Set the values of some slots; ``size`` is how many slots there are."""
+        self._learn(column.type)
+        if size > len(self._starts):
+            size = max(size, 2 * len(self._starts))
+            self._starts, self._lengths = grown(self._starts, size), grown(self._lengths, size)
+        ends, letters, valid = _parts(column)
+        self._reserve(int(ends[-1] - ends[0]))
+        self._used = _put(
+            ends, letters, valid, slots, self._starts, self._lengths, self._data, self._used
+        )
+        self.rows += len(slots)
+
+    def matches(self, slots: Slots, column: pa.Array) -> npt.NDArray[np.bool_]:
+        """Whether the values of some slots are those of a column, row by row."""
+        if not (is_bytes(_decoded(column.type)) or pa.types.is_null(column.type)):
+            return np.zeros(len(slots), dtype=np.bool_)
+        same: npt.NDArray[np.bool_] = _match(
+            *_parts(column), slots, self._starts, self._lengths, self._data
+        )
+        return same
+
+    def get(self, slots: Slots) -> pa.Array:
+        """The values of some slots."""
+        offsets, letters, valid = _gather(slots, self._starts, self._lengths, self._data)
+        mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        text = pa.Array.from_buffers(
+            pa.large_binary(),
+            len(slots),
+            [mask, pa.py_buffer(offsets), pa.py_buffer(letters)],
+        )
+        return _as_type(text, self._type)
+
+    def compact(self, live: Slots) -> None:
+        """Forget all values but those of the slots in use."""
+        offsets, letters, valid = _gather(live, self._starts, self._lengths, self._data)
+        self._starts[live] = offsets[:-1]
+        self._lengths[live] = np.where(valid, np.diff(offsets), _NULL)
+        self._data, self._used = letters, len(letters)
+        self.rows = len(live)
+
+    def _reserve(self, size: int) -> None:
+        if self._used + size > len(self._data):
+            self._data = grown(
+                self._data[: self._used], max(2 * len(self._data), self._used + size)
+            )
+
+    def _learn(self, kind: pa.DataType) -> None:
+        """Widen the type if values of another one come: text stays text, whatever its offsets."""
+        if kind == self._type or pa.types.is_null(kind):
+            return
+        if pa.types.is_null(self._type):
+            self._type = kind
+            return
+        text = all(_is_text(_decoded(one)) for one in (kind, self._type))
+        self._type = pa.large_string() if text else pa.large_binary()
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    )
+
+
+def _parts(column: pa.Array) -> tuple[Any, Any, Any]:
+    """Where values end, their bytes, and which are valid (nothing if all are)."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    ends, letters = bytes_of(column)
+    valid = _ALL_VALID
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return ends, letters, valid
+
+
+def _as_type(binary: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Bytes as the text or the binary values that they were."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(binary))
+    if not pa.types.is_dictionary(kind):
+        return binary.cast(kind)
+    encoded = binary.cast(kind.value_type).dictionary_encode()
+    indices = encoded.indices
+    if len(encoded.dictionary) <= np.iinfo(kind.index_type.to_pandas_dtype()).max:
+        indices = indices.cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=kind.ordered)
+
+
+@nb.njit(cache=True)
+def _put(ends, letters, valid, slots, starts, lengths, data, used):  # type: ignore[no-untyped-def]
+    for i in range(len(slots)):
+        slot = slots[i]
+        starts[slot] = used
+        if len(valid) and not valid[i]:
+            lengths[slot] = -1
+            continue
+        lengths[slot] = ends[i + 1] - ends[i]
+        for j in range(ends[i], ends[i + 1]):
+            data[used] = letters[j]
+            used += 1
+    return used
+
+
+@nb.njit(cache=True)
+def _match(ends, letters, valid, slots, starts, lengths, data):  # type: ignore[no-untyped-def]
+    out = np.empty(len(slots), np.bool_)
+    for i in range(len(slots)):
+        slot = slots[i]
+        length = lengths[slot]
+        if len(valid) and not valid[i]:
+            out[i] = length < 0
+            continue
+        start = ends[i]
+        same = length == ends[i + 1] - start
+        if same:
+            at = starts[slot]
+            for j in range(length):
+                if letters[start + j] != data[at + j]:
+                    same = False
+                    break
+        out[i] = same
+    return out
+
+
+@nb.njit(cache=True)
+def _gather(slots, starts, lengths, data):  # type: ignore[no-untyped-def]
+    offsets = np.zeros(len(slots) + 1, np.int64)
+    valid = np.empty(len(slots), np.bool_)
+    for i in range(len(slots)):
+        valid[i] = lengths[slots[i]] >= 0
+        offsets[i + 1] = offsets[i] + max(lengths[slots[i]], 0)
+    letters = np.empty(offsets[-1], np.uint8)
+    for i in range(len(slots)):
+        at = starts[slots[i]]
+        for j in range(offsets[i], offsets[i + 1]):
+            letters[j] = data[at]
+            at += 1
+    return offsets, letters, valid
