@@ -107,6 +107,8 @@ def join(columns: Sequence[Column]) -> Column:
     arrays = [to_arrow(column) for column in columns]
     kinds = {array.type for array in arrays}
     if len(kinds) > 1:
+        arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+        kinds = {array.type for array in arrays}
         fields = [pa.schema([("column", kind)]) for kind in kinds]
         common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
         arrays = [array.cast(common) for array in arrays]

@@ -190,22 +190,36 @@ def _combine(left: Hashes, right: Hashes) -> Hashes:
     return out
 
 
+@nb.njit(cache=True, inline="always")
+def eight_bytes(data, at):  # type: ignore[no-untyped-def]
+    """Eight bytes as one word, the first one highest: a single load, as it is compiled."""
+    return (
+        (np.uint64(data[at]) << np.uint64(56))
+        | (np.uint64(data[at + np.uint64(1)]) << np.uint64(48))
+        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(40))
+        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(32))
+        | (np.uint64(data[at + np.uint64(4)]) << np.uint64(24))
+        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(16))
+        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(8))
+        | np.uint64(data[at + np.uint64(7)])
+    )
+
+
 @nb.njit(cache=True)
 def _hash_bytes(
     ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], start: np.uint64
 ) -> Hashes:
     out = np.empty(len(ends) - 1, np.uint64)
     for i in range(len(out)):
-        state = np.uint64(ends[i + 1] - ends[i]) + start
+        at, end = np.uint64(ends[i]), np.uint64(ends[i + 1])
+        state = (end - at) + start
+        while at + np.uint64(8) <= end:
+            state = _mix_word(state * np.uint64(31) + eight_bytes(data, at))
+            at += np.uint64(8)
         word = np.uint64(0)
-        filled = 0
-        for j in range(ends[i], ends[i + 1]):
-            word = (word << np.uint64(8)) | np.uint64(data[j])
-            filled += 1
-            if filled == 8:
-                state = _mix_word(state * np.uint64(31) + word)
-                word = np.uint64(0)
-                filled = 0
+        while at < end:
+            word = (word << np.uint64(8)) | np.uint64(data[at])
+            at += np.uint64(1)
         out[i] = _mix_word(state * np.uint64(31) + word)
     return out
 

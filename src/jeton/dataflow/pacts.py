@@ -33,6 +33,9 @@ class Pact(ABC):
     local = False
     """Whether messages stay on the worker that sent them."""
 
+    announces = False
+    """Whether each worker gets a message for each type of key, if only an empty one."""
+
     @abstractmethod
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, each with the worker that it goes to."""
@@ -54,17 +57,21 @@ class Pipeline(Pact):
 class Exchange(Pact):
     """Records go to the worker that owns their key.
 
-    The key is one or more columns, or a function from a batch to an array of integers.
+    The key is one or more columns, or a function from a batch to an array of integers. With
+    ``announce``, the first batch with keys of certain types also goes, without its records, to
+    the workers that get none of them: so all workers know all types, and can refuse what does
+    not fit, however records happen to be divided.
 
     >>> batch = Batch({"word": ["a", "b", "a", "c"]}, times=[0, 0, 0, 0])
     >>> sum(len(part) for _, part in Exchange("word").route(batch, workers=2))
     4
     """
 
-    def __init__(self, *key: str | Callable[[Batch], Any]) -> None:
+    def __init__(self, *key: str | Callable[[Batch], Any], announce: bool = False) -> None:
         if not key:
             raise GraphError("Exchange needs a key: column names, or a function of the batch")
         self.key = key
+        self.announces = announce
         self._owners: dict[int, npt.NDArray[np.int64]] = {}
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
-from jeton.idioms.sorting import grouping
+from jeton.idioms.sorting import grouping_by_value
 
 _MOST: Final = int(np.iinfo(np.int64).max)
 
@@ -181,9 +181,8 @@ def consolidated(batch: jt.Batch, diff: str) -> jt.Batch:
     values = compared(batch, [name for name in batch.names if name != diff])
     keys = time_keys(batch.times)
     if values:
-        # 128 bits of two independent hashes: for all that is practical no two rows share them.
-        keys = [*(jt.hash_columns(values, seed) for seed in (0, 1)), *keys]
-    order, starts = grouping(keys)
+        keys = [jt.hash_columns(values), *keys]
+    order, starts = grouping_by_value(keys, values)
     sums = np.add.reduceat(diffs_of(batch, diff)[order], starts)
     first = order[starts]
     kept = np.argsort(first)

@@ -19,7 +19,7 @@ from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
-from jeton.dataflow.state.key_ids import family_of, require_same_families
+from jeton.dataflow.state.key_ids import KeyTypes
 from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import Integers, sorting
@@ -69,20 +69,22 @@ class Cogroup:
         [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
         """
         keyed = cast("KeyedStream", self)
-        mine, others = joins.pact(keyed, other, "cogroup")
+        mine, others = joins.pacts(keyed, other, "cogroup")
         known = None if schema is None else _with_key(keyed, schema)
 
         def build(
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
+            types = KeyTypes()
             sides = [_Side(side, info.kind) for side in (keyed, other)]
             for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
                 info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
             token.drop()
 
             def step(left: Input, right: Input, output: Output) -> None:
-                for side, input in zip(sides, (left, right), strict=True):
+                for name, side, input in zip(("left", "right"), sides, (left, right), strict=True):
                     for ref, batch in input:
+                        types.learn(name, side.key, [batch[one] for one in side.key])
                         side.waiting.push(ref, batch)
                 frontier = Antichain([*left.frontier, *right.frontier])
                 for groups in _complete(sides, frontier, info.kind, keyed.key):
@@ -247,8 +249,6 @@ class _Results:
 def _joined_keys(sides: Sequence[list[Column]]) -> list[Column]:
     """The key columns of both sides, one after the other; a side without records has none."""
     present = [keys for keys in sides if keys]
-    if len(present) > 1:
-        require_same_families(*(map(family_of, keys) for keys in present))
     return [cols.join(columns) for columns in zip(*present, strict=True)]
 
 

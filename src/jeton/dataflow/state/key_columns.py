@@ -14,7 +14,7 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import Hashes, is_bytes, same_values
 from jeton.dataflow.state.runs import merge_from
-from jeton.dataflow.state.slot_bytes import SlotBytes
+from jeton.dataflow.state.slot_bytes import SlotBytes, encoded
 from jeton.dataflow.state.slot_pool import Slots, grown
 
 
@@ -38,30 +38,43 @@ def exact_words(column: Column) -> Hashes:
 class SlotColumn:
     """A column of values by slot: an array of plain values, bytes, or a pool of Arrow values."""
 
-    __slots__ = ("_bytes", "_chunks", "_pool_rows", "_rows", "_values")
+    __slots__ = ("_bytes", "_chunks", "_dictionary", "_pool_rows", "_rows", "_values")
 
     def __init__(self) -> None:
         self._values: npt.NDArray[Any] | None = None
         self._bytes: SlotBytes | None = None
         self._chunks: list[pa.Array] = []
+        self._dictionary: pa.DataType | None = None
+        """The type of values that come with a dictionary, if those in the pool do."""
         self._pool_rows = 0
         self._rows = np.empty(0, dtype=np.int64)
 
-    def put(self, slots: Slots, column: Column, size: int) -> None:
-        """Set the values of some slots; ``size`` is how many slots there are."""
+    def put(
+        self,
+        slots: Slots,
+        column: Column,
+        size: int,
+        *,
+        rows: npt.NDArray[Any] | None = None,
+        kind: pa.DataType | None = None,
+    ) -> None:
+        """Set the values of some slots to those at some rows (all of them) of a column.
+
+        ``size`` is how many slots there are, ``kind`` the type as which values come out again.
+        """
         if isinstance(column, np.ndarray):
             if not self._chunks and self._bytes is None:
-                self._put_plain(slots, column, size)
+                self._put_plain(slots, column if rows is None else column[rows], size)
                 return
         elif self._takes_bytes(column.type):
             if self._bytes is None:
-                self._bytes = SlotBytes(column.type, len(self._rows))
+                self._bytes = SlotBytes(kind or column.type, len(self._rows))
                 self._chunks, self._pool_rows = [], 0
-            self._bytes.put(slots, column, size)
+            self._bytes.put(slots, column, size, rows=rows, kind=kind)
             return
         if self._bytes is not None:
-            kind = cols.to_arrow(column).type
-            raise BatchError(f"a key column is of type {kind}, but it was text or binary before")
+            given = cols.to_arrow(column).type
+            raise BatchError(f"a key column is of type {given}, but it was text or binary before")
         if self._values is not None:
             # The first value that is not plain (a null): all of them move to the pool.
             values, self._values = self._values, None
@@ -70,7 +83,15 @@ class SlotColumn:
         if size > len(self._rows):
             self._rows = grown(self._rows, max(size, 2 * len(self._rows)))
         self._rows[slots] = np.arange(self._pool_rows, self._pool_rows + len(slots))
-        self._add_chunk(cols.to_arrow(column))
+        self._learn_dictionary(kind)
+        self._add_chunk(cols.to_arrow(column if rows is None else cols.take(column, rows)))
+
+    def _learn_dictionary(self, kind: pa.DataType | None) -> None:
+        has = kind is not None and pa.types.is_dictionary(kind)
+        if not self._pool_rows:
+            self._dictionary = kind if has else None
+        elif kind != self._dictionary:
+            self._dictionary = None
 
     def _put_plain(self, slots: Slots, column: npt.NDArray[Any], size: int) -> None:
         if self._values is None:
@@ -90,10 +111,10 @@ class SlotColumn:
     def _takes_bytes(self, kind: pa.DataType) -> bool:
         """Whether values of a type are kept as bytes here."""
         if self._bytes is not None:
-            return is_bytes(_decoded(kind)) or pa.types.is_null(kind)
+            return is_bytes(kind) or pa.types.is_null(kind)
         # Nulls without a type, which may have come before, fit everything.
         untyped = all(pa.types.is_null(chunk.type) for chunk in self._chunks)
-        return is_bytes(_decoded(kind)) and untyped and self._values is None
+        return is_bytes(kind) and untyped and self._values is None
 
     def _add_chunk(self, chunk: pa.Array) -> None:
         """Keep few chunks, none of which is copied too often."""
@@ -124,8 +145,10 @@ class SlotColumn:
             self._chunks = [cols.to_arrow(cols.join(self._chunks))]
         rows = pa.array(self._rows[slots])
         if len(self._chunks) == 1:
-            return cols.from_arrow(self._chunks[0].take(rows))
-        return cols.as_column(pa.chunked_array(self._chunks).take(rows))
+            taken = self._chunks[0].take(rows)
+        else:
+            taken = cols.to_arrow(cols.as_column(pa.chunked_array(self._chunks).take(rows)))
+        return cols.from_arrow(taken) if self._dictionary is None else encoded(taken, self._dictionary)
 
     def is_wasteful(self, live: int) -> bool:
         """Whether values that no slot refers to any more are the larger part."""
@@ -137,10 +160,8 @@ class SlotColumn:
         if self._bytes is not None:
             self._bytes.compact(live)
             return
+        dictionary, self._dictionary = self._dictionary, None
         kept = cols.to_arrow(self.get(live))
+        self._dictionary = dictionary
         self._rows[live] = np.arange(len(live))
         self._chunks, self._pool_rows = [kept], len(live)
-
-
-def _decoded(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -52,15 +52,17 @@ class KeySlots:
             one = np.zeros(1, dtype=np.uint64) if times is None else times
             return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
         before = () if times is None else (times,)
-        hashes = self._words(columns, len(before))
+        # As they are hashed and compared, once for both; they are kept as they came.
+        plain = [_plain(column) for column in columns]
+        hashes = self._words(plain, len(before))
         slots, new = self._table.find_or_add((*before, hashes))
         if len(new) or not self._typed:
             self._typed = True
-            self._put(slots[new], [cols.take(column, new) for column in columns])
+            self._put(slots[new], plain, new, columns)
         if not self._exact:
-            wrong = self._wrong(slots, columns)
+            wrong = self._wrong(slots, plain)
             if len(wrong):
-                new = self._separate(columns, times, slots, new, wrong)
+                new = self._separate(plain, columns, times, slots, new, wrong)
         return slots, new
 
     def values(self, slots: Slots) -> list[Column]:
@@ -112,9 +114,13 @@ class KeySlots:
             words = (self._table.words(live)[0], *words)
         self._table.rekey(live, words)
 
-    def _put(self, slots: Slots, columns: Sequence[Column]) -> None:
-        for store, column in zip(self._columns, columns, strict=True):
-            store.put(slots, column, self._table.slots_made)
+    def _put(
+        self, slots: Slots, plain: Sequence[Column], rows: Slots, columns: Sequence[Column]
+    ) -> None:
+        size = self._table.slots_made
+        for store, values, column in zip(self._columns, plain, columns, strict=True):
+            kind = None if isinstance(column, np.ndarray) else column.type
+            store.put(slots, values, size, rows=rows, kind=kind)
 
     def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
         """The rows whose slot is another key's."""
@@ -127,6 +133,7 @@ class KeySlots:
 
     def _separate(
         self,
+        plain: Sequence[Column],
         columns: Sequence[Column],
         times: Hashes | None,
         slots: Slots,
@@ -135,12 +142,12 @@ class KeySlots:
     ) -> Slots:
         """Give rows that were mistaken for another key slots of their own; all new rows."""
         while len(wrong):
-            some = [cols.take(column, wrong) for column in columns]
+            some = [cols.take(column, wrong) for column in plain]
             words: tuple[Hashes, ...] = (self._twins.add(hash_columns(some), some),)
             if times is not None:
                 words = (times if len(times) == 1 else times[wrong], *words)
             found, opened = self._table.find_or_add(words)
-            self._put(found[opened], [cols.take(column, opened) for column in some])
+            self._put(found[opened], some, opened, columns)
             slots[wrong] = found
             new = np.concatenate([new, wrong[opened]])
             wrong = wrong[self._wrong(found, some)]
@@ -188,14 +195,19 @@ def _values(columns: Sequence[Column], rows: npt.NDArray[np.intp]) -> list[tuple
     return list(zip(*(_plain_values(cols.take(column, rows)) for column in columns), strict=True))
 
 
+def _plain(column: Column) -> Column:
+    """A column without dictionary, and text and binary values as bytes."""
+    if isinstance(column, np.ndarray):
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.large_binary()) if is_bytes(column.type) else column
+
+
 def _plain_values(column: Column) -> list[Any]:
-    array = cols.to_arrow(column)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = cols.to_arrow(_plain(column))
     kind = array.type
-    if is_bytes(kind):
-        array = array.cast(pa.large_binary())
-    elif pa.types.is_date32(kind) or pa.types.is_time32(kind):
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         array = array.cast(pa.int32())
     elif pa.types.is_temporal(kind):
         array = array.cast(pa.int64())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.dataflow.keys import bytes_of, is_bytes
+from jeton.dataflow.keys import bytes_of, eight_bytes, is_bytes
 from jeton.dataflow.state.slot_pool import Slots, grown
 
 _ALL_VALID: Final = np.empty(0, dtype=np.bool_)
@@ -39,16 +39,29 @@ class SlotBytes:
         self.rows = 0
         """How many values have been put since the last compaction."""
 
-    def put(self, slots: Slots, column: pa.Array, size: int) -> None:
-        """Set the values of some slots; ``size`` is how many slots there are."""
-        self._learn(column.type)
+    def put(
+        self,
+        slots: Slots,
+        column: pa.Array,
+        size: int,
+        *,
+        rows: npt.NDArray[Any] | None = None,
+        kind: pa.DataType | None = None,
+    ) -> None:
+        """Set the values of some slots to those at some rows (all of them) of a column.
+
+        ``size`` is how many slots there are, ``kind`` the type as which values come out again.
+        """
+        self._learn(column.type if kind is None else kind)
+        if rows is None:
+            rows = np.arange(len(slots))
         if size > len(self._starts):
             size = max(size, 2 * len(self._starts))
             self._starts, self._lengths = grown(self._starts, size), grown(self._lengths, size)
         ends, letters, valid = _parts(column)
-        self._reserve(int(ends[-1] - ends[0]))
+        self._reserve(int(_size(ends, rows)))
         self._used = _put(
-            ends, letters, valid, slots, self._starts, self._lengths, self._data, self._used
+            ends, letters, valid, rows, slots, self._starts, self._lengths, self._data, self._used
         )
         self.rows += len(slots)
 
@@ -123,25 +136,38 @@ def _as_type(binary: pa.Array, kind: pa.DataType) -> pa.Array:
     """Bytes as the text or the binary values that they were."""
     if pa.types.is_null(kind):
         return pa.nulls(len(binary))
-    if not pa.types.is_dictionary(kind):
-        return binary.cast(kind)
-    encoded = binary.cast(kind.value_type).dictionary_encode()
-    indices = encoded.indices
-    if len(encoded.dictionary) <= np.iinfo(kind.index_type.to_pandas_dtype()).max:
+    if pa.types.is_dictionary(kind):
+        return encoded(binary.cast(kind.value_type), kind)
+    return binary.cast(kind)
+
+
+def encoded(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values with a dictionary, as a type has it; with wider indices if it must be."""
+    made = values.dictionary_encode()
+    indices = made.indices
+    if len(made.dictionary) <= np.iinfo(kind.index_type.to_pandas_dtype()).max:
         indices = indices.cast(kind.index_type)
-    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=kind.ordered)
+    return pa.DictionaryArray.from_arrays(indices, made.dictionary, ordered=kind.ordered)
 
 
 @nb.njit(cache=True)
-def _put(ends, letters, valid, slots, starts, lengths, data, used):  # type: ignore[no-untyped-def]
+def _size(ends, rows):  # type: ignore[no-untyped-def]
+    size = 0
+    for row in rows:
+        size += ends[row + 1] - ends[row]
+    return size
+
+
+@nb.njit(cache=True)
+def _put(ends, letters, valid, rows, slots, starts, lengths, data, used):  # type: ignore[no-untyped-def]
     for i in range(len(slots)):
-        slot = slots[i]
+        slot, row = slots[i], rows[i]
         starts[slot] = used
-        if len(valid) and not valid[i]:
+        if len(valid) and not valid[row]:
             lengths[slot] = -1
             continue
-        lengths[slot] = ends[i + 1] - ends[i]
-        for j in range(ends[i], ends[i + 1]):
+        lengths[slot] = ends[row + 1] - ends[row]
+        for j in range(ends[row], ends[row + 1]):
             data[used] = letters[j]
             used += 1
     return used
@@ -152,18 +178,23 @@ def _match(ends, letters, valid, slots, starts, lengths, data):  # type: ignore[
     out = np.empty(len(slots), np.bool_)
     for i in range(len(slots)):
         slot = slots[i]
-        length = lengths[slot]
         if len(valid) and not valid[i]:
-            out[i] = length < 0
+            out[i] = lengths[slot] < 0
             continue
-        start = ends[i]
-        same = length == ends[i + 1] - start
-        if same:
-            at = starts[slot]
-            for j in range(length):
-                if letters[start + j] != data[at + j]:
-                    same = False
-                    break
+        at, end = np.uint64(ends[i]), np.uint64(ends[i + 1])
+        if lengths[slot] != np.int64(end - at):
+            out[i] = False
+            continue
+        other = np.uint64(starts[slot])
+        same = True
+        while same and at + np.uint64(8) <= end:
+            same = eight_bytes(letters, at) == eight_bytes(data, other)
+            at += np.uint64(8)
+            other += np.uint64(8)
+        while same and at < end:
+            same = letters[at] == data[other]
+            at += np.uint64(1)
+            other += np.uint64(1)
         out[i] = same
     return out
 
