@@ -248,7 +248,7 @@ def group_order(
 
 @nb.njit(cache=True)
 def scatter_order(
-    hashes: Hashes, owners: npt.NDArray[np.int64], workers: int
+    hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Records grouped by the worker that owns their bin: see `group_order`.
 
@@ -263,7 +263,7 @@ def scatter_order(
 
 @nb.njit(cache=True)
 def scatter_words(
-    words: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], workers: int
+    words: npt.NDArray[np.int64], owners: npt.NDArray[np.uint16], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The same for a single column of integers, hashed on the way: see `scatter_order`."""
     mask = np.uint64(len(owners) - 1)

@@ -92,11 +92,13 @@ class Checkpoints:
         *,
         epoch: int = 0,
         base: Part | None = None,
+        bins: int = BINS,
     ) -> Part:
         """Write what changed of a worker's state; it counts once `commit` has it.
 
         ``base`` is the part that this worker contributed to the version before, as `write_part`
-        returned it or as `Checkpoint.part` read it. Without one, everything is written.
+        returned it or as `Checkpoint.part` read it. Without one, everything is written. ``bins``
+        says into how many the worker divides keys.
         """
         # A name that no other attempt has, whoever makes it and whenever.
         name = f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow"
@@ -121,7 +123,7 @@ class Checkpoints:
                 chunks[key] = tuple(same)
         if buffers:
             self.files.write(self._parts / name, buffers)
-        return Part(worker, chunks, digests, at)
+        return Part(worker, chunks, digests, at, bins)
 
     def commit(
         self,
@@ -142,11 +144,14 @@ class Checkpoints:
                 f"version {version} needs one part of each worker, not of "
                 f"{[part.worker for part in parts]}"
             )
+        bins = {part.bins for part in parts} or {BINS}
+        if len(bins) > 1:
+            raise SnapshotError(f"the workers of version {version} divide keys into {bins} bins")
         body: dict[str, Any] = {
             "version": version,
             "epoch": epoch,
             "flow": flow,
-            "bins": BINS,
+            "bins": max(bins),
             "meta": dict(meta or {}),
             "parts": [part.to_json() for part in parts],
         }
@@ -154,7 +159,7 @@ class Checkpoints:
         whole = {"format": FORMAT, "digest": _digest(FORMAT, text), "body": text}
         path = self._manifests / f"{version:012d}-{epoch}.json"
         self.files.put(path, json.dumps(whole).encode())
-        return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts))
+        return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts), body["bins"])
 
     # Reading
 
@@ -260,13 +265,9 @@ class Checkpoints:
                     f"{FORMAT}: a newer one has written it"
                 )
             body = json.loads(whole["body"])
-            if body["bins"] != BINS:
-                raise SnapshotError(
-                    f"{path} divides state into {body['bins']} bins, but this Jeton into {BINS}"
-                )
             parts = tuple(map(Part.from_json, body["parts"]))
-            meta = body["meta"]
-            return Checkpoint(self, int(body["version"]), epoch, body["flow"], meta, parts)
+            meta, bins = body["meta"], int(body["bins"])
+            return Checkpoint(self, int(body["version"]), epoch, body["flow"], meta, parts, bins)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 

@@ -56,7 +56,7 @@ class Channel:
 class RoutedChannel(Channel):
     """From an output to an input on any worker, as a pact decides."""
 
-    __slots__ = ("_announced", "_network", "_pact", "_worker", "_workers")
+    __slots__ = ("_announced", "_network", "_route", "_worker", "_workers")
 
     def __init__(
         self,
@@ -68,9 +68,10 @@ class RoutedChannel(Channel):
         pact: Pact,
         network: Network,
         workers: int,
+        bins: int,
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
-        self._pact = pact
+        self._route = pact.router(workers, bins)
         self._network = network
         self._worker = outbox.worker
         self._workers = workers
@@ -80,7 +81,7 @@ class RoutedChannel(Channel):
         """Deliver each part where it belongs, and count each as under way."""
         if self._crossings or batch.time_name != self._time_name:
             time, batch = self._translate(time, batch)
-        parts: Iterable[tuple[int, Batch]] = self._pact.route(batch, self._workers)
+        parts = self._route(batch)
         if self._announced is not None:
             parts = self._announce(batch, parts, self._announced)
         for worker, part in parts:
