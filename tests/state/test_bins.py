@@ -78,9 +78,7 @@ def test_a_checkpoint_of_the_release_before_is_read(tmp_path: Path, workers: int
         run.run_to_rest()
         before = as_written_before(run.snapshot())
     store = Checkpoints(tmp_path)
-    made = store.commit(
-        0, [store.write_part(0, 0, before.operators, bins=256)], flow=flow.name
-    )
+    made = store.commit(0, [store.write_part(0, 0, before.operators, bins=256)], flow=flow.name)
     assert store.load(0).bins == made.bins == 256
     shares = [store.load(0).share(worker, workers) for worker in range(workers)]
     assert {share.bins for share in shares} == {256}

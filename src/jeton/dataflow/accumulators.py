@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.columns import Column, from_arrow, plain, to_arrow
 from jeton.dataflow.state.slot_pool import Slots, grown
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import BatchError
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.columns import Column, plain
 
 Hashes = npt.NDArray[np.uint64]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from jeton.dataflow import compiled as nb
 
 
 @nb.njit(cache=True)

@@ -166,6 +166,7 @@ class Index:
         self.samples: list[jt.Batch] = []
         """An empty batch for each layout of what is arranged."""
         self._layouts: set[tuple[Any, ...]] = set()
+        self._types = jt.KeyTypes()
         self._info = info
         self._effort = effort
 
@@ -179,6 +180,7 @@ class Index:
         columns = [batch[name] for name in self.spine.content.key]
         layout = tuple(getattr(column, "type", None) or column.dtype for column in columns)
         if layout not in self._layouts:
+            self._types.learn("arranged", self.spine.content.key, columns)
             self._layouts.add(layout)
             self.samples.append(batch.slice(0, 0))
             for reader in self.readers:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 from jeton.idioms.intervals import compared, diffs_of, time_keys
 from jeton.idioms.keyed_state import plain
 from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order

@@ -124,9 +124,7 @@ class LongLived:
                 name: _open_staged(sink, joined.rank, ground) for name, sink in task.sinks.items()
             }
             staged |= {name: _ToDriver(control, name) for name in task.to_driver}
-            self._keeper = Keeper(
-                ground, *where, control, staged, bins=self._process.worker.bins
-            )
+            self._keeper = Keeper(ground, *where, control, staged, bins=self._process.worker.bins)
         else:
             self._writers |= {
                 name: _open(sink, joined.rank, task.run) for name, sink in task.sinks.items()

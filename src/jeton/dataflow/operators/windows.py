@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,6 +14,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import END_OF_TIME, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow import compiled as nb
 from jeton.dataflow import time_columns
 from jeton.dataflow.aggregates import Aggregate
 from jeton.dataflow.batch import Batch

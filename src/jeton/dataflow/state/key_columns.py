@@ -148,7 +148,9 @@ class SlotColumn:
             taken = self._chunks[0].take(rows)
         else:
             taken = cols.to_arrow(cols.as_column(pa.chunked_array(self._chunks).take(rows)))
-        return cols.from_arrow(taken) if self._dictionary is None else encoded(taken, self._dictionary)
+        return (
+            cols.from_arrow(taken) if self._dictionary is None else encoded(taken, self._dictionary)
+        )
 
     def is_wasteful(self, live: int) -> bool:
         """Whether values that no slot refers to any more are the larger part."""

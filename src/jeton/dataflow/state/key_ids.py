@@ -101,10 +101,10 @@ class KeyTypes:
         if seen in self._seen:
             return
         typed = [(name, _type_of(column)) for name, column in zip(names, columns, strict=True)]
-        for other, keys in self._known.items():
-            if other != side:
-                for (name, kind), (its_name, its_kind) in zip(typed, keys, strict=True):
-                    require_comparable(name, kind, its_name, its_kind)
+        # With those that this side brought before, too.
+        for keys in self._known.values():
+            for (name, kind), (its_name, its_kind) in zip(typed, keys, strict=True):
+                require_comparable(name, kind, its_name, its_kind)
         before = self._known.get(side, typed)
         # Nothing but nulls says nothing about the type.
         self._known[side] = [

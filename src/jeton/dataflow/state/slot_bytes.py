@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.keys import bytes_of, eight_bytes, is_bytes
 from jeton.dataflow.state.slot_pool import Slots, grown
 
@@ -116,9 +116,7 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    )
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _parts(column: pa.Array) -> tuple[Any, Any, Any]:
