@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import plain
+from jeton.dataflow.columns import Column, plain
 from jeton.dataflow.keys import hash_columns, scatter_order, scatter_words
 
 BINS: Final = 4096
@@ -113,10 +113,14 @@ class Exchange(Pact):
         owners = bin_owners(workers, bins)
         return lambda batch: self._deal(batch, workers, owners)
 
+    def keys(self, batch: Batch) -> list[Column]:
+        """The key columns of a batch, or what a function makes of it instead."""
+        return [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+
     def _deal(
         self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]
     ) -> Iterator[tuple[int, Batch]]:
-        columns = [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+        columns = self.keys(batch)
         first = columns[0]
         if len(columns) == 1 and isinstance(first, np.ndarray) and first.dtype == np.int64:
             order, starts = scatter_words(plain(first), owners, workers)

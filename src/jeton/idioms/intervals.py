@@ -68,7 +68,7 @@ class Intervals:
      {'time': 99, 'upper': 'Antichain([])', 'records': 1}]
     """
 
-    def __init__(self, kind: Any, key: Sequence[str] = ()) -> None:
+    def __init__(self, kind: Any, key: Sequence[str] | None = None) -> None:
         self._waiting = jt.RecordQueue(kind, key)
         self.lower = jt.Antichain.frozen([kind.minimum])
         """The upper end of the last interval: the lower one of the next."""
@@ -104,6 +104,10 @@ class Intervals:
     def __len__(self) -> int:
         """How many records wait."""
         return len(self._waiting)
+
+    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
+        """Say how records come to their workers: see `jt.RecordQueue`."""
+        self._waiting.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
         """The records that wait."""

@@ -165,6 +165,7 @@ class Worker:
             kept=operator.kept,
             common=self._common,
             origin=origin,
+            pacts=[port.pact for port in plan.inputs if not port.observes],
         )
         try:
             operator.step = plan.build(tokens, info)

@@ -57,10 +57,12 @@ class SlotColumn:
         *,
         rows: npt.NDArray[Any] | None = None,
         kind: pa.DataType | None = None,
+        categories: pa.Array | None = None,
     ) -> None:
         """Set the values of some slots to those at some rows (all of them) of a column.
 
-        ``size`` is how many slots there are, ``kind`` the type as which values come out again.
+        ``size`` is how many slots there are, ``kind`` the type as which values come out again,
+        ``categories`` the dictionary of one whose order counts.
         """
         if isinstance(column, np.ndarray):
             if not self._chunks and self._bytes is None:
@@ -70,7 +72,7 @@ class SlotColumn:
             if self._bytes is None:
                 self._bytes = SlotBytes(kind or column.type, len(self._rows))
                 self._chunks, self._pool_rows = [], 0
-            self._bytes.put(slots, column, size, rows=rows, kind=kind)
+            self._bytes.put(slots, column, size, rows=rows, kind=kind, categories=categories)
             return
         if self._bytes is not None:
             given = cols.to_arrow(column).type

@@ -2,8 +2,7 @@
 
 A single integer is a word of its own. Other keys are looked up by a 64-bit hash, and what is found
 is compared with the key's values. Two keys that have the same hash, which practically none do
-unless somebody looks for them, are told apart: the later one gets another word in place of its
-hash, and keeps it.
+unless somebody looks for them, are told apart: each gets a word of its own in place of the hash.
 """
 
 from __future__ import annotations
@@ -107,9 +106,10 @@ class KeySlots:
         return self._twins.words(hash_columns(columns), columns)
 
     def _rekey(self) -> None:
+        """Look keys up by their hashes, or what twins have instead, from now on."""
         live = self._table.live()
-        # Different integers have different hashes.
-        words: tuple[Hashes, ...] = (hash_columns(self.values(live)),)
+        values = [_plain(column) for column in self.values(live)]
+        words: tuple[Hashes, ...] = (self._twins.words(hash_columns(values), values),)
         if self._timed:
             words = (self._table.words(live)[0], *words)
         self._table.rekey(live, words)
@@ -120,7 +120,9 @@ class KeySlots:
         size = self._table.slots_made
         for store, values, column in zip(self._columns, plain, columns, strict=True):
             kind = None if isinstance(column, np.ndarray) else column.type
-            store.put(slots, values, size, rows=rows, kind=kind)
+            ordered = kind is not None and pa.types.is_dictionary(kind) and kind.ordered
+            categories = column.dictionary if ordered else None
+            store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
 
     def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
         """The rows whose slot is another key's."""
@@ -141,27 +143,30 @@ class KeySlots:
         wrong: npt.NDArray[np.intp],
     ) -> Slots:
         """Give rows that were mistaken for another key slots of their own; all new rows."""
-        while len(wrong):
-            some = [cols.take(column, wrong) for column in plain]
-            words: tuple[Hashes, ...] = (self._twins.add(hash_columns(some), some),)
-            if times is not None:
-                words = (times if len(times) == 1 else times[wrong], *words)
-            found, opened = self._table.find_or_add(words)
-            self._put(found[opened], some, opened, columns)
-            slots[wrong] = found
-            new = np.concatenate([new, wrong[opened]])
-            wrong = wrong[self._wrong(found, some)]
-        return new
+        some = [cols.take(column, wrong) for column in plain]
+        hashes = hash_columns(some)
+        self._twins.add(hashes)
+        self._rekey()
+        words: tuple[Hashes, ...] = (self._twins.words(hashes, some),)
+        if times is not None:
+            words = (times if len(times) == 1 else times[wrong], *words)
+        found, opened = self._table.find_or_add(words)
+        self._put(found[opened], some, opened, columns)
+        slots[wrong] = found
+        return np.concatenate([new, wrong[opened]])
 
 
 class Twins:
-    """Keys that have the hash of another one, each with a word of its own in place of it.
+    """Words for keys whose hash is that of another one, too: each has one of its own.
 
     >>> twins = Twins()
-    >>> hashes, names = np.array([7, 7], dtype=np.uint64), pa.array(["a", "b"])
-    >>> _ = twins.add(hashes[1:], [names[1:]])
-    >>> [bool(word == 7) for word in twins.words(hashes, [names])]
-    [True, False]
+    >>> hashes, names = np.array([7, 7, 8], dtype=np.uint64), [pa.array(["a", "b", "c"])]
+    >>> twins.words(hashes, names)
+    array([7, 7, 8], dtype=uint64)
+    >>> twins.add(hashes[:1])
+    >>> one, other, third = twins.words(hashes, names).tolist()
+    >>> one != other, third
+    (True, 8)
     """
 
     __slots__ = ("_hashes", "_words")
@@ -172,22 +177,19 @@ class Twins:
 
     def words(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
         """The words by which keys are looked up: their hashes, but for twins."""
-        if not self._words:
+        if not len(self._hashes):
             return hashes
         rows = np.flatnonzero(np.isin(hashes, self._hashes))
         if len(rows):
             hashes = hashes.copy()
             for row, key in zip(rows.tolist(), _values(columns, rows), strict=True):
-                hashes[row] = self._words.get(key, hashes[row])
+                # At random, so that nobody can choose a key whose hash it is.
+                hashes[row] = self._words.setdefault(key, randbits(64))
         return hashes
 
-    def add(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
-        """Give keys other words than they had; equal keys have equal ones."""
-        found = dict.fromkeys(_values(columns, np.arange(len(hashes))))
-        # At random, so that nobody can choose a key whose hash is one of these.
-        self._words |= {key: randbits(64) for key in found}
+    def add(self, hashes: Hashes) -> None:
+        """Take note that different keys have these hashes."""
         self._hashes = np.union1d(self._hashes, hashes)
-        return self.words(hashes, columns)
 
 
 def _values(columns: Sequence[Column], rows: npt.NDArray[np.intp]) -> list[tuple[Any, ...]]:

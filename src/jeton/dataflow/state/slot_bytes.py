@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.dataflow import compiled as nb
 from jeton.dataflow.keys import bytes_of, eight_bytes, is_bytes
@@ -28,10 +29,11 @@ class SlotBytes:
     [None, 'to']
     """
 
-    __slots__ = ("_data", "_lengths", "_starts", "_type", "_used", "rows")
+    __slots__ = ("_categories", "_data", "_lengths", "_starts", "_type", "_used", "rows")
 
     def __init__(self, kind: pa.DataType, size: int = 0) -> None:
         self._type = kind
+        self._categories: pa.Array | None = None
         self._data = np.empty(1024, dtype=np.uint8)
         self._used = 0
         self._starts = np.zeros(size, dtype=np.int64)
@@ -47,11 +49,15 @@ class SlotBytes:
         *,
         rows: npt.NDArray[Any] | None = None,
         kind: pa.DataType | None = None,
+        categories: pa.Array | None = None,
     ) -> None:
         """Set the values of some slots to those at some rows (all of them) of a column.
 
-        ``size`` is how many slots there are, ``kind`` the type as which values come out again.
+        ``size`` is how many slots there are, ``kind`` the type as which values come out again,
+        ``categories`` the dictionary of one whose order counts.
         """
+        if categories is not None and self._categories is None:
+            self._categories = categories
         self._learn(column.type if kind is None else kind)
         if rows is None:
             rows = np.arange(len(slots))
@@ -83,7 +89,7 @@ class SlotBytes:
             len(slots),
             [mask, pa.py_buffer(offsets), pa.py_buffer(letters)],
         )
-        return _as_type(text, self._type)
+        return _as_type(text, self._type, self._categories)
 
     def compact(self, live: Slots) -> None:
         """Forget all values but those of the slots in use."""
@@ -130,18 +136,28 @@ def _parts(column: pa.Array) -> tuple[Any, Any, Any]:
     return ends, letters, valid
 
 
-def _as_type(binary: pa.Array, kind: pa.DataType) -> pa.Array:
+def _as_type(binary: pa.Array, kind: pa.DataType, categories: pa.Array | None) -> pa.Array:
     """Bytes as the text or the binary values that they were."""
     if pa.types.is_null(kind):
         return pa.nulls(len(binary))
     if pa.types.is_dictionary(kind):
-        return encoded(binary.cast(kind.value_type), kind)
+        return encoded(binary.cast(kind.value_type), kind, categories)
     return binary.cast(kind)
 
 
-def encoded(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values with a dictionary, as a type has it; with wider indices if it must be."""
-    made = values.dictionary_encode()
+def encoded(values: pa.Array, kind: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
+    """Values with a dictionary, as a type has it; with wider indices if it must be.
+
+    The dictionary begins with ``categories``, if there are any.
+    """
+    if categories is not None:
+        there = pc.or_(values.is_null(), pc.is_in(values, value_set=categories))
+        others = pc.unique(values.filter(pc.invert(there)))
+        categories = pa.concat_arrays([categories, others])
+        indices = pc.index_in(values, value_set=categories)
+        made = pa.DictionaryArray.from_arrays(indices, categories)
+    else:
+        made = values.dictionary_encode()
     indices = made.indices
     if len(made.dictionary) <= np.iinfo(kind.index_type.to_pandas_dtype()).max:
         indices = indices.cast(kind.index_type)
