@@ -118,9 +118,22 @@ def test_twins_keep_their_slots_as_others_come_and_go() -> None:
         gone = [pair for pair in known if random.random() < 0.3]
         keys.remove(np.array([known.pop(pair) for pair in gone], dtype=np.int64))
         live = keys.live()
-        assert keys.values(live)[0].to_pylist() == [
+        [names] = keys.values(live)
+        assert isinstance(names, pa.Array)
+        assert names.to_pylist() == [
             name for slot in live.tolist() for (_, name), at in known.items() if at == slot
         ]
+
+
+def test_keys_with_two_equal_hashes_stay_apart() -> None:
+    keys = ["d6d3a7bf65eda2734141414141414141", "bb572554797659ef3aef0706346357f3"]
+    column = pa.array([bytes.fromhex(key) for key in keys])
+    for seed in (0, 1):
+        assert len(np.unique(jt.hash_columns([column], seed))) == 1
+    flow = jt.Flow("collision")
+    flow.output("sums", flow.input("rows").key_by("account").tumbling(10).sum("amount"))
+    rows = {"time": [1, 2], "account": column, "amount": [100, 5]}
+    assert flow.run({"rows": rows}, workers=2)["sums"]["sum"].to_pylist() == [100, 5]
 
 
 def test_a_snapshot_has_twins_as_they_are() -> None:

@@ -30,7 +30,8 @@ def counted(run: jt.Run, time: int) -> list[int]:
     """The count of each key after one more record of it, in order of keys."""
     run.input("rows").send(rows(time))
     found = run.finish()["counts"]
-    return found.sort_by("key")["count"].to_pylist()
+    counts: list[int] = found.sort_by("key")["count"].to_pylist()
+    return counts
 
 
 @pytest.mark.parametrize("bins", [256, 4096, 65536])

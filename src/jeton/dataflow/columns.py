@@ -154,8 +154,8 @@ def join(columns: Sequence[Column]) -> Column:
     else:
         joined: npt.NDArray[Any] = np.concatenate(columns)
         if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
-            kinds = sorted({str(column.dtype) for column in columns})
-            raise BatchError(f"no type of integers holds both {' and '.join(kinds)}: cast one")
+            both = " and ".join(sorted({str(column.dtype) for column in columns}))
+            raise BatchError(f"no type of integers holds both {both}: cast one")
         return joined
     arrays = [to_arrow(column) for column in columns]
     kinds = {array.type for array in arrays}

@@ -61,12 +61,13 @@ def _cached(function: Callable[..., Any], signatures: Any, options: dict[str, An
         if folder is None:
             raise
         _report(f"compiled code is kept in {folder}: {error}")
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(folder)
+        settings: Any = numba.config
+        before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
         try:
             made = compile_it(function)
             made.enable_caching()
         finally:
-            numba.config.CACHE_DIR = before
+            settings.CACHE_DIR = before
     made._cache = Forgiving(made._cache)
     if signatures is not None:
         for signature in signatures if isinstance(signatures, list) else [signatures]:

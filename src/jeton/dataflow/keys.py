@@ -258,7 +258,8 @@ def scatter_order(
     destination = np.empty(len(hashes), np.int64)
     for i in range(len(hashes)):
         destination[i] = owners[hashes[i] & mask]
-    return group_order(destination, workers)
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped
 
 
 @nb.njit(cache=True)
@@ -270,4 +271,5 @@ def scatter_words(
     destination = np.empty(len(words), np.int64)
     for i in range(len(words)):
         destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
-    return group_order(destination, workers)
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped

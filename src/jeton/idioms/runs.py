@@ -110,8 +110,8 @@ class Keys:
     @classmethod
     def of(cls, columns: Sequence[Any]) -> Keys:
         """The keys in some columns, one for each record."""
-        hashes = jt.hash_columns(columns), jt.hash_columns(columns, seed=1)
-        return cls(*(one.view(np.int64) for one in hashes), columns)
+        words, checks = (jt.hash_columns(columns, seed).view(np.int64) for seed in (0, 1))
+        return cls(words, checks, columns)
 
     def take(self, rows: Integers) -> Keys:
         """Some of the keys."""

@@ -119,9 +119,11 @@ class KeySlots:
     ) -> None:
         size = self._table.slots_made
         for store, values, column in zip(self._columns, plain, columns, strict=True):
-            kind = None if isinstance(column, np.ndarray) else column.type
-            ordered = kind is not None and pa.types.is_dictionary(kind) and kind.ordered
-            categories = column.dictionary if ordered else None
+            kind = categories = None
+            if not isinstance(column, np.ndarray):
+                kind = column.type
+                if pa.types.is_dictionary(kind) and kind.ordered:
+                    categories = column.dictionary
             store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
 
     def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
