@@ -33,12 +33,12 @@ from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.flow import Flow
 from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
 from jeton.dataflow.keyed import KeyedStream
-from jeton.dataflow.keys import hash_columns
+from jeton.dataflow.keys import hash_columns, same_values
 from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
-from jeton.dataflow.state.key_ids import key_family
+from jeton.dataflow.state.key_ids import KeyTypes, key_family
 from jeton.dataflow.state.keyed_times import KeyedTimes
 from jeton.dataflow.state.keyed_values import KeyedValues
 from jeton.dataflow.state.queue import RecordQueue
@@ -70,6 +70,7 @@ __all__ = [
     "IntegerTimes",
     "JetonError",
     "Kernel",
+    "KeyTypes",
     "KeyedStream",
     "KeyedTimes",
     "KeyedValues",
@@ -111,4 +112,5 @@ __all__ = [
     "hash_columns",
     "kernel",
     "key_family",
+    "same_values",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import settings
 
+from jeton.dataflow.pacts import BINS, bin_owners
 from jeton.dataflow.state.snapshot import bins_of
 from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
 
@@ -32,7 +33,8 @@ def rows_in(table: pa.Table | None) -> Rows:
 
 def dealt(rows: Rows, worker: int, workers: int, kind: pa.DataType | None = None) -> pa.Table:
     """The rows that a worker owns."""
-    own = bins_of([np.array(list(rows), dtype=np.int64)]).astype(int) % workers == worker
+    bins = bins_of([np.array(list(rows), dtype=np.int64)]) % BINS
+    own = bin_owners(workers)[bins] == worker
     return table_of({key: rows[key] for key, mine in zip(rows, own, strict=True) if mine}, kind)
 
 

@@ -20,6 +20,7 @@ from jeton.dataflow.state.snapshot import bins_of
 from jeton.spark.checkpoints import Checkpoints, Part
 from jeton.spark.files import NoAtomicCreate
 from jeton.spark.leases import Superseded
+from jeton.spark.state_files import GROUPS
 from tests.spark.stored_rows import SOME, Rows, newest, read, table_of, write
 
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
@@ -88,7 +89,7 @@ def test_the_order_of_other_bins_rows_does_not_matter(tmp_path: Path) -> None:
     rows: Rows = {key: str(key) for key in range(5_000)}
     base = write(store, 2, rows, bases=[*write(store, 1, rows)])
     moved = {key: rows[key] for key in sorted(rows, key=lambda key: key // 1000 * -1)}
-    own = bins_of([np.array(list(moved), dtype=np.int64)])
+    own = bins_of([np.array(list(moved), dtype=np.int64)]) % GROUPS
     in_bins = [key for _, key in sorted(zip(own.tolist(), moved, strict=True))]
     [part] = write(store, 3, {key: moved[key] for key in in_bins}, bases=[*base])
     assert part.written == 0

@@ -17,4 +17,6 @@ def test_text_keys_of_closed_groups_are_forgotten() -> None:
         assert list(groups.columns(slots)["word"]) == list(words)
         groups.remove(slots)
     assert len(groups) == 0
-    assert groups._keys[0]._pool_rows < 5000
+    kept = groups._keys._columns[0]._bytes
+    assert kept is not None
+    assert kept.rows < 5000

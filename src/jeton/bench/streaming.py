@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WARM = 3
 """Micro-batches that are not counted."""
 BINS_CHANGED = 8
-"""Where keys that change are neighbours, this many of the 256 bins have them."""
+"""Where keys that change are neighbours, this many of the 256 groups of bins have them."""
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
         part = take(0, "whole", None)
         part = take(1, "whole again", part)
         some = np.arange(keys)
-        feed(some[jt.bins_of([some * 7]) < BINS_CHANGED][: keys // 100])
+        feed(some[jt.bins_of([some * 7]) % 256 < BINS_CHANGED][: keys // 100])
         part = take(2, f"1% in {BINS_CHANGED} bins", part)
         feed(random.integers(0, keys, keys // 100))
         take(3, "1% changed", part)

@@ -96,6 +96,7 @@ class Batch:
         ('word',)
         """
         names = data.schema.names
+        cols.require_unique(names, "this table")
         if data.num_rows == 0:
             # Arrow cannot tell the type of no values: an empty table has times of any kind.
             return cls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.core.errors import BatchError
+from jeton.core.errors import BatchError, JetonError
 
 Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 """One value for each record."""
@@ -36,6 +37,10 @@ def as_column(values: Any) -> Column:
             raise BatchError(f"a column has one dimension, not {values.ndim}")
         return values if values.dtype.kind in _NUMPY_KINDS else from_arrow(pa.array(values))
     if isinstance(values, pa.ChunkedArray):
+        if without_views(values.type) != values.type:
+            return join(
+                [from_arrow(chunk) for chunk in values.chunks] or [pa.nulls(0, values.type)]
+            )
         return from_arrow(
             values.chunk(0)
             if values.num_chunks == 1
@@ -58,6 +63,9 @@ def as_column(values: Any) -> Column:
 def from_arrow(array: pa.Array) -> Column:
     """An Arrow array as a column: fixed-width values without nulls become NumPy, uncopied."""
     kind = array.type
+    wanted = without_views(kind)
+    if wanted != kind:
+        return from_arrow(_cast(array, wanted))
     if array.null_count == 0 and (
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
@@ -70,6 +78,51 @@ def from_arrow(array: pa.Array) -> Column:
     if isinstance(array, pa.ExtensionArray):
         return from_arrow(array.storage)
     return array
+
+
+@functools.lru_cache(maxsize=1024)
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type that columns have whose values come as views, which Arrow can hardly work with.
+
+    Polars hands over text and binary values like that. Here they are what it calls large.
+
+    >>> without_views(pa.list_(pa.string_view()))
+    ListType(list<item: large_string>)
+    """
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        values = without_views(kind.value_type)
+        same = values == kind.value_type
+        return kind if same else pa.dictionary(kind.index_type, values, kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(without_views(field.type)) for field in kind])
+    for is_list, make in _LISTS.items():
+        if is_list(kind):
+            field = kind.value_field.with_type(without_views(kind.value_type))
+            return (
+                make(field, kind.list_size) if is_list is types.is_fixed_size_list else make(field)
+            )
+    return kind
+
+
+_LISTS: Final[dict[Any, Any]] = {
+    pa.types.is_list: pa.list_,
+    pa.types.is_large_list: pa.large_list,
+    pa.types.is_fixed_size_list: pa.list_,
+    pa.types.is_list_view: pa.list_,
+    pa.types.is_large_list_view: pa.large_list,
+}
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary.cast(kind.value_type)
+        return pa.DictionaryArray.from_arrays(array.indices, values, ordered=kind.ordered)
+    return array.cast(kind)
 
 
 def to_arrow(column: Column) -> pa.Array:
@@ -100,10 +153,15 @@ def join(columns: Sequence[Column]) -> Column:
             break
     else:
         joined: npt.NDArray[Any] = np.concatenate(columns)
+        if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
+            both = " and ".join(sorted({str(column.dtype) for column in columns}))
+            raise BatchError(f"no type of integers holds both {both}: cast one")
         return joined
     arrays = [to_arrow(column) for column in columns]
     kinds = {array.type for array in arrays}
     if len(kinds) > 1:
+        arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+        kinds = {array.type for array in arrays}
         fields = [pa.schema([("column", kind)]) for kind in kinds]
         common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
         arrays = [array.cast(common) for array in arrays]
@@ -118,3 +176,13 @@ def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     flags = array.flags
     return array if flags.c_contiguous and flags.writeable else array.copy()
+
+
+def require_unique(names: Sequence[str], what: str, error: type[JetonError] = BatchError) -> None:
+    """Refuse columns of the same name: nobody could tell which is meant."""
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if list(names).count(name) > 1})
+        raise error(
+            f"{what} has several columns called {', '.join(map(repr, twice))}: rename them, or "
+            "leave out all but one"
+        )

@@ -12,6 +12,7 @@ from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
 from jeton.dataflow.inputs import InputStream, add_input
 from jeton.dataflow.outputs import add_output
+from jeton.dataflow.pacts import BINS, require_bins
 from jeton.dataflow.plan import OperatorPlan
 from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.scope import Scope
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 class Flow(Scope):
     """A dataflow program: inputs, operators, outputs.
 
+    Keys hash to ``bins`` (a power of two up to 65,536), which the workers share out among
+    themselves: there can be no more workers than bins, and a few bins for each keep their shares
+    even. A checkpoint stores the number, and what goes on from it keeps to that.
+
     Building it runs nothing. `run` takes whole inputs to whole outputs in this process;
     `open` gives a run that you drive yourself.
 
@@ -42,8 +47,12 @@ class Flow(Scope):
     [{'time': 1, 'n': 2}, {'time': 2, 'n': 4}]
     """
 
-    def __init__(self, name: str = "flow", *, time: type | TimeKind = int) -> None:
+    def __init__(
+        self, name: str = "flow", *, time: type | TimeKind = int, bins: int = BINS
+    ) -> None:
         super().__init__(None, None, name, time_kind(time))
+        self.bins = require_bins(bins)
+        """Into how many bins keys are divided, unless the flow goes on from a checkpoint."""
         self._flow = self
         self.operators: list[OperatorPlan] = []
         self._handles: dict[tuple[str, str], int] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
+
+from jeton.dataflow import compiled as nb
 
 HOW = {"sum": 0, "min": 1, "max": 2, "mean": 3}
 """The numbers by which loops know what to do."""

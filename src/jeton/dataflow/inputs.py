@@ -23,13 +23,12 @@ from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import plain
 from jeton.dataflow.lateness import sift
-from jeton.dataflow.pacts import BINS
 from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import is_single
 from jeton.dataflow.posted import PostedOutput
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
-from jeton.dataflow.state.snapshot import BIN
+from jeton.dataflow.state.snapshot import BIN, for_everyone
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
 from jeton.dataflow.time_units import INTEGER, convert
@@ -270,17 +269,19 @@ class InputHandle:
                 token.drop()
 
     def snapshot(self) -> pa.Table:
-        """Where this input is, once for each bin, so that every worker gets to know."""
+        """Where this input is; every worker gets to know."""
         if not isinstance(self.kind, IntegerTimes):
             raise SnapshotError("snapshots need integer times").located(operator=self.name)
-        return pa.table(
-            {
-                BIN: np.arange(BINS, dtype=np.uint16),
-                "time": np.full(BINS, self._time, dtype=np.int64),
-                "closed": np.full(BINS, self._closed),
-                "unit": pa.array([self._outputs[0].units.unit] * BINS, pa.string()),
-                "partitions": [stored(self._partitions, self._restored)] * BINS,
-            }
+        return for_everyone(
+            pa.table(
+                {
+                    BIN: np.zeros(1, dtype=np.uint16),
+                    "time": np.array([self._time], dtype=np.int64),
+                    "closed": np.array([self._closed]),
+                    "unit": pa.array([self._outputs[0].units.unit], pa.string()),
+                    "partitions": [stored(self._partitions, self._restored)],
+                }
+            )
         )
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:

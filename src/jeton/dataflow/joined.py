@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.pacts import Pact
-from jeton.dataflow.state.key_ids import key_family, known_keys
+from jeton.dataflow.pacts import Exchange, Pact, Together
+from jeton.dataflow.state.key_ids import known_keys, require_comparable
 from jeton.dataflow.stream_base import StreamBase
 from jeton.dataflow.time_columns import Times
 
@@ -30,7 +30,7 @@ class Joined:
     def __init__(
         self, left: KeyedStream, right: KeyedStream, how: How, suffix: str, operator: str
     ) -> None:
-        pact(left, right, operator)
+        self.pacts = pacts(left, right, operator)
         if how not in get_args(How):
             raise GraphError(f"how={how!r} is not known: there are {get_args(How)}").located(
                 operator=operator
@@ -97,8 +97,11 @@ class Joined:
         return names
 
 
-def pact(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pact]:
-    """How the records of two keyed streams meet, after a check that their keys can."""
+def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pact]:
+    """How the records of two keyed streams meet, after a check that their keys can.
+
+    Every worker learns the types of all keys, so that each can refuse those that never meet.
+    """
     given: object = right
     if isinstance(given, StreamBase):
         raise GraphError(
@@ -111,13 +114,13 @@ def pact(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pa
     schemas = left.stream.schema, right.stream.schema
     if schemas[0] is not None and schemas[1] is not None:
         for one, other in zip(left.key, right.key, strict=True):
-            types = _type(schemas[0], one), _type(schemas[1], other)
-            if pa.null() not in types and key_family(types[0]) != key_family(types[1]):
-                raise GraphError(
-                    f"the keys {one!r} ({types[0]}) and {other!r} ({types[1]}) are never equal: "
-                    "cast one of them"
-                ).located(operator=operator)
-    return left.pact, right.pact
+            try:
+                require_comparable(one, _type(schemas[0], one), other, _type(schemas[1], other))
+            except BatchError as error:
+                raise GraphError(error.message).located(operator=operator) from error
+    if not left.key:
+        return Together(), Together()
+    return Exchange(*left.key, announce=True), Exchange(*right.key, announce=True)
 
 
 def split_known(batch: Batch, key: Sequence[str]) -> tuple[Batch, Batch | None]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,6 +26,7 @@ from numba.np.numpy_support import as_dtype, from_dtype
 
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow import columns as cols
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import Column
 from jeton.dataflow.schema import as_type
@@ -241,12 +241,7 @@ def _array(kind: Any, *, readonly: bool = False) -> Any:
 
 
 def _njit(function: Any, signatures: Any = None, *, cached: bool) -> Any:
-    if cached:
-        try:
-            return nb.njit(signatures, cache=True)(function)
-        except RuntimeError:  # typed into a prompt, or nowhere to write
-            pass
-    return nb.njit(signatures)(function)
+    return nb.njit(signatures, cache=cached)(function)
 
 
 def _cacheable(function: Callable[..., Any]) -> bool:

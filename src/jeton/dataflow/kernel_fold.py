@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype, from_dtype
 
 from jeton.dataflow import columns as cols
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.accumulators import Accumulator, Mask, Values, pylist, roomy, valid_mask
 from jeton.dataflow.columns import Column, plain
 from jeton.dataflow.kernel import Kernel, SlowKernel

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import BatchError
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.columns import Column, plain
 
 Hashes = npt.NDArray[np.uint64]
@@ -45,6 +45,8 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
         return np.empty(0, dtype=np.uint64)
     if pa.types.is_dictionary(column.type):
         return _hash_column(column.dictionary_decode(), start)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), _NULL ^ start, dtype=np.uint64)
     if not column.null_count:
         return _hash_values(column, start)
     hashes = np.full(len(column), _NULL ^ start, dtype=np.uint64)
@@ -57,7 +59,7 @@ def _hash_column(column: Column, start: np.uint64) -> Hashes:
 def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
     """Hashes of an Arrow array without nulls."""
     kind = column.type
-    if _is_text(kind):
+    if is_bytes(kind):
         return _hash_text(column, start)
     if pa.types.is_decimal(kind):
         return _hash_text(pc.cast(column, pa.string()), start)
@@ -86,7 +88,8 @@ def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     raise BatchError(f"values of type {values.dtype} cannot be keys")
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of a type are text or binary: equal if their bytes are."""
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -99,14 +102,68 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
+    hashes: Hashes = _hash_bytes(*bytes_of(column), start)
+    return hashes
+
+
+def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The bytes of text or binary values, and where each value starts; at the end, the end.
+
+    >>> ends, letters = bytes_of(pa.array(["to", "be"]))
+    >>> ends, letters.tobytes()
+    (array([0, 2, 4]), b'tobe')
+    """
     wide = column.cast(pa.large_binary())
     _, offsets, data = wide.buffers()
-    if offsets is None or len(wide) == 0:
-        return np.empty(0, dtype=np.uint64)
-    ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
-    letters = np.frombuffer(data, dtype=np.uint8) if data else np.empty(0, dtype=np.uint8)
-    hashes: Hashes = _hash_bytes(ends, letters, start)
-    return hashes
+    ends, letters = np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    if offsets is not None and len(wide):
+        ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    if data:
+        letters = np.frombuffer(data, dtype=np.uint8)
+    # Always read-only, so that compiled loops have one version.
+    ends.flags.writeable = letters.flags.writeable = False
+    return ends, letters
+
+
+def same_values(left: Column, right: Column) -> npt.NDArray[np.bool_]:
+    """Which values of two columns are the same key, row by row.
+
+    Nulls are equal to each other, and so are NaN; -0.0 equals 0.0.
+
+    >>> same_values(pa.array([1.0, None, 2.0]), pa.array([1.0, None, None])).tolist()
+    [True, True, False]
+    """
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same = left == right
+        if left.dtype.kind == "f" and right.dtype.kind == "f":
+            same |= np.isnan(left) & np.isnan(right)
+        return np.asarray(same, dtype=np.bool_)
+    one, other = _plain_arrow(left), _plain_arrow(right)
+    nulls = one.is_null().to_numpy(zero_copy_only=False)
+    same = nulls & other.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(one.type) or pa.types.is_null(other.type):
+        return np.asarray(same, dtype=np.bool_)
+    if one.type != other.type:
+        fields = [pa.schema([("key", array.type)]) for array in (one, other)]
+        try:
+            common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+            one, other = one.cast(common), other.cast(common)
+        except pa.ArrowException:
+            return np.asarray(same, dtype=np.bool_)
+    equal = pc.equal(one, other)
+    if pa.types.is_floating(one.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    same |= equal.fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray(same, dtype=np.bool_)
+
+
+def _plain_arrow(column: Column) -> pa.Array:
+    array = pa.array(column) if isinstance(column, np.ndarray) else column
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
 
 
 @nb.njit(cache=True, inline="always")
@@ -133,22 +190,36 @@ def _combine(left: Hashes, right: Hashes) -> Hashes:
     return out
 
 
+@nb.njit(cache=True, inline="always")
+def eight_bytes(data, at):  # type: ignore[no-untyped-def]
+    """Eight bytes as one word, the first one highest: a single load, as it is compiled."""
+    return (
+        (np.uint64(data[at]) << np.uint64(56))
+        | (np.uint64(data[at + np.uint64(1)]) << np.uint64(48))
+        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(40))
+        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(32))
+        | (np.uint64(data[at + np.uint64(4)]) << np.uint64(24))
+        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(16))
+        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(8))
+        | np.uint64(data[at + np.uint64(7)])
+    )
+
+
 @nb.njit(cache=True)
 def _hash_bytes(
     ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], start: np.uint64
 ) -> Hashes:
     out = np.empty(len(ends) - 1, np.uint64)
     for i in range(len(out)):
-        state = np.uint64(ends[i + 1] - ends[i]) + start
+        at, end = np.uint64(ends[i]), np.uint64(ends[i + 1])
+        state = (end - at) + start
+        while at + np.uint64(8) <= end:
+            state = _mix_word(state * np.uint64(31) + eight_bytes(data, at))
+            at += np.uint64(8)
         word = np.uint64(0)
-        filled = 0
-        for j in range(ends[i], ends[i + 1]):
-            word = (word << np.uint64(8)) | np.uint64(data[j])
-            filled += 1
-            if filled == 8:
-                state = _mix_word(state * np.uint64(31) + word)
-                word = np.uint64(0)
-                filled = 0
+        while at < end:
+            word = (word << np.uint64(8)) | np.uint64(data[at])
+            at += np.uint64(1)
         out[i] = _mix_word(state * np.uint64(31) + word)
     return out
 
@@ -177,7 +248,7 @@ def group_order(
 
 @nb.njit(cache=True)
 def scatter_order(
-    hashes: Hashes, owners: npt.NDArray[np.int64], workers: int
+    hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Records grouped by the worker that owns their bin: see `group_order`.
 
@@ -187,16 +258,18 @@ def scatter_order(
     destination = np.empty(len(hashes), np.int64)
     for i in range(len(hashes)):
         destination[i] = owners[hashes[i] & mask]
-    return group_order(destination, workers)
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped
 
 
 @nb.njit(cache=True)
 def scatter_words(
-    words: npt.NDArray[np.int64], owners: npt.NDArray[np.int64], workers: int
+    words: npt.NDArray[np.int64], owners: npt.NDArray[np.uint16], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The same for a single column of integers, hashed on the way: see `scatter_order`."""
     mask = np.uint64(len(owners) - 1)
     destination = np.empty(len(words), np.int64)
     for i in range(len(words)):
         destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
-    return group_order(destination, workers)
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from jeton.core.times import END_OF_TIME
+from jeton.dataflow import compiled as nb
 
 
 @nb.njit(cache=True)

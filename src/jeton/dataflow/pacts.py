@@ -4,27 +4,54 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import plain
+from jeton.dataflow.columns import Column, plain
 from jeton.dataflow.keys import hash_columns, scatter_order, scatter_words
 
-BINS = 256
-"""Keys hash to this many bins; a worker owns bins. State moves between workers by bins."""
+BINS: Final = 4096
+"""Keys hash to this many bins unless a flow says otherwise; a worker owns bins, and state moves
+between workers by bins."""
+FEWEST_BINS: Final = 256
+MOST_BINS: Final = 1 << 16
+"""As many as a 16-bit number of a bin can tell apart: state is kept with such numbers, whatever the
+number of bins, whose bin is the number modulo that."""
 
 
-def bin_owners(workers: int) -> npt.NDArray[np.int64]:
-    """The worker that owns each bin, as long as nothing has been moved.
+def bin_owners(workers: int, bins: int = BINS) -> npt.NDArray[np.uint16]:
+    """The worker that owns each bin.
 
     >>> bin_owners(2)[:4]
-    array([0, 1, 0, 1])
+    array([0, 1, 0, 1], dtype=uint16)
     """
-    return np.arange(BINS, dtype=np.int64) % workers
+    return (np.arange(bins) % workers).astype(np.uint16)
+
+
+def require_bins(bins: int, workers: int = 1) -> int:
+    """Refuse a number of bins that cannot be, or that is too small for so many workers.
+
+    >>> require_bins(4096, workers=5000)
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: 5000 workers are more than the 4096 bins that keys hash to...
+    """
+    if not FEWEST_BINS <= bins <= MOST_BINS or bins & (bins - 1):
+        raise GraphError(f"bins={bins} is not a power of two from {FEWEST_BINS} to {MOST_BINS:,}")
+    if workers > bins:
+        raise GraphError(
+            f"{workers} workers are more than the {bins} bins that keys hash to: use fewer, or "
+            f"Flow(…, bins={1 << (workers - 1).bit_length()}). A query that goes on from a "
+            "checkpoint has the number of bins with which it was first started"
+        )
+    return bins
+
+
+Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
+"""From a batch to its parts, each with the worker that it goes to."""
 
 
 class Pact(ABC):
@@ -33,9 +60,16 @@ class Pact(ABC):
     local = False
     """Whether messages stay on the worker that sent them."""
 
+    announces = False
+    """Whether each worker gets a message for each type of key, if only an empty one."""
+
     @abstractmethod
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, each with the worker that it goes to."""
+
+    def router(self, workers: int, bins: int) -> Router:
+        """`route` for a number of workers, and of bins, of which most pacts know nothing."""
+        return lambda batch: self.route(batch, workers)
 
 
 class Pipeline(Pact):
@@ -54,25 +88,39 @@ class Pipeline(Pact):
 class Exchange(Pact):
     """Records go to the worker that owns their key.
 
-    The key is one or more columns, or a function from a batch to an array of integers.
+    The key is one or more columns, or a function from a batch to an array of integers. With
+    ``announce``, the first batch with keys of certain types also goes, without its records, to
+    the workers that get none of them: so all workers know all types, and can refuse what does
+    not fit, however records happen to be divided.
 
     >>> batch = Batch({"word": ["a", "b", "a", "c"]}, times=[0, 0, 0, 0])
     >>> sum(len(part) for _, part in Exchange("word").route(batch, workers=2))
     4
     """
 
-    def __init__(self, *key: str | Callable[[Batch], Any]) -> None:
+    def __init__(self, *key: str | Callable[[Batch], Any], announce: bool = False) -> None:
         if not key:
             raise GraphError("Exchange needs a key: column names, or a function of the batch")
         self.key = key
-        self._owners: dict[int, npt.NDArray[np.int64]] = {}
+        self.announces = announce
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key's bin."""
-        owners = self._owners.get(workers)
-        if owners is None:
-            owners = self._owners[workers] = bin_owners(workers)
-        columns = [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+        return self._deal(batch, workers, bin_owners(workers))
+
+    def router(self, workers: int, bins: int) -> Router:
+        """The same with as many bins."""
+        owners = bin_owners(workers, bins)
+        return lambda batch: self._deal(batch, workers, owners)
+
+    def keys(self, batch: Batch) -> list[Column]:
+        """The key columns of a batch, or what a function makes of it instead."""
+        return [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+
+    def _deal(
+        self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]
+    ) -> Iterator[tuple[int, Batch]]:
+        columns = self.keys(batch)
         first = columns[0]
         if len(columns) == 1 and isinstance(first, np.ndarray) and first.dtype == np.int64:
             order, starts = scatter_words(plain(first), owners, workers)

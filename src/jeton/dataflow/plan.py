@@ -139,6 +139,8 @@ class OperatorInfo:
     common: dict[Hashable, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(""))
     """Where the operator stands in the flow."""
+    pacts: Sequence[Pact] = ()
+    """How records come to its inputs."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Something that operators of this worker share in this run: made by the first to ask.
@@ -180,9 +182,14 @@ class OperatorInfo:
         If the flow goes on from a snapshot, this restores it. Pass the operator's initial tokens,
         before they are dropped, if the state needs rights to speak. ``shape`` is text that says
         what the state depends on, such as keys and sizes: state of another shape is refused.
+        A container that has a method ``placed_by`` learns from it how records come to the
+        operator: see `RecordQueue`.
         """
         if name in self.kept:
             raise SnapshotError(f"state {name!r} is kept already: give each its own name=…")
+        placed_by = getattr(state, "placed_by", None)
+        if placed_by is not None:
+            placed_by(self.pacts)
         labelled = self.kept[name] = Labelled(state, self.origin, shape)
         table = self.restored(name)
         if table is not None:

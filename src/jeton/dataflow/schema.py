@@ -46,7 +46,8 @@ def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
     price: float
     """
     if isinstance(declared, pa.Schema):
-        fields = {name: declared.field(name).type for name in declared.names}
+        cols.require_unique(declared.names, "the schema", GraphError)
+        fields = {name: as_type(declared.field(name).type) for name in declared.names}
     else:
         fields = {name: as_type(kind) for name, kind in declared.items()}
     fields.pop(time_name, None)
@@ -56,7 +57,7 @@ def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
 def as_type(kind: Any) -> pa.DataType:
     """The Arrow type that an Arrow, NumPy or Python type stands for."""
     if isinstance(kind, pa.DataType):
-        return kind
+        return cols.without_views(kind)
     if kind in _PYTHON_TYPES:
         return _PYTHON_TYPES[kind]
     try:

@@ -9,11 +9,21 @@ import pyarrow as pa
 
 from jeton.core.errors import BatchError
 from jeton.core.times import END_OF_TIME, START_OF_TIME
+from jeton.dataflow import columns as cols
 from jeton.dataflow.batch import Batch
 
 
 def as_table(data: Any) -> pa.Table:
-    """An Arrow table from a table, a record batch, a dictionary, a data frame or rows."""
+    """An Arrow table from a table, a record batch, a dictionary, a data frame or rows.
+
+    A pandas frame's index is not read: ``frame.reset_index()`` makes columns of it.
+    """
+    table = _as_table(data)
+    cols.require_unique(table.column_names, "this table")
+    return table
+
+
+def _as_table(data: Any) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -25,10 +35,12 @@ def as_table(data: Any) -> pa.Table:
             return pa.table(dict(data))
         if isinstance(data, list):
             return pa.Table.from_pylist(data)
+        if hasattr(data, "iloc"):
+            # Before Arrow's own way, in which a frame's index would become a column.
+            cols.require_unique([str(name) for name in data.columns], "this frame")
+            return pa.Table.from_pandas(data, preserve_index=False)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.table(data)
-        if hasattr(data, "iloc"):
-            return pa.Table.from_pandas(data, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError) as error:
         raise BatchError(f"these values do not make a table: {_reason(data, error)}") from error
     raise BatchError(

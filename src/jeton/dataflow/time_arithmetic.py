@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from jeton.core.errors import TimeError
 from jeton.core.times import END_OF_TIME
+from jeton.dataflow import compiled as nb
 
 Integers = npt.NDArray[np.int64]
 

@@ -77,10 +77,12 @@ def arrange(
         index = info.shared(share, lambda: Index(content, info, effort))
         info.keep(index.waiting, token, name="waiting", shape=f"records by {', '.join(key)}")
         info.keep(index.spine, name="spine", shape=content.shape)
+        for run in index.spine.runs:
+            index.learn(run.batch)
         token.drop()
         return index.step
 
-    pact = jt.Exchange(*key)
+    pact = jt.Exchange(*key, announce=True)
     sealed = stream.unary_frontier(build, pact=pact, name=name, schema=stream.schema)
     return Arrangement(sealed, key, diff, share)
 
@@ -161,6 +163,10 @@ class Index:
         self.readers: list[Reader] = []
         self.depth = info.kind.depth
         self.minimum = info.kind.minimum
+        self.samples: list[jt.Batch] = []
+        """An empty batch for each layout of what is arranged."""
+        self._layouts: set[tuple[Any, ...]] = set()
+        self._types = jt.KeyTypes()
         self._info = info
         self._effort = effort
 
@@ -169,10 +175,22 @@ class Index:
         """From where on some reader may still look."""
         return jt.Antichain(time for reader in self.readers for time in reader.since)
 
+    def learn(self, batch: jt.Batch) -> None:
+        """Let all readers know the types of the keys that are arranged."""
+        columns = [batch[name] for name in self.spine.content.key]
+        layout = tuple(getattr(column, "type", None) or column.dtype for column in columns)
+        if layout not in self._layouts:
+            self._types.learn("arranged", self.spine.content.key, columns)
+            self._layouts.add(layout)
+            self.samples.append(batch.slice(0, 0))
+            for reader in self.readers:
+                reader.learn_arranged(batch)
+
     def step(self, input: jt.Input, output: jt.Output) -> None:
         """Seal what has become complete, tell of it, and merge a little."""
         new = 0
         for ref, batch in input:
+            self.learn(batch)
             self.waiting.push(ref, batch)
         since = self.since
         for sealed in self.waiting.seal(input.frontier):
@@ -210,7 +228,24 @@ class Reader:
         self._key = key
         self.since = jt.Antichain([index.minimum])
         """The least times that it may still ask for, as times of the arrangement."""
+        self._types = jt.KeyTypes()
+        for batch in index.samples:
+            self.learn_arranged(batch)
         index.readers.append(self)
+
+    def learn(self, batch: jt.Batch, *, on: Sequence[str] = ()) -> None:
+        """Refuse records whose keys are never equal to those arranged; `lookup` does it too.
+
+        A reader whose input announces (``jt.Exchange(…, announce=True)``) should look at each
+        batch that comes, the empty ones too: then all workers refuse what one of them does.
+        """
+        names = on or self._key
+        self._types.learn("asked", names, [batch[name] for name in names])
+
+    def learn_arranged(self, batch: jt.Batch) -> None:
+        """Take note of the types of keys that are arranged."""
+        key = self._index.spine.content.key
+        self._types.learn("arranged", key, [batch[name] for name in key])
 
     def lookup(
         self, batch: jt.Batch, *, on: Sequence[str] = (), at: Any = None
@@ -224,9 +259,8 @@ class Reader:
         arranged here. A null in a key equals nothing; keys of types that are never equal to those
         arranged are refused.
         """
-        names = on or self._key
-        columns = [batch[name] for name in names]
-        self._index.spine.content.require_comparable(names, columns)
+        self.learn(batch, on=on)
+        columns = [batch[name] for name in on or self._key]
         asking = np.arange(len(batch))
         for column in columns:
             if isinstance(column, pa.Array) and column.null_count:
@@ -240,7 +274,7 @@ class Reader:
         self._index.require_complete(times)
         keys = Keys.of(columns)
         if len(asking) < len(batch):
-            keys = Keys(keys.words[asking], keys.checks[asking])
+            keys = keys.take(asking)
         found = self._index.spine.lookup(keys, times[asking])
         who = asking[found.asking]
         rows = found.batch()

@@ -55,7 +55,7 @@ class Calls:
         """Handed over and not answered."""
         self._times = Times(self._total)
         """Those of both, for which answers may still come."""
-        self._answers = [jt.RecordQueue(info.kind, output=n) for n in range(settings.outputs)]
+        self._answers = [jt.RecordQueue(info.kind, [], output=n) for n in range(settings.outputs)]
         self._loop: EventLoop | None = None
         self._until_over: jt.TimestampToken | None = None
         """A token at the last of all times, since coroutines still run when all is answered."""

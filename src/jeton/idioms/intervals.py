@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
-from jeton.idioms.sorting import grouping
+from jeton.idioms.sorting import grouping_by_value
 
 _MOST: Final = int(np.iinfo(np.int64).max)
 
@@ -68,7 +68,7 @@ class Intervals:
      {'time': 99, 'upper': 'Antichain([])', 'records': 1}]
     """
 
-    def __init__(self, kind: Any, key: Sequence[str] = ()) -> None:
+    def __init__(self, kind: Any, key: Sequence[str] | None = None) -> None:
         self._waiting = jt.RecordQueue(kind, key)
         self.lower = jt.Antichain.frozen([kind.minimum])
         """The upper end of the last interval: the lower one of the next."""
@@ -104,6 +104,10 @@ class Intervals:
     def __len__(self) -> int:
         """How many records wait."""
         return len(self._waiting)
+
+    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
+        """Say how records come to their workers: see `jt.RecordQueue`."""
+        self._waiting.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
         """The records that wait."""
@@ -181,9 +185,8 @@ def consolidated(batch: jt.Batch, diff: str) -> jt.Batch:
     values = compared(batch, [name for name in batch.names if name != diff])
     keys = time_keys(batch.times)
     if values:
-        # 128 bits of two independent hashes: for all that is practical no two rows share them.
-        keys = [*(jt.hash_columns(values, seed) for seed in (0, 1)), *keys]
-    order, starts = grouping(keys)
+        keys = [jt.hash_columns(values), *keys]
+    order, starts = grouping_by_value(keys, values)
     sums = np.add.reduceat(diffs_of(batch, diff)[order], starts)
     first = order[starts]
     kept = np.argsort(first)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 
 Words: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.idioms.arrangement import Arrangement, Reader
-from jeton.idioms.key_types import comparable
 
 
 def lookup_join(
@@ -30,7 +29,7 @@ def lookup_join(
     clash. A record for which nothing is found is left out; with ``how="left"`` it comes with nulls,
     for which the arranged stream's columns must be known (give its input a ``schema=``). Keys of
     types that are never equal, such as integers and text, are refused: when the flow is built if
-    both schemas are known, else where such keys meet on a worker.
+    both schemas are known, else as soon as both have come.
 
     Inside a loop, let the arrangement enter it: all rounds of a time find the same.
 
@@ -61,7 +60,7 @@ def lookup_join(
     _require_comparable(stream.schema, key, arrangement, name)
     joined = _Joined(stream, arrangement, how, suffix, name)
     builder = stream.operator(name)
-    asked = builder.input(stream, jt.Exchange(*key))
+    asked = builder.input(stream, jt.Exchange(*key, announce=True))
     complete = builder.input(arrangement.stream, observes=True)
     builder.output({asked: 0}, schema=joined.schema)
 
@@ -73,6 +72,7 @@ def lookup_join(
 
         def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             for ref, batch in inputs[asked]:
+                reader.learn(batch, on=key)
                 waiting.push(ref, batch)
             for time, batch in waiting.pop(inputs[complete].frontier):
                 for answer in joined.answers(reader, batch, key):
@@ -99,12 +99,12 @@ def _require_comparable(
     for one, other in zip(key, arrangement.key, strict=True):
         # The time column may be a key too: it is in no schema.
         if one in schema.names and other in known.names:
-            types = schema.field(one).type, known.field(other).type
-            if not comparable(*types):
-                raise jt.GraphError(
-                    f"the keys {one!r} ({types[0]}) and {other!r} ({types[1]}) are never equal: "
-                    "cast one of them"
-                ).located(operator=operator)
+            types = jt.KeyTypes()
+            types.learn("arranged", [other], [pa.nulls(0, known.field(other).type)])
+            try:
+                types.learn("asked", [one], [pa.nulls(0, schema.field(one).type)])
+            except jt.BatchError as error:
+                raise jt.GraphError(error.message).located(operator=operator) from error
 
 
 class _Joined:

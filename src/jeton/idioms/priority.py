@@ -46,11 +46,12 @@ class HeapAgenda:
     [{'time': 15, 'book': 'Ulysses'}, {'time': 30, 'book': 'Emma'}]
     """
 
-    def __init__(self, kind: Any, key: Sequence[str] = (), *, output: int = 0) -> None:
+    def __init__(self, kind: Any, key: Sequence[str] | None = None, *, output: int = 0) -> None:
         if not kind.total:
             raise jt.TimeError("a heap needs totally ordered times: use Agenda inside loops")
         self._kind = kind
         self._key = key
+        self._pacts: Sequence[jt.Pact] = ()
         self._output = output
         self._heap: list[tuple[int, int, dict[str, Any]]] = []
         self._token: jt.TimestampToken | None = None
@@ -111,9 +112,14 @@ class HeapAgenda:
         """How many records wait."""
         return len(self._heap)
 
+    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
+        """Say how records come to their workers: see `jt.RecordQueue`."""
+        self._pacts = pacts
+
     def snapshot(self) -> pa.Table:
         """What waits, with the bins of its keys."""
         queue = jt.RecordQueue(self._kind, self._key)
+        queue.placed_by(self._pacts)
         if self._heap:
             entries = sorted(self._heap, key=lambda entry: entry[:2])
             times, rows = [time for time, _, _ in entries], [row for _, _, row in entries]
@@ -158,7 +164,7 @@ class Agenda:
     [{'time': 3, 'n': 5}, {'time': 13, 'n': 2}, {'time': 23, 'n': 1}]
     """
 
-    def __init__(self, kind: Any, key: Sequence[str] = (), *, output: int = 0) -> None:
+    def __init__(self, kind: Any, key: Sequence[str] | None = None, *, output: int = 0) -> None:
         self._kind = kind
         self._queue = jt.RecordQueue(kind, key, output=output)
 
@@ -194,6 +200,10 @@ class Agenda:
     def __len__(self) -> int:
         """How many records wait."""
         return len(self._queue)
+
+    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
+        """Say how records come to their workers: see `jt.RecordQueue`."""
+        self._queue.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
         """What waits, with the bins of its keys."""

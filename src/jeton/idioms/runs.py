@@ -6,24 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 from jeton.idioms.intervals import compared, diffs_of, time_keys
-from jeton.idioms.key_types import require_comparable, type_of
 from jeton.idioms.keyed_state import plain
-from jeton.idioms.sorting import Integers, grouping, merge_order, sort_order
+from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order
 
 Times: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records sorted by key, then by time. Keys are known by 128 bits of two hashes.
+    """Records sorted by key, then by time. Keys are found by 128 bits of two hashes.
+
+    Keys and values whose hashes are equal are compared before they are taken for the same.
 
     Beside the records there are arrays: ``words`` and ``checks`` stand for keys, ``diffs`` say how
     often a record is added, ``row_words`` and ``row_checks`` stand for its values. Where there are
@@ -90,19 +91,32 @@ class Run:
         )
         return first, stop
 
+    def same(self, key: Sequence[str], rows: Integers, keys: Keys, asking: Integers) -> Any:
+        """Which of some records have the keys of those who asked, and not only their hashes."""
+        same = np.ones(len(rows), dtype=bool)
+        for name, column in zip(key, keys.columns, strict=True):
+            same &= same_rows(self.batch[name], rows, column, asking)
+        return same
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys, each by 128 bits of two hashes: for all that is practical no two share them."""
+    """Keys, each by 128 bits of two hashes, and their values, if these are to be compared."""
 
     words: Integers
     checks: Integers
+    columns: Sequence[Any] = ()
 
     @classmethod
     def of(cls, columns: Sequence[Any]) -> Keys:
         """The keys in some columns, one for each record."""
-        hashes = jt.hash_columns(columns), jt.hash_columns(columns, seed=1)
-        return cls(*(one.view(np.int64) for one in hashes))
+        words, checks = (jt.hash_columns(columns, seed).view(np.int64) for seed in (0, 1))
+        return cls(words, checks, columns)
+
+    def take(self, rows: Integers) -> Keys:
+        """Some of the keys."""
+        columns = [c[rows] if isinstance(c, np.ndarray) else c.take(rows) for c in self.columns]
+        return Keys(self.words[rows], self.checks[rows], columns)
 
 
 class Content:
@@ -116,7 +130,6 @@ class Content:
         """Whether a record is there as often as it has been added more than removed."""
         self.forgets = self.counts or upsert
         """Whether history can make no difference any more at some time."""
-        self._types: list[pa.DataType] | None = None
 
     @property
     def shape(self) -> str:
@@ -131,10 +144,7 @@ class Content:
         if diffs is None and self.forgets:
             diffs = np.ones(len(batch), dtype=np.int64)
         batch = batch.select(*(name for name in batch.names if name != self.diff))
-        columns = [batch[name] for name in self.key]
-        self.require_comparable(self.key, columns)
-        self._learn(columns)
-        keys = Keys.of(columns)
+        keys = Keys.of([batch[name] for name in self.key])
         arrays = {"words": keys.words, "checks": keys.checks}
         if diffs is not None:
             arrays["diffs"] = diffs
@@ -147,17 +157,6 @@ class Content:
         if self.upsert:
             run = self._without_equals(run)
         return self.compacted(run, None, None, oldest=False)
-
-    def require_comparable(self, names: Sequence[str], columns: Sequence[Any]) -> None:
-        """Refuse keys that are never equal to those that have been arranged."""
-        if self._types is not None:
-            require_comparable(names, [type_of(column) for column in columns], self._types)
-
-    def _learn(self, columns: Sequence[Any]) -> None:
-        types = [type_of(column) for column in columns]
-        known = self._types or types
-        # Nothing but nulls says nothing about the type.
-        self._types = [b if pa.types.is_null(a) else a for a, b in zip(known, types, strict=True)]
 
     def compacted(
         self, run: Run, split: int | None, since: jt.Antichain | None, oldest: bool
@@ -180,7 +179,8 @@ class Content:
         if not self.counts:
             run = run.take(order)
             return self._latest(run, since, oldest) if self.upsert and since is not None else run
-        _, starts = grouping(keys, order)
+        values = [run.batch[name] for name in run.batch.names]
+        order, starts = grouping_by_value(keys, values, order)
         if not len(starts):
             return run
         sums = np.add.reduceat(arrays["diffs"][order], starts)
@@ -200,8 +200,13 @@ class Content:
         words, checks = run.words, run.arrays["checks"]
         old = run.batch.times <= limit
         gone = np.zeros(len(run), dtype=bool)
-        gone[:-1] = (words[1:] == words[:-1]) & (checks[1:] == checks[:-1]) & old[1:]
-        if oldest:
+        equal = np.flatnonzero((words[1:] == words[:-1]) & (checks[1:] == checks[:-1]))
+        same = np.ones(len(equal), dtype=bool)
+        for name in self.key:
+            column = run.batch[name]
+            same &= same_rows(column, equal, column, equal + 1)
+        gone[equal[same]] = old[equal[same] + 1]
+        if oldest and same.all():
             # What is removed already need not be said, if nothing is there to be removed.
             gone |= old & (run.arrays["diffs"] <= 0)
         return run.take(np.flatnonzero(~gone)) if gone.any() else run
@@ -209,7 +214,7 @@ class Content:
     def _without_equals(self, run: Run) -> Run:
         """Of records with equal key and time the greatest, column by column; removals are least."""
         keys = [run.words, run.arrays["checks"], run.batch.times]
-        order, starts = grouping(keys)
+        order, starts = grouping_by_value(keys, [run.batch[name] for name in self.key])
         if len(starts) == len(run):
             return run
         group = np.empty(len(run), dtype=np.int64)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+import jeton as jt
+from jeton.dataflow import compiled as nb
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -50,6 +53,52 @@ def grouping(
     if order is None:
         order = sort_order(keys)
     return order, _starts(order, _words(keys))
+
+
+def grouping_by_value(
+    keys: Sequence[Integers],
+    columns: Sequence[Any],
+    order: npt.NDArray[np.intp] | None = None,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The same where some keys are hashes of columns: groups are of equal values in these.
+
+    >>> names, equal = pa.array(["a", "b", "a"]), np.array([7, 7, 7])
+    >>> [part.tolist() for part in grouping_by_value([equal], [names])]
+    [[0, 2, 1], [0, 2]]
+    """
+    order, starts = grouping(keys, order)
+    if len(starts) < len(order) and columns:
+        group = np.zeros(len(order), dtype=np.intp)
+        group[starts[1:]] = 1
+        later = np.setdiff1d(np.arange(len(order)), starts, assume_unique=True)
+        firsts, others = order[starts[np.cumsum(group)[later]]], order[later]
+        if not all(same_rows(column, firsts, column, others).all() for column in columns):
+            return grouping([*keys, _numbers(columns)])
+    return order, starts
+
+
+def same_rows(left: Any, rows: Any, right: Any, others: Any) -> npt.NDArray[np.bool_]:
+    """Whether the values at some rows of a column are those at others of another one.
+
+    >>> same_rows(pa.array(["a", "b"]), np.array([0, 1]), pa.array(["b", "a"]), np.array([1, 1]))
+    array([ True, False])
+    """
+    return jt.same_values(_taken(left, rows), _taken(right, others))
+
+
+def _taken(column: Any, rows: Any) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+
+def _numbers(columns: Sequence[Any]) -> Integers:
+    """A number for each row, equal for rows with equal values."""
+    numbers: dict[Any, int] = {}
+    values = [
+        ["NaN" if value != value else value for value in pa.array(column).to_pylist()]
+        for column in columns
+    ]
+    rows = zip(*values, strict=True)
+    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
 
 
 def _words(keys: Sequence[Integers]) -> tuple[Integers, ...]:

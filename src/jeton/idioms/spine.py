@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.idioms.runs import Content, Keys, Run, Times, expand, joined, not_later
-from jeton.idioms.sorting import Integers, grouping
+from jeton.idioms.sorting import Integers, grouping_by_value
 
 _NOTHING = pa.table({"bin": pa.array([], pa.uint16())})
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -137,12 +137,12 @@ class Spine:
 
     def lookup(self, keys: Keys, at: Times) -> Found:
         """For each key the records that are there as of its time."""
-        runs = tuple(self.runs)
+        runs, key = tuple(self.runs), self.content.key
         if self.content.upsert:
-            return _latest(runs, keys, at)
-        found = _all(runs, keys, at)
+            return _latest(runs, key, keys, at)
+        found = _all(runs, key, keys, at)
         if self.content.counts:
-            return _accumulated(found)
+            return _accumulated(found, [n for n in found.names if n not in key])
         return found.take(np.argsort(found.asking, kind="stable"))
 
     def snapshot(self) -> pa.Table:
@@ -169,6 +169,11 @@ class Found:
         """Only some of them."""
         return Found(self.runs, self.asking[chosen], self.number[chosen], self.rows[chosen])
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the records."""
+        return self.runs[0].batch.names if self.runs else ()
+
     def of_each(self, name: str) -> Integers:
         """The values of one of the runs' arrays, for each record found."""
         out = np.empty(len(self.rows), dtype=np.int64)
@@ -190,7 +195,7 @@ class Found:
         return jt.concat(parts).take(back)
 
 
-def _all(runs: tuple[Run, ...], keys: Keys, at: Times) -> Found:
+def _all(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
     """Of each key all records that are not later than its time, run by run."""
     asking, number, rows = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
     for index, run in enumerate(runs):
@@ -198,32 +203,44 @@ def _all(runs: tuple[Run, ...], keys: Keys, at: Times) -> Found:
         if not run.in_order:
             there = not_later(run.batch.times[found], at[mine])
             mine, found = mine[there], found[there]
+        same = run.same(key, found, keys, mine)
+        if not same.all():
+            mine, found = mine[same], found[same]
         asking.append(mine)
         number.append(np.full(len(found), index))
         rows.append(found)
     return Found(runs, np.concatenate(asking), np.concatenate(number), np.concatenate(rows))
 
 
-def _latest(runs: tuple[Run, ...], keys: Keys, at: Times) -> Found:
+def _latest(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
     """Of each key the latest record, unless that removes it."""
     number = np.full(len(at), -1)
     rows = np.full(len(at), -1)
     for index, run in enumerate(runs):
         first, stop = run.find(keys, at)
         # Runs go from the oldest to the newest: what a later one has is later.
-        there = stop > first
-        number[there] = index
-        rows[there] = stop[there] - 1
+        asking = np.flatnonzero(stop > first)
+        last = stop[asking] - 1
+        if not run.same(key, last, keys, asking).all():
+            # Records of another key with the same hashes are among them.
+            mine, others = expand(first, stop)
+            same = run.same(key, others, keys, mine)
+            asking, places = np.unique(mine[same][::-1], return_index=True)
+            last = others[same][::-1][places]
+        number[asking] = index
+        rows[asking] = last
     found = Found(runs, np.arange(len(at)), number, rows).take(np.flatnonzero(rows >= 0))
     return found.take(np.flatnonzero(found.of_each("diffs") > 0))
 
 
-def _accumulated(found: Found) -> Found:
+def _accumulated(found: Found, names: Sequence[str]) -> Found:
     """Records that are equal as one, as often as they have been added more than removed."""
     if not len(found.rows):
         return found
     keys = [found.asking, found.of_each("row_words"), found.of_each("row_checks")]
-    order, starts = grouping(keys)
+    rows = found.batch()
+    assert rows is not None, "what was found is in some run"
+    order, starts = grouping_by_value(keys, [rows[name] for name in names])
     sums = np.add.reduceat(found.of_each("diffs")[order], starts)
     there = np.flatnonzero(sums > 0)
     return found.take(np.repeat(order[starts[there]], sums[there]))

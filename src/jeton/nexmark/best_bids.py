@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark.slots import GOLDEN, shift_of
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
+
+from jeton.dataflow import compiled as nb
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.config import Columns

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.closing import closed_auctions

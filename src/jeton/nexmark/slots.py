@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 
 Integers = npt.NDArray[np.int64]

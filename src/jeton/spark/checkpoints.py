@@ -96,11 +96,13 @@ class Checkpoints:
         *,
         epoch: int = 0,
         base: Part | None = None,
+        bins: int = BINS,
     ) -> Part:
         """Write what changed of a worker's state; it counts once `commit` has it.
 
         ``base`` is the part that this worker contributed to the version before, as `write_part`
-        returned it or as `Checkpoint.part` read it. Without one, everything is written.
+        returned it or as `Checkpoint.part` read it. Without one, everything is written. ``bins``
+        says into how many the worker divides keys.
         """
         # A name that no other attempt has, whoever makes it and whenever.
         name = f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow"
@@ -125,7 +127,7 @@ class Checkpoints:
                 chunks[key] = tuple(same)
         if buffers:
             self.files.write(self._parts / name, buffers)
-        return Part(worker, chunks, digests, at)
+        return Part(worker, chunks, digests, at, bins)
 
     def commit(
         self,
@@ -148,11 +150,14 @@ class Checkpoints:
                 f"version {version} needs one part of each worker, not of "
                 f"{[part.worker for part in parts]}"
             )
+        bins = {part.bins for part in parts} or {BINS}
+        if len(bins) > 1:
+            raise SnapshotError(f"the workers of version {version} divide keys into {bins} bins")
         body: dict[str, Any] = {
             "version": version,
             "epoch": epoch,
             "flow": flow,
-            "bins": BINS,
+            "bins": max(bins),
             "meta": dict(meta or {}),
             "parts": [part.to_json() for part in parts],
         }
@@ -169,7 +174,7 @@ class Checkpoints:
             if name not in (known.manifest for known in self._state().versions):
                 self.files.delete(self._manifests / name)
             raise
-        return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts))
+        return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts), body["bins"])
 
     # Who may commit
 
@@ -313,15 +318,18 @@ class Checkpoints:
         path = self._manifests / known.manifest
         try:
             body = decoded(self.files.read(path), str(path))
-            if body["bins"] != BINS:
-                raise SnapshotError(
-                    f"{path} divides state into {body['bins']} bins, but this Jeton into {BINS}"
-                )
             if body["epoch"] != known.epoch:
                 raise CorruptCheckpoint(f"whether {path} counts is not known: the log is gone")
             parts = tuple(map(Part.from_json, body["parts"]))
-            meta = body["meta"]
-            return Checkpoint(self, int(body["version"]), known.epoch, body["flow"], meta, parts)
+            return Checkpoint(
+                self,
+                int(body["version"]),
+                known.epoch,
+                body["flow"],
+                body["meta"],
+                parts,
+                int(body["bins"]),
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jeton.core.errors import JetonError
+from jeton.dataflow.pacts import BINS
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.spark.checkpoints import Checkpoints, Part
 from jeton.spark.control import Control
@@ -71,8 +72,11 @@ class Keeper:
         workers: int,
         control: Control,
         writers: Mapping[str, StagedWriter],
+        *,
+        bins: int = BINS,
     ) -> None:
         self._ground = ground
+        self._bins = bins
         self._worker = worker
         self._workers = workers
         self._control = control
@@ -101,7 +105,12 @@ class Keeper:
             staged = {output: writer.stage(version) for output, writer in self._writers.items()}
             base = self._base or ground.base(self._worker, self._workers)
             self._base = ground.store.write_part(
-                version, self._worker, state, epoch=ground.attempt, base=base
+                version,
+                self._worker,
+                state,
+                epoch=ground.attempt,
+                base=base,
+                bins=self._bins,
             )
             self._control.send(
                 "part",

@@ -132,7 +132,7 @@ class LongLived:
                 name: open_rows(ground.store.files, joined.rank, ground.attempt)
                 for name in task.to_driver
             }
-            self._keeper = Keeper(ground, *where, control, staged)
+            self._keeper = Keeper(ground, *where, control, staged, bins=self._process.worker.bins)
         else:
             self._writers |= {
                 name: _open(sink, joined.rank, task.run) for name, sink in task.sinks.items()

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from jeton.dataflow.pacts import BINS, FEWEST_BINS
 from jeton.spark.state_files import Chunk, Digests
 
 COPIES: Final = 2
@@ -45,11 +46,13 @@ class Part:
     """What the bins were when they were written: to tell which of them change."""
     written: int = field(default=0, compare=False)
     """How many bytes it took."""
+    bins: int = BINS
+    """Into how many bins the worker divides keys."""
 
     def to_json(self) -> dict[str, Any]:
         """The part as it travels to whoever commits, and as the manifest has it."""
         states = [[*key, [chunk.to_json() for chunk in kept]] for key, kept in self.chunks.items()]
-        return {"worker": self.worker, "states": states}
+        return {"worker": self.worker, "states": states, "bins": self.bins}
 
     @staticmethod
     def from_json(told: Mapping[str, Any]) -> Part:
@@ -60,6 +63,8 @@ class Part:
                 Key(operator, name): tuple(map(Chunk.from_json, kept))
                 for operator, name, kept in told["states"]
             },
+            # Before it was a setting, there were always as many, and parts did not say it.
+            bins=int(told.get("bins", FEWEST_BINS)),
         )
 
 

@@ -1,8 +1,9 @@
 """State files: the tables of a worker's state, in order of their bins, inside one file.
 
 A part file is a row of *chunks*, one for each container that has something to write. A chunk is an
-Arrow IPC stream whose rows are sorted by bin, with the digest of each bin in its schema's metadata.
-So a bin that is the same as before is recognised by its digest, and need not be written again.
+Arrow IPC stream whose rows are sorted by group of bins, with the digest of each group in its
+schema's metadata. So a group that is the same as before is recognised by its digest, and need not
+be written again. Below, bins are such groups.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import SnapshotError
-from jeton.dataflow.pacts import BINS
+from jeton.dataflow.pacts import FEWEST_BINS, MOST_BINS
 from jeton.dataflow.state.snapshot import BIN
 
+GROUPS: Final = FEWEST_BINS
+"""State is compared and written by groups of bins, those that are equal modulo this number: so a
+checkpoint costs the same for any number of bins."""
 _DIGEST: Final = 16
 _META: Final = b"jeton.digests"
 
@@ -44,9 +48,9 @@ class Chunk:
     size: int
     checksum: int
     bins: tuple[int, ...]
-    """The bins that are to be read from here; others in it were written again since."""
+    """The groups of bins to be read from here; others in it were written again since."""
     written: int
-    """How many bins it was written with."""
+    """With how many groups it was written."""
 
     def to_json(self) -> list[Any]:
         """The chunk as a manifest has it; the bins as the digits of one number."""
@@ -58,7 +62,7 @@ class Chunk:
         """A chunk from a manifest."""
         file, start, size, checksum, digits, written = told
         mask = int(digits, 16)
-        bins = tuple(at for at in range(BINS) if mask >> at & 1)
+        bins = tuple(at for at in range(GROUPS) if mask >> at & 1)
         return Chunk(str(file), int(start), int(size), int(checksum), bins, int(written))
 
     def only(self, bins: frozenset[int] | set[int]) -> Chunk:
@@ -72,7 +76,7 @@ Digests = Mapping[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """A container's table in order of bins, and where each bin is."""
+    """A container's table in order of groups of bins, and where each group is."""
 
     table: pa.Table
     bins: npt.NDArray[np.int64]
@@ -88,10 +92,11 @@ class Binned:
                 "use jeton's bins_of(key columns)"
             ).located(operator=operator)
         numbers = table.column(BIN).to_numpy()
-        if len(numbers) and not 0 <= int(numbers.max()) < BINS:
+        if len(numbers) and not 0 <= int(numbers.max()) < MOST_BINS:
             raise SnapshotError(
-                f"state {name!r} has bin {int(numbers.max())}: there are {BINS}"
+                f"state {name!r} has bin {int(numbers.max())}: there are {MOST_BINS}"
             ).located(operator=operator)
+        numbers = numbers % GROUPS
         for field, column in zip(table.schema, table.itercolumns(), strict=True):
             try:
                 column.slice(0, 1).take(pa.array([], pa.int64()))
@@ -103,7 +108,7 @@ class Binned:
         if (numbers[1:] < numbers[:-1]).any():
             order = np.argsort(numbers, kind="stable")
             table, numbers = table.take(pa.array(order)), numbers[order]
-        counts = np.bincount(numbers, minlength=BINS)
+        counts = np.bincount(numbers, minlength=GROUPS)
         bins = np.flatnonzero(counts)
         starts = np.concatenate([[0], np.cumsum(counts[bins])])
         return Binned(table.combine_chunks(), bins, starts)
@@ -164,12 +169,12 @@ def digests_of(table: pa.Table) -> dict[int, bytes]:
 
 
 def rows_of(table: pa.Table, bins: Sequence[int]) -> pa.Table:
-    """The rows of a chunk's table whose bins are wanted."""
+    """The rows of a chunk's table whose groups of bins are wanted."""
     told = {k: value for k, value in (table.schema.metadata or {}).items() if k != _META}
     table = table.replace_schema_metadata(told)
-    wanted = np.zeros(BINS, dtype=bool)
+    wanted = np.zeros(GROUPS, dtype=bool)
     wanted[list(bins)] = True
-    rows = wanted[table.column(BIN).to_numpy()]
+    rows = wanted[table.column(BIN).to_numpy() % GROUPS]
     return table if rows.all() else table.filter(pa.array(rows))
 
 

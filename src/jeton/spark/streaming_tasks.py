@@ -277,7 +277,12 @@ class _Task:
         orders = self.orders
         tables = self.process.worker.snapshot()
         part = self.store.write_part(
-            orders.version, self.joined.rank, tables, epoch=orders.epoch, base=self.base
+            orders.version,
+            self.joined.rank,
+            tables,
+            epoch=orders.epoch,
+            base=self.base,
+            bins=self.process.worker.bins,
         )
         self.driver.tell("part", part=part.to_json())
         self.driver.hear()

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS, bin_owners
-from jeton.dataflow.state.snapshot import Snapshot
+from jeton.dataflow.state.snapshot import Snapshot, share_of
 from jeton.spark.parts import Key, Part
-from jeton.spark.state_files import Chunk, CorruptCheckpoint, Digests, digests_of, rows_of
+from jeton.spark.state_files import GROUPS, Chunk, CorruptCheckpoint, Digests, digests_of, rows_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -46,6 +46,8 @@ class Checkpoint:
     flow: str
     meta: Mapping[str, Any]
     parts: tuple[Part, ...]
+    bins: int = BINS
+    """Into how many bins keys are divided, by workers that go on from it too."""
 
     @property
     def workers(self) -> int:
@@ -80,13 +82,15 @@ class Checkpoint:
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
         """What one of any number of workers goes on from: the rows of the bins that it owns."""
-        wanted = {*np.flatnonzero(bin_owners(workers) == worker).tolist()}
+        own = np.flatnonzero(bin_owners(workers, self.bins) == worker)
+        # What is for everyone has no bin of its own.
+        wanted = {0, *np.unique(own % GROUPS).tolist()}
         found: dict[str, dict[str, list[pa.Table]]] = {}
         for key, chunks in self._containers():
             if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
                 continue
             for chunk, table in self._read(chunks, wanted):
-                rows = rows_of(table, chunk.bins)
+                rows = share_of(rows_of(table, chunk.bins), worker, workers, self.bins)
                 found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
         return Snapshot(
             self.flow,
@@ -94,6 +98,7 @@ class Checkpoint:
                 operator: {name: _concat(Key(operator, name), t) for name, t in kept.items()}
                 for operator, kept in found.items()
             },
+            bins=self.bins,
         )
 
     def part(self, worker: int, workers: int) -> Part | None:
@@ -116,12 +121,12 @@ class Checkpoint:
                 found |= {number: told[number] for number in chunk.bins}
                 whole[key] = (*whole.get(key, ()), chunk)
             digests[key] = found
-        return Part(worker, whole, digests)
+        return Part(worker, whole, digests, bins=self.bins)
 
     def verify(self) -> None:
         """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole."""
         for _, chunks in self._containers():
-            for _ in self._read(chunks, {*range(BINS)}):
+            for _ in self._read(chunks, {*range(GROUPS)}):
                 pass
 
     def __repr__(self) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
+
+import numpy as np
 
 from jeton.core.times import Time
 from jeton.dataflow.batch import Batch
@@ -53,7 +56,7 @@ class Channel:
 class RoutedChannel(Channel):
     """From an output to an input on any worker, as a pact decides."""
 
-    __slots__ = ("_network", "_pact", "_worker", "_workers")
+    __slots__ = ("_announced", "_network", "_route", "_worker", "_workers")
 
     def __init__(
         self,
@@ -65,20 +68,43 @@ class RoutedChannel(Channel):
         pact: Pact,
         network: Network,
         workers: int,
+        bins: int,
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
-        self._pact = pact
+        self._route = pact.router(workers, bins)
         self._network = network
         self._worker = outbox.worker
         self._workers = workers
+        self._announced: set[tuple[object, ...]] | None = set() if pact.announces else None
 
     def push(self, time: Time, batch: Batch) -> None:
         """Deliver each part where it belongs, and count each as under way."""
         if self._crossings or batch.time_name != self._time_name:
             time, batch = self._translate(time, batch)
-        for worker, part in self._pact.route(batch, self._workers):
+        parts = self._route(batch)
+        if self._announced is not None:
+            parts = self._announce(batch, parts, self._announced)
+        for worker, part in parts:
             self._outbox.add(self.location, time, +1)
             if worker == self._worker:
                 self._here.receive_message(self.location, time, part)
             else:
                 self._network.send_message(worker, self.location, time, part)
+
+    def _announce(
+        self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]
+    ) -> Iterator[tuple[int, Batch]]:
+        """The parts of a batch, and an empty one for all others if its types are new."""
+        columns = batch.columns
+        types = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
+        layout = (*columns, *types)
+        if layout in known:
+            yield from parts
+            return
+        known.add(layout)
+        left = set(range(self._workers))
+        for worker, part in parts:
+            left.discard(worker)
+            yield worker, part
+        for worker in sorted(left):
+            yield worker, batch.slice(0, 0)

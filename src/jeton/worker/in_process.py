@@ -86,6 +86,7 @@ class Run:
                 clock=lambda: self.now,
                 wake=self._wake,
                 restore=restore,
+                bins=flow.bins,
             )
             for index in range(workers)
         ]
@@ -214,7 +215,8 @@ class Run:
         """
         if self.network or self._feeds:
             raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
-        return merge(self.flow.name, [worker.snapshot() for worker in self.workers])
+        parts = [worker.snapshot() for worker in self.workers]
+        return merge(self.flow.name, parts, self.workers[0].bins)
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""

@@ -63,6 +63,7 @@ class Process:
             clock=time.monotonic,
             wake=self._wake,
             restore=restore,
+            bins=flow.bins,
         )
         if mesh is not None:
             mesh.attach(self.worker)

@@ -23,6 +23,7 @@ from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.batch import Batch
+from jeton.dataflow.pacts import BINS, require_bins
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.dataflow.state.labels import Origin
@@ -55,8 +56,11 @@ class Worker:
         clock: Callable[[], float],
         wake: Callable[[], None],
         restore: Snapshot | None = None,
+        bins: int = BINS,
     ) -> None:
         self.index = index
+        self.bins = require_bins(bins if restore is None else restore.bins, workers)
+        """Into how many bins keys are divided; what state goes on from decides it."""
         self.workers = workers
         self.graph = graph
         self.tracker = Tracker(graph, workers)
@@ -127,7 +131,9 @@ class Worker:
                     edge = (
                         Channel(*where)
                         if local
-                        else RoutedChannel(*where, plan.pact, self._network, self.workers)
+                        else RoutedChannel(
+                            *where, plan.pact, self._network, self.workers, self.bins
+                        )
                     )
                     edges.setdefault((source.operator, source.output), []).append(edge)
         for operator in self.operators:
@@ -161,6 +167,7 @@ class Worker:
             kept=operator.kept,
             common=self._common,
             origin=origin,
+            pacts=[port.pact for port in plan.inputs if not port.observes],
         )
         try:
             operator.step = plan.build(tokens, info)

@@ -17,7 +17,7 @@ from jeton.dataflow.operators.interval_join import moved
 from jeton.dataflow.ordering import tie_breakers
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered
+from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered, sides
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import find_last
@@ -91,8 +91,8 @@ class AsofJoin:
         return keyed.stream.binary_frontier(
             other.stream,
             build,
-            pact=keyed.pact,
-            other_pact=other.pact,
+            pact=joined.pacts[0],
+            other_pact=joined.pacts[1],
             name="asof_join",
             # The right records hold no token: it takes the frontier to let go of old ones.
             notify="always",
@@ -108,22 +108,23 @@ class Asof:
         self._tolerance = tolerance
         self._ids = KeyIds()
         clock = Clock(kind)
-        self._left = JoinSide(joined.left_key, self._ids, clock, moved(0))
+        left, right = sides(joined)
+        self._left = JoinSide(left, self._ids, clock, moved(0))
         """Never filled: it makes runs of left records."""
-        self.latest = JoinSide(
-            joined.right_key, self._ids, clock, self._expiry, unify=without_equals
-        )
+        self.latest = JoinSide(right, self._ids, clock, self._expiry, unify=without_equals)
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
         """Take what has come, answer what is complete, let go of what is over."""
         joined, waiting = self._joined, self.waiting
         for ref, batch in left:
+            self._left.learn(batch)
             batch, unknown = split_known(batch, joined.left_key)
             if joined.outer and unknown is not None:
                 output.session(ref).give(joined.alone(unknown))
             waiting.push(ref, batch)
         for _, batch in right:
+            self.latest.learn(batch)
             batch, _ = split_known(batch, joined.right_key)
             if len(batch):
                 self.latest.add(self.latest.run(batch))

@@ -16,13 +16,12 @@ from jeton.dataflow import columns as cols
 from jeton.dataflow import joined as joins
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.columns import Column, as_column
-from jeton.dataflow.keys import Hashes, hash_columns
 from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.schema import SchemaLike, as_schema, conform
-from jeton.dataflow.state.key_ids import family_of, require_same_families
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.key_ids import KeyTypes
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import sorting
 from jeton.dataflow.state.shapes import shape_of
@@ -73,20 +72,22 @@ class Cogroup:
         [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
         """
         keyed = cast("KeyedStream", self)
-        mine, others = joins.pact(keyed, other, "cogroup")
+        mine, others = joins.pacts(keyed, other, "cogroup")
         known = None if schema is None else _with_key(keyed, schema)
 
         def build(
             token: TimestampToken, info: OperatorInfo
         ) -> Callable[[Input, Input, Output], None]:
+            types = KeyTypes()
             sides = [_Side(side, info.kind) for side in (keyed, other)]
             for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
                 info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
             token.drop()
 
             def step(left: Input, right: Input, output: Output) -> None:
-                for side, input in zip(sides, (left, right), strict=True):
+                for name, side, input in zip(("left", "right"), sides, (left, right), strict=True):
                     for ref, batch in input:
+                        types.learn(name, side.key, [batch[one] for one in side.key])
                         side.waiting.push(ref, batch)
                 frontier = Antichain([*left.frontier, *right.frontier])
                 for groups in _complete(sides, frontier, info.kind, keyed.key):
@@ -141,10 +142,8 @@ class _Groups:
     ) -> None:
         self._sides = sides
         self._names = names
-        words = [
-            _words(side.keys(part), len(part)) for side, part in zip(sides, parts, strict=True)
-        ]
-        ids = KeyTable(2).find_or_add(tuple(map(np.concatenate, zip(*words, strict=True))))[0]
+        self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
+        ids, _ = KeySlots(len(self._keys)).find(self._keys, sum(map(len, parts)))
         self._times: Times = np.concatenate([part.times for part in parts])
         # Within one call, times that are no integers are all the same.
         at = self._times if kind.total else np.zeros(len(ids), dtype=np.int64)
@@ -157,7 +156,6 @@ class _Groups:
         """A row of each group."""
         group = np.empty(len(order), dtype=np.int64)
         group[order] = np.cumsum(opens) - 1
-        self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
         self._parts = [
             _sorted_by(part, numbers, len(self._first))
             for part, numbers in zip(parts, np.split(group, [len(parts[0])]), strict=True)
@@ -251,17 +249,9 @@ class _Results:
         return whole.times, whole.columns
 
 
-def _words(keys: Sequence[Column], rows: int) -> tuple[Hashes, Hashes]:
-    if not keys:
-        return np.zeros(rows, dtype=np.uint64), np.zeros(rows, dtype=np.uint64)
-    return hash_columns(keys), hash_columns(keys, seed=1)
-
-
 def _joined_keys(sides: Sequence[list[Column]]) -> list[Column]:
     """The key columns of both sides, one after the other; a side without records has none."""
     present = [keys for keys in sides if keys]
-    if len(present) > 1:
-        require_same_families(*(map(family_of, keys) for keys in present))
     return [cols.join(columns) for columns in zip(*present, strict=True)]
 
 

@@ -16,7 +16,7 @@ from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.binary import BinaryBuild
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered
+from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered, sides
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.shapes import shape_of
@@ -76,8 +76,8 @@ class IntervalJoin:
         return keyed.stream.binary_frontier(
             other.stream,
             pairing(joined, lower, upper),
-            pact=keyed.pact,
-            other_pact=other.pact,
+            pact=joined.pacts[0],
+            other_pact=joined.pacts[1],
             name="interval_join",
             # Records that wait hold no token: it takes the frontier to let go of them.
             notify="always",
@@ -116,8 +116,9 @@ class Pairs:
         self._delay = max(upper, 0)
         """From a left record's time to when it is told that it has no partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
-        self.left = JoinSide(joined.left_key, self._ids, self._clock, moved(upper))
-        self.right = JoinSide(joined.right_key, self._ids, self._clock, moved(-lower))
+        left, right = sides(joined)
+        self.left = JoinSide(left, self._ids, self._clock, moved(upper))
+        self.right = JoinSide(right, self._ids, self._clock, moved(-lower))
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
@@ -132,6 +133,7 @@ class Pairs:
 
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
         joined = self._joined
+        self.left.learn(batch)
         batch, unknown = split_known(batch, joined.left_key)
         if joined.outer and unknown is not None:
             output.session(ref).give(joined.alone(self._delayed(unknown)))
@@ -146,6 +148,7 @@ class Pairs:
             self.waiting.push(ref, self._delayed(batch))
 
     def _from_right(self, ref: TokenRef, batch: Batch, output: Output) -> None:
+        self.right.learn(batch)
         batch, _ = split_known(batch, self._joined.right_key)
         if len(batch) == 0:
             return

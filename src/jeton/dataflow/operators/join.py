@@ -43,8 +43,8 @@ class Join:
         return keyed.stream.binary_frontier(
             other.stream,
             pairing(joined, 0, 0),
-            pact=keyed.pact,
-            other_pact=other.pact,
+            pact=joined.pacts[0],
+            other_pact=joined.pacts[1],
             name="join",
             # Records that wait hold no token: it takes the frontier to let go of them.
             notify="always",

@@ -11,11 +11,14 @@ import pyarrow as pa
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.batch import Batch
+from jeton.dataflow.columns import Column
 from jeton.dataflow.inputs import EVENT_TIME
+from jeton.dataflow.keys import hash_columns
 from jeton.dataflow.ordering import order_by, require_sortable
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.key_columns import key_words
+from jeton.dataflow.state.key_columns import exact_words, is_exact
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.shapes import shape_of
 
@@ -106,7 +109,7 @@ class Best:
         columns = [batch[name] for name in self._key]
         times = batch.times
         groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
-        groups += key_words(columns, False) if columns else ()
+        groups += _groups_of(columns, len(batch))
         by = require_sortable(batch[self._by], self._by, descending=not self._ascending)
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
         order = order_by(batch, *groups, by, *own)
@@ -118,3 +121,13 @@ class Best:
         starts = np.flatnonzero(first)
         places = np.arange(len(order))
         return order, places - starts[np.cumsum(first) - 1] + 1
+
+
+def _groups_of(columns: list[Column], rows: int) -> list[np.ndarray]:
+    """Arrays that are equal for records of equal keys, and for no others."""
+    if not columns:
+        return []
+    if is_exact(columns):
+        return [exact_words(columns[0])]
+    # By hashes first, so that the order of groups does not depend on which came first.
+    return [hash_columns(columns), KeySlots(len(columns)).find(columns, rows)[0]]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numba as nb
 import numpy as np
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.state.slot_pool import SlotPool, Slots, grown
 
 if TYPE_CHECKING:

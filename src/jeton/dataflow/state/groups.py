@@ -16,8 +16,7 @@ from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import Hashes
 from jeton.dataflow.object_fold import Nothing
-from jeton.dataflow.state.key_columns import SlotColumn, is_exact, key_words
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.snapshot import BIN, bins_of
 from jeton.dataflow.time_columns import Times
@@ -31,36 +30,23 @@ class Groups:
     ) -> None:
         self.key = tuple(key)
         self.aggregates = dict(aggregates)
-        self._timed = timed
-        self._exact: bool | None = None
-        self._table = KeyTable(1)
-        self._keys = [SlotColumn() for _ in self.key]
-        self._typed = False
-        """Whether the key columns' types are known, which takes a batch, though it be empty."""
+        self._keys = KeySlots(len(self.key), timed=timed)
         self._memory: dict[str, Accumulator] = {}
 
     def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
         """The group of each record, and the rows that opened a new one."""
-        columns = [batch[name] for name in self.key]
-        words = self._words(columns, times, len(batch))
-        slots, new = self._table.find_or_add(words)
-        if len(new) or not self._typed:
-            self._typed = True
-            opened = slots[new]
-            for store, column in zip(self._keys, columns, strict=True):
-                store.put(opened, cols.take(column, new), self._table.slots_made)
-        return slots, new
+        return self._keys.find([batch[name] for name in self.key], len(batch), times)
 
     def add(self, slots: Slots, batch: Batch) -> None:
         """Fold records into their groups."""
-        size = self._table.slots_made
+        size = self._keys.slots_made
         for name, aggregate in self.aggregates.items():
             column = None if aggregate.column is None else batch[aggregate.column]
             self._accumulator(name, column).add(slots, column, size)
 
     def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
         """Fold records into their groups; the results after each record."""
-        size = self._table.slots_made
+        size = self._keys.slots_made
         rolled = {}
         for name, aggregate in self.aggregates.items():
             column = None if aggregate.column is None else batch[aggregate.column]
@@ -73,7 +59,7 @@ class Groups:
 
     def columns(self, slots: Slots, times: Times | None = None) -> dict[str, Column]:
         """Keys and results of some groups; their times are for the text of errors."""
-        keys = {n: store.get(slots) for n, store in zip(self.key, self._keys, strict=True)}
+        keys = dict(zip(self.key, self._keys.values(slots), strict=True))
         told: dict[str, Column] = {}
         for name in self.aggregates:
             try:
@@ -86,10 +72,7 @@ class Groups:
         """Forget groups."""
         for memory in self._memory.values():
             memory.clear(slots)
-        self._table.remove(slots)
-        for store in self._keys:
-            if store.is_wasteful(len(self._table)):
-                store.compact(self._table.live())
+        self._keys.remove(slots)
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups, pair by pair."""
@@ -98,19 +81,19 @@ class Groups:
 
     def times(self, slots: Slots) -> Hashes:
         """The word that stands for the time of some groups."""
-        return self._table.words(slots)[0]
+        return self._keys.times(slots)
 
     def live(self) -> Slots:
         """All groups."""
-        return self._table.live()
+        return self._keys.live()
 
     def __len__(self) -> int:
         """How many groups there are."""
-        return len(self._table)
+        return len(self._keys)
 
     def save(self, slots: Slots) -> pa.Table:
         """Groups as a table, with the bins of their keys."""
-        keys = [store.get(slots) for store in self._keys]
+        keys = self._keys.values(slots)
         bins = bins_of(keys or [np.zeros(len(slots), dtype=np.int64)])
         arrays: dict[str, Any] = {BIN: bins}
         arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
@@ -145,34 +128,10 @@ class Groups:
                 parts["seen"] = filled(seen)
             sample = parts.get("value", parts.get("state"))
             if parts:
-                self._accumulator(name, sample).load(slots, parts, self._table.slots_made)
+                self._accumulator(name, sample).load(slots, parts, self._keys.slots_made)
             else:
                 self._memory[name] = Nothing()
         return slots
-
-    def _words(
-        self, columns: Sequence[Column], times: Hashes | None, rows: int
-    ) -> tuple[Hashes, ...]:
-        words = () if times is None else (times,)
-        if not columns:
-            one = words[0] if words else np.zeros(1, dtype=np.uint64)
-            return (one if len(one) == rows else np.repeat(one, rows),)
-        exact = is_exact(columns)
-        if self._exact is None:
-            self._exact = exact
-            self._table = KeyTable((1 if exact else 2) + len(words), dense=exact)
-        elif self._exact and not exact:
-            # A null among integers: from here on keys are known by their hashes.
-            self._exact = False
-            self._rekey()
-        return words + key_words(columns, self._exact)
-
-    def _rekey(self) -> None:
-        live = self._table.live()
-        words = key_words([store.get(live) for store in self._keys], False)
-        if self._timed:
-            words = (self._table.words(live)[0], *words)
-        self._table.rekey(live, words)
 
     def _accumulator(self, name: str, column: Column | None) -> Accumulator:
         memory = self._memory.get(name)

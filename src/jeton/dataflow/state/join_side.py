@@ -8,6 +8,7 @@ a record is moved no more often than the logarithm of their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,14 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
-from jeton.dataflow.state.key_ids import KeyIds, without_nulls
+from jeton.dataflow.state.key_ids import KeyIds, KeyTypes, without_nulls
 from jeton.dataflow.state.run_kernels import expand, find_ranges, merging, sorting
 from jeton.dataflow.state.snapshot import BIN, bins_of
 from jeton.dataflow.time_arithmetic import LEAST, MOST, Integers
 from jeton.dataflow.time_columns import Times
+
+if TYPE_CHECKING:
+    from jeton.dataflow.joined import Joined
 
 MOST_PAIRS = 1 << 20
 """About how many pairs are made at a time, so that a hot key does not fill the memory."""
@@ -81,25 +85,48 @@ class Run:
         return len(self.ids)
 
 
+class Side(NamedTuple):
+    """What the keys of one side are, and of which types those of both."""
+
+    name: str
+    key: tuple[str, ...]
+    types: KeyTypes
+
+    def learn(self, batch: Batch) -> None:
+        """Refuse a batch whose keys are never equal to those of the other side."""
+        self.types.learn(self.name, self.key, [batch[name] for name in self.key])
+
+
+def sides(joined: Joined) -> tuple[Side, Side]:
+    """Both sides of a join, which know each other's types."""
+    types = KeyTypes()
+    return Side("left", joined.left_key, types), Side("right", joined.right_key, types)
+
+
 class JoinSide:
     """Records of one side, all with known keys; dropped once they can serve nobody any more."""
 
     def __init__(
         self,
-        key: Sequence[str],
+        key: Side | Sequence[str],
         ids: KeyIds,
         clock: Clock,
         expiry: Expiry,
         *,
         unify: Callable[[Run], Run] | None = None,
     ) -> None:
-        self._key = tuple(key)
+        self._side = key if isinstance(key, Side) else Side("", tuple(key), KeyTypes())
+        self._key = self._side.key
         self._ids = ids
         self._clock = clock
         self._expiry = expiry
         self._unify = unify
         self._limit = LEAST
         self.runs: list[Run] = []
+
+    def learn(self, batch: Batch) -> None:
+        """Take note of the types of a batch's keys, which need not have any records."""
+        self._side.learn(batch)
 
     def run(self, batch: Batch, times: Times | None = None) -> Run:
         """A batch as a run, to ask the other side with or to be added to this one."""
@@ -189,10 +216,14 @@ class JoinSide:
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The rows again."""
-        if state.num_rows:
-            names = [name for name in state.column_names if name.startswith(_ROW)]
-            rows = {name[len(_ROW) :]: state.column(name) for name in names}
-            self.add(self.run(Batch(rows, state.column("time").to_numpy(), time_name="")))
+        if "time" not in state.column_names:
+            return
+        names = [name for name in state.column_names if name.startswith(_ROW)]
+        rows = {name[len(_ROW) :]: state.column(name) for name in names}
+        batch = Batch(rows, state.column("time").to_numpy(), time_name="")
+        self.learn(batch)
+        if len(batch):
+            self.add(self.run(batch))
 
     def _made(self, run: Run) -> Run:
         """A run without rows that have expired, knowing when half of the others will have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,9 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
-from jeton.dataflow.state.key_columns import is_exact, key_words
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.dataflow.keys import is_bytes
+from jeton.dataflow.state.key_columns import exact_words, is_exact
+from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.slot_pool import Slots
 
 
@@ -28,21 +30,22 @@ class KeyIds:
     """
 
     def __init__(self) -> None:
-        self._table: KeyTable | None = None
-        self._families: tuple[object, ...] | None = None
+        self._table: KeySlots | None = None
+        self._negative = False
+        self._greatest = 0
+        """The greatest key beyond int64 so far."""
 
     def of(self, columns: Sequence[Column], rows: int) -> Slots:
         """The id of each key."""
         if not columns:
             return np.zeros(rows, dtype=np.int64)
-        self._check(columns)
-        exact = is_exact(columns)
-        words = key_words(columns, exact)
-        if exact:
-            return words[0].view(np.int64)
+        if is_exact(columns):
+            words = exact_words(columns[0]).view(np.int64)
+            self._require_one_sign(columns[0].dtype, words)
+            return words
         if self._table is None:
-            self._table = KeyTable(2)
-        return self._table.find_or_add(words)[0]
+            self._table = KeySlots(len(columns))
+        return self._table.find(columns, rows)[0]
 
     def sweep(self, used: Iterable[Slots], rows: int) -> None:
         """Forget the keys that are not used, once they are many more than the ``rows`` there are.
@@ -57,12 +60,67 @@ class KeyIds:
         """How many keys are numbered."""
         return 0 if self._table is None else len(self._table)
 
-    def _check(self, columns: Sequence[Column]) -> None:
-        """Keys of different types are never equal: say so rather than find nothing."""
-        families = tuple(map(family_of, columns))
-        if self._families is None:
-            self._families = families
-        require_same_families(self._families, families)
+    def _require_one_sign(self, dtype: np.dtype[Any], words: Slots) -> None:
+        """Refuse keys beyond int64 beside negative ones, which have the same words."""
+        if not len(words) or (dtype.kind == "u" and dtype.itemsize < 8):
+            return
+        least = int(words.min())
+        if least >= 0:
+            return
+        if dtype.kind == "u":
+            self._greatest = least + 2**64
+        else:
+            self._negative = True
+        if self._negative and self._greatest:
+            raise BatchError(
+                f"the key {self._greatest} of one side is beyond int64, and the other side has "
+                "negative keys: cast both sides to decimals"
+            )
+
+
+class KeyTypes:
+    """The types of the keys that two sides bring, so that keys which are never equal are refused.
+
+    >>> types = KeyTypes()
+    >>> types.learn("left", ["seller"], [np.array([7])])
+    >>> types.learn("right", ["id"], [np.array([7.5])])
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: the keys 'id' (double) and 'seller' (int64) are never equal: ...
+    """
+
+    __slots__ = ("_known", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[object, ...]] = set()
+        self._known: dict[str, list[tuple[str, pa.DataType]]] = {}
+
+    def learn(self, side: str, names: Sequence[str], columns: Sequence[Column]) -> None:
+        """Take note of a side's key columns; raises if they never equal those of the other one."""
+        seen = (side, *(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns))
+        if seen in self._seen:
+            return
+        typed = [(name, _type_of(column)) for name, column in zip(names, columns, strict=True)]
+        # With those that this side brought before, too.
+        for keys in self._known.values():
+            for (name, kind), (its_name, its_kind) in zip(typed, keys, strict=True):
+                require_comparable(name, kind, its_name, its_kind)
+        before = self._known.get(side, typed)
+        # Nothing but nulls says nothing about the type.
+        self._known[side] = [
+            new if pa.types.is_null(old[1]) else old for old, new in zip(before, typed, strict=True)
+        ]
+        self._seen.add(seen)
+
+
+def require_comparable(name: str, kind: pa.DataType, other: str, its: pa.DataType) -> None:
+    """Refuse two key columns whose values are never equal; nulls without a type fit everything."""
+    if not (pa.types.is_null(kind) or pa.types.is_null(its)) and key_family(kind) != key_family(
+        its
+    ):
+        raise BatchError(
+            f"the keys {name!r} ({kind}) and {other!r} ({its}) are never equal: cast one of them"
+        )
 
 
 def key_family(kind: pa.DataType) -> object:
@@ -82,7 +140,7 @@ def key_family(kind: pa.DataType) -> object:
         return "floating-point numbers"
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "text"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+    if is_bytes(kind):
         return "bytes"
     if types.is_decimal(kind):
         return f"decimals with {kind.scale} digits"
@@ -108,18 +166,5 @@ def without_nulls(column: Column) -> Column:
     return column if isinstance(column, np.ndarray) else cols.from_arrow(column)
 
 
-def family_of(column: Column) -> object:
-    """The family of a column's type."""
-    return key_family(
-        pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
-    )
-
-
-def require_same_families(left: Iterable[object], right: Iterable[object]) -> None:
-    """Refuse keys that are never equal; columns of nothing but nulls fit everything."""
-    for one, other in zip(left, right, strict=True):
-        if one != other and "null" not in (one, other):
-            raise BatchError(
-                f"the keys are {one} on one side and {other} on the other: cast one of them, "
-                "or nothing will match"
-            )
+def _type_of(column: Column) -> pa.DataType:
+    return pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import numba as nb
 import numpy as np
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.state.dense_index import DirectIndex, PanedIndex
 from jeton.dataflow.state.slot_pool import SlotPool, Slots, grown
 

@@ -63,7 +63,8 @@ class Labelled:
             "alike": self._origin.alike,
         }
         label = json.dumps(told, separators=(",", ":")).encode()
-        return self.state.snapshot().replace_schema_metadata({_LABEL: label})
+        table = self.state.snapshot()
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: label})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The container's own, if the label fits."""

@@ -16,7 +16,8 @@ from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow import columns as cols
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch, concat
-from jeton.dataflow.columns import plain
+from jeton.dataflow.columns import Column, plain
+from jeton.dataflow.pacts import Exchange, Pact, Pipeline, Together
 from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.run_kernels import span
 from jeton.dataflow.state.runs import merge_from
@@ -37,6 +38,11 @@ class RecordQueue:
     However many distinct times wait, the queue holds only the least tokens. `push` what must
     wait, `pop` what is complete, answer it with ``right_for(time)``, and `settle`. Who keeps the
     rights to answer elsewhere pushes with ``None``.
+
+    In snapshots, records belong to the worker that owns their ``key``, by default that of the
+    operator's `Exchange`; records whose input is no `Exchange` belong to the first worker. Name
+    the key's columns where that is not what you need: if an earlier operator has exchanged the
+    records, if inputs are exchanged by different keys, or if what waits has other columns.
 
     >>> import jeton as jt
     >>> def in_order(token, info):  # sorts a stream by time
@@ -61,14 +67,15 @@ class RecordQueue:
     def __init__(
         self,
         kind: TimeKind,
-        key: Sequence[str] = (),
+        key: Sequence[str] | None = None,
         *,
         output: int = 0,
         shrink: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self._kind = kind
         self._shrink = shrink or (lambda batch: batch)
-        self._key = tuple(key)
+        self._key = None if key is None else tuple(key)
+        self._pacts: Sequence[Pact] | None = None
         self._held = Held(output)
         self._runs: list[_Run] = []
 
@@ -162,6 +169,10 @@ class RecordQueue:
         """How many records wait."""
         return sum(len(run.batch) for run in self._runs)
 
+    def placed_by(self, pacts: Sequence[Pact]) -> None:
+        """Say how records come to their workers: `keep` does, for queues without a key."""
+        self._pacts = pacts
+
     def snapshot(self) -> pa.Table:
         """The waiting records, with the bins of their keys."""
         if not self._runs:
@@ -169,7 +180,7 @@ class RecordQueue:
         if not self._kind.total:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
         whole = self._join(self._runs)
-        keys = [whole[name] for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
+        keys = self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)]
         # Prefixed, since a column of the user's may well be called "bin".
         values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
         times = {f"time.{whole.time_name}": pa.array(whole.times)}
@@ -183,6 +194,29 @@ class RecordQueue:
             stamps = state.column(times).to_numpy()
             batch = Batch.trusted(columns, stamps, times[len("time.") :])
             self.push(tokens[self._held.output] if tokens else None, batch)
+
+    def _keys(self, whole: Batch) -> list[Column]:
+        """The key columns of what waits: of the key, or of the pact that brought it here."""
+        if self._key is not None:
+            return [whole[name] for name in self._key]
+        pacts = {repr(pact): pact for pact in self._pacts or ()}
+        [pact] = pacts.values() if len(pacts) == 1 else [None]
+        if isinstance(pact, Pipeline | Together):
+            return []
+        if isinstance(pact, Exchange):
+            gone = [key for key in pact.key if isinstance(key, str) and key not in whole]
+            if not gone:
+                return pact.keys(whole)
+            why = f"they have no column {gone[0]!r}, by which the operator's input is exchanged"
+        elif pacts:
+            why = f"the operator's inputs come by {', '.join(pacts)}"
+        else:
+            why = "the queue was not itself given to info.keep()"
+        raise SnapshotError(
+            f"which worker {len(whole)} waiting records belong to is not known, since {why}: name "
+            "the columns that say so, RecordQueue(info.kind, [key, …]) (or [], if all of them "
+            "belong to the first worker)"
+        )
 
     def _join(self, runs: list[_Run]) -> Batch:
         """The records of some runs in one batch, in order of time as far as that has one."""

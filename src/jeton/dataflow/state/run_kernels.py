@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.time_arithmetic import LEAST, MOST, Integers, distance
 
 

@@ -7,10 +7,10 @@ as they are late.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from jeton.dataflow import compiled as nb
 from jeton.dataflow.state.slot_pool import grown
 from jeton.dataflow.time_arithmetic import apart
 

@@ -2,8 +2,8 @@
 
 A snapshot holds one Arrow table for each container of each operator. Each row has a ``bin``, which
 its key hashes to; restoring deals the rows out to the workers that own their bins, however many
-there are then. Tokens are not stored: a container tells the times it needs rights for, and takes
-them from the operator's initial token.
+there are then. Some tables are for all workers instead. Tokens are not stored: a container tells
+the times it needs rights for, and takes them from the operator's initial token.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.columns import Column
 from jeton.dataflow.keys import hash_columns
-from jeton.dataflow.pacts import BINS, bin_owners
+from jeton.dataflow.pacts import BINS, MOST_BINS, bin_owners
 
 VERSION: Final = 1
 BIN: Final = "bin"
+_EVERYONE: Final = b"jeton.everyone"
 
 
 @runtime_checkable
@@ -31,7 +32,7 @@ class Stateful(Protocol):
     """What a container, or a hand-written operator, offers to take part in snapshots."""
 
     def snapshot(self) -> pa.Table:
-        """The state as a table with a ``bin`` column (an integer below 256)."""
+        """The state as a table with a ``bin`` column: what `bins_of` gives for each row's key."""
         ...
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
@@ -40,12 +41,33 @@ class Stateful(Protocol):
 
 
 def bins_of(columns: Sequence[Column]) -> npt.NDArray[np.uint16]:
-    """The bin of each key.
+    """The bin of each key, as state is kept with it: an integer below 65,536.
+
+    With fewer bins, it is this number modulo their number.
 
     >>> bins_of([np.array([1, 1])])[0] == bins_of([np.array([1])])[0]
     np.True_
     """
-    return (hash_columns(columns) % np.uint64(BINS)).astype(np.uint16)
+    return (hash_columns(columns) % np.uint64(MOST_BINS)).astype(np.uint16)
+
+
+def for_everyone(table: pa.Table) -> pa.Table:
+    """The same table, all of which goes to every worker, whatever the bins of its rows.
+
+    >>> table = for_everyone(pa.table({"bin": pa.array([0], pa.uint16())}))
+    >>> share_of(table, worker=3, workers=4, bins=4096).num_rows
+    1
+    """
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _EVERYONE: b""})
+
+
+def share_of(table: pa.Table, worker: int, workers: int, bins: int) -> pa.Table:
+    """The rows of a table that go to one of some workers."""
+    if _EVERYONE in (table.schema.metadata or {}):
+        return table
+    numbers = table.column(BIN).to_numpy() & (bins - 1)
+    mine = bin_owners(workers, bins)[numbers] == worker
+    return table if mine.all() else table.filter(pa.array(mine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +85,13 @@ class Snapshot:
         table = self.operators.get(operator, {}).get(name)
         if table is None:
             return None
-        owners = bin_owners(workers)[table.column(BIN).to_numpy()]
-        return table.filter(pa.array(owners == worker))
+        return share_of(table, worker, workers, self.bins)
 
     def check(self, flow: str, operators: Sequence[str]) -> None:
         """Refuse a snapshot that does not fit a flow."""
-        if self.version != VERSION or self.bins != BINS:
+        if self.version != VERSION:
             raise SnapshotError(
-                f"this snapshot has version {self.version} and {self.bins} bins, "
-                f"but this Jeton reads version {VERSION} with {BINS}"
+                f"this snapshot has version {self.version}, but this Jeton reads {VERSION}"
             )
         gone = [
             name
@@ -120,7 +140,9 @@ class Snapshot:
         return f"<Snapshot of {self.flow!r}: {len(self.operators)} operators, {rows} rows>"
 
 
-def merge(flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]]) -> Snapshot:
+def merge(
+    flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]], bins: int = BINS
+) -> Snapshot:
     """One snapshot from the parts of all workers."""
     tables: dict[str, dict[str, list[pa.Table]]] = {}
     for part in parts:
@@ -141,4 +163,5 @@ def merge(flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]]) -> S
             }
             for operator, kept in tables.items()
         },
+        bins=bins,
     )
