@@ -1,0 +1,417 @@
+"""The same pipelines in SQL, from the definitions in docs/guide.md: no Jeton code runs here.
+
+Where Jeton means something else than plain SQL, on purpose:
+
+* Every record has a time, the column ``t``, and so has every result: a window's is its end.
+* Groups without records do not exist: no row, where SQL's ungrouped aggregates give one.
+* A null is a key of its own in groups (as in ``GROUP BY``), but joins with nothing (as ``=``).
+* NaN equals NaN and is the greatest number, as in Spark and DuckDB; in Arrow's own comparisons,
+  which conditions use, NaN is neither less nor equal. ``top_k`` puts it last before nulls.
+* A sum has the type of Arrow's widest kind of its column, and one that does not fit is an error;
+  DuckDB's sums of integers have 128 bits, so that `Checked` can tell.
+* A time past the end of int64 is an error. DuckDB computes times in 128 bits here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tests.oracle import steps
+from tests.oracle.steps import Aggregate, Shape, When
+from tests.oracle.tables import LEAST, MOST, TIME
+
+Select = str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A step's relations, and the conditions under which a row of them must be an error."""
+
+    selects: tuple[Select, ...]
+    errors: tuple[tuple[str, str], ...] = ()
+    """Conditions on rows of the first relation, with what each means."""
+    before: tuple[tuple[str, str], ...] = ()
+    """Conditions on rows of the first input."""
+
+
+class Refused(Exception):
+    """The right outcome is an error."""
+
+
+@singledispatch
+def translate(step: Any, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    """A step as SELECT statements over its inputs' relations."""
+    raise NotImplementedError(step)
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Sequence[str], of: str = "") -> str:
+    """Columns with a comma before each."""
+    return "".join(f", {of}{quoted(name)}" for name in names)
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return f"{value}::HUGEINT"
+    if isinstance(value, float):
+        return f"'{value!r}'::DOUBLE"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def condition(of: steps.Condition, shape: Shape) -> str:
+    column = quoted(of.column)
+    if of.how == "null":
+        return f"({column} IS NULL)"
+    if of.how == "flag":
+        return f"coalesce({column}, FALSE)"
+    compared = f"{column} {'=' if of.how == '==' else '<'} {literal(of.value)}"
+    return f"coalesce({compared}, FALSE)"
+
+
+def is_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
+
+
+def worst_last(column: str, kind: pa.DataType, direction: str, of: str = "") -> str:
+    """An order with NaN after all other values, and nulls after NaN."""
+    name = of + quoted(column)
+    nan = f"isnan({name}), " if is_float(kind) else ""
+    return f"({name} IS NULL), {nan}{name} {direction}"
+
+
+def all_columns(shape: Shape, direction: str, of: str = "") -> str:
+    """Ties are broken by all columns that have an order."""
+    ordered = [(n, kind) for n, kind in shape.columns.items() if not pa.types.is_nested(kind)]
+    return "".join(f", {worst_last(name, kind, direction, of)}" for name, kind in ordered)
+
+
+@translate.register
+def _(step: steps.Filter, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked((f"SELECT * FROM {names[0]} WHERE {condition(step.condition, shapes[0])}",))
+
+
+@translate.register
+def _(step: steps.Branch, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    holds = condition(step.condition, shapes[0])
+    return Checked(tuple(f"SELECT * FROM {names[0]} WHERE {x}" for x in (f"NOT {holds}", holds)))
+
+
+@translate.register
+def _(step: steps.Partition, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    part = modulo("t", step.parts)
+    return Checked(
+        tuple(f"SELECT * FROM {names[0]} WHERE {part} = {n}" for n in range(step.parts))
+    )
+
+
+@translate.register
+def _(step: steps.Concat, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked((" UNION ALL BY NAME ".join(f"SELECT * FROM {name}" for name in names),))
+
+
+@translate.register
+def _(step: steps.Select, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked((f"SELECT t{listed(step.kept(shapes[0]))} FROM {names[0]}",))
+
+
+@translate.register
+def _(step: steps.Rename, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked(
+        (f"SELECT * RENAME ({quoted(step.old)} AS {quoted(step.new)}) FROM {names[0]}",)
+    )
+
+
+@translate.register
+def _(step: steps.WithColumn, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    made = {
+        "time": lambda: "t",
+        "null": lambda: f"{quoted(step.value)} IS NULL",
+        "length": lambda: f"length({quoted(step.value)})",
+        "constant": lambda: literal(step.value),
+    }[step.how]()
+    return Checked((f"SELECT *, {made} AS {quoted(step.name)} FROM {names[0]}",))
+
+
+@translate.register
+def _(step: steps.MapRows, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    name = quoted(step.column)
+    return Checked((f"SELECT t, {name}, TRUE AS seen FROM {names[0]} WHERE {name} IS NOT NULL",))
+
+
+@translate.register
+def _(step: steps.Explode, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    name = quoted(step.column)
+    return Checked((f"SELECT * REPLACE (unnest({name}) AS {name}) FROM {names[0]}",))
+
+
+@translate.register
+def _(step: steps.Delay, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked((f"SELECT * REPLACE (t + {step.by} AS t) FROM {names[0]}",), (PAST_THE_END,))
+
+
+@translate.register
+def _(step: steps.Shuffle, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    return Checked((f"SELECT * FROM {names[0]}",))
+
+
+PAST_THE_END = (f"t > {MOST}::HUGEINT", "a time past the end of int64")
+
+
+def modulo(value: str, size: int) -> str:
+    """The remainder that is never negative, unlike SQL's."""
+    return f"((({value}) % {size} + {size}) % {size})"
+
+
+def windowed(when: When, name: str, key: Sequence[str], shape: Shape) -> str:
+    """All records with the end of each window that they are in, as ``e``."""
+    if when.how == "tumbling":
+        end = f"t - {modulo(f't - {when.offset}', when.size)} + {when.size}"
+        return f"SELECT *, {end} AS e FROM {name}"
+    if when.how == "sliding":
+        first = f"t - {modulo(f't - {when.offset}', when.every)} + {when.every}"
+        most = -(-when.size // when.every)
+        return (
+            f"SELECT * FROM (SELECT *, {first} + i * {when.every} AS e "
+            f"FROM {name}, (SELECT i::HUGEINT AS i FROM range({most}) r(i))) "
+            f"WHERE e <= t + {when.size}"
+        )
+    if when.how == "session":
+        over = f"OVER ({partitioned(key)} ORDER BY t ROWS UNBOUNDED PRECEDING)"
+        gap = f"CASE WHEN t - lag(t) {over} < {when.size} THEN 0 ELSE 1 END"
+        return f"SELECT *, sum(opens) {over} AS e FROM (SELECT *, {gap} AS opens FROM {name})"
+    end = "t" if when.how == "each_time" else in_times(when.column, shape)
+    return f"SELECT *, {end} AS e FROM {name}"
+
+
+def in_times(column: str, shape: Shape) -> str:
+    """A column of integers or timestamps as integers in the unit of the times."""
+    if shape.unit is None:
+        return f"{quoted(column)}::HUGEINT"
+    ticks = 10**9 // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[shape.unit]
+    return f"(epoch_ns({quoted(column)})::HUGEINT // {ticks})"
+
+
+def partitioned(key: Sequence[str], *more: str) -> str:
+    parts = [*map(quoted, key), *more]
+    return "PARTITION BY " + ", ".join(parts) if parts else ""
+
+
+def until_errors(when: When, shape: Shape) -> tuple[tuple[str, str], ...]:
+    if when.how != "until":
+        return ()
+    end = in_times(when.column, shape)
+    return ((f"{end} IS NULL", "no end"), (f"{end} < t", "an end before its record"))
+
+
+def aggregate(of: Aggregate, shape: Shape, over: str = "") -> str:
+    """One aggregate; nulls are passed over, as everywhere in SQL."""
+    column = quoted(of.column) if of.column is not None else "*"
+    kind = shape.columns[of.column] if of.column is not None else pa.int64()
+    if of.how in ("sum", "mean"):
+        if pa.types.is_boolean(kind):
+            column += "::INT"
+        elif of.how == "mean" or is_float(kind):
+            column += "::DOUBLE"
+    function = {
+        "mean": f"avg({column})",
+        "reduce": f"bit_xor({column})",
+        "kernel": f"bit_xor({column})",
+        "fold": f"count(*) FILTER ({column} IS NULL)",
+    }.get(of.how, f"{of.how}({column})")
+    return f"{function} {over} AS {quoted(of.name)}"
+
+
+def sum_errors(aggregates: Sequence[Aggregate], shape: Shape) -> tuple[tuple[str, str], ...]:
+    """Sums that do not fit."""
+    errors = []
+    for of in aggregates:
+        kind = of.type(shape)
+        if of.how != "sum" or is_float(kind) or pa.types.is_decimal256(kind):
+            continue
+        least, most = f"{LEAST}::HUGEINT", f"{MOST}::HUGEINT"
+        if pa.types.is_uint64(kind):
+            least, most = "0", f"{2**64 - 1}::HUGEINT"
+        elif pa.types.is_decimal(kind):
+            digits = "9" * (38 - kind.scale) + "." + "9" * kind.scale
+            least, most = (f"'{x}'::DECIMAL(38, {kind.scale})" for x in (f"-{digits}", digits))
+        errors.append((f"{quoted(of.name)} NOT BETWEEN {least} AND {most}", "a sum too large"))
+    return tuple(errors)
+
+
+@translate.register
+def _(step: steps.Group, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    (shape,), when = shapes, step.when
+    made = "".join(f", {aggregate(of, shape)}" for of in step.aggregates)
+    end = f"max(t) + {when.size} AS t" if when.how == "session" else "e AS t"
+    start = ", min(t) AS start" if when.how == "session" else ""
+    groups = ", ".join(["e", *map(quoted, step.key)])
+    rows = windowed(when, names[0], step.key, shape)
+    select = f"SELECT {end}{listed(step.key)}{start}{made} FROM ({rows}) GROUP BY {groups}"
+    return Checked(
+        (select,), (PAST_THE_END, *sum_errors(step.aggregates, shape)), until_errors(when, shape)
+    )
+
+
+@translate.register
+def _(step: steps.Running, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    over = f"OVER ({partitioned(step.key)} ORDER BY t ROWS UNBOUNDED PRECEDING)"
+    made = "".join(f", {aggregate(of, shapes[0], over)}" for of in step.aggregates)
+    return Checked((f"SELECT *{made} FROM {names[0]}",), sum_errors(step.aggregates, shapes[0]))
+
+
+@translate.register
+def _(step: steps.RunningCount, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    over = f"OVER ({partitioned(step.key)} ORDER BY t ROWS UNBOUNDED PRECEDING)"
+    return Checked((f"SELECT t{listed(step.key)}, count(*) {over} AS count FROM {names[0]}",))
+
+
+@translate.register
+def _(step: steps.Distinct, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    key = ", ".join(map(quoted, step.key))
+    if step.when is None:
+        return Checked((f"SELECT min(t) AS t, {key} FROM {names[0]} GROUP BY {key}",))
+    rows = windowed(step.when, names[0], step.key, shapes[0])
+    return Checked(
+        (f"SELECT e AS t, {key} FROM ({rows}) GROUP BY e, {key}",),
+        (PAST_THE_END,),
+        until_errors(step.when, shapes[0]),
+    )
+
+
+@translate.register
+def _(step: steps.TopK, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    (shape,), own = shapes, step.when.how not in ("each_time", "until")
+    by = worst_last(step.by, shape.columns[step.by], "ASC" if step.ascending else "DESC")
+    order = f"{by}, t{all_columns(shape, 'ASC')}"
+    rank = f"row_number() OVER ({partitioned(step.key, 'e')} ORDER BY {order})"
+    event_time = ", t AS event_time" if own else ""
+    rows = windowed(step.when, names[0], step.key, shapes[0])
+    return Checked(
+        (
+            f"SELECT e AS t{listed(list(shape.columns))}{event_time}, {rank} AS rank "
+            f"FROM ({rows}) QUALIFY rank <= {step.k}",
+        ),
+        (PAST_THE_END,),
+        until_errors(step.when, shapes[0]),
+    )
+
+
+@translate.register
+def _(step: steps.StateMachine, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    over = f"OVER ({partitioned(step.key)} ORDER BY t{all_columns(shapes[0], 'ASC')})"
+    return Checked(
+        (
+            f"SELECT t{listed(step.key)}, row_number() {over} AS number, "
+            f"lag({quoted(step.column)}) {over} AS before FROM {names[0]}",
+        )
+    )
+
+
+@translate.register
+def _(step: steps.Join, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    left, right = shapes
+    pairs = "".join(
+        f", r.{quoted(old)} AS {quoted(new)}" for new, old in step.names(left, right).items()
+    )
+    on = " AND ".join(f"l.{quoted(name)} = r.{quoted(name)}" for name in step.key)
+    kept = listed(list(left.columns), "l.")
+    numbered = f"(SELECT *, row_number() OVER () AS row FROM {names[0]}) l"
+    outer = "LEFT JOIN" if step.outer else "JOIN"
+    if step.how == "asof_join":
+        on += " AND r.t <= l.t"
+        if step.tolerance is not None:
+            on += f" AND r.t >= l.t - {step.tolerance}::HUGEINT"
+        last = f"r.t DESC{all_columns(right, 'DESC', 'r.')}"
+        return Checked(
+            (
+                f"SELECT l.t AS t{kept}{pairs} FROM {numbered} {outer} {names[1]} r ON {on} "
+                f"QUALIFY row_number() OVER (PARTITION BY l.row ORDER BY {last}) = 1",
+            )
+        )
+    on += f" AND r.t BETWEEN l.t + {step.lower}::HUGEINT AND l.t + {step.upper}::HUGEINT"
+    alone = f"l.t + {max(step.upper, 0)}"
+    time = f"CASE WHEN r.t IS NULL THEN {alone} ELSE greatest(l.t, r.t) END"
+    return Checked(
+        (f"SELECT {time} AS t{kept}{pairs} FROM {numbered} {outer} {names[1]} r ON {on}",),
+        (PAST_THE_END,),
+    )
+
+
+@translate.register
+def _(step: steps.Cogroup, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+    key = listed(step.key)
+    sides = " UNION ALL ".join(
+        f"SELECT t{key}, {n} AS side FROM {name}" for n, name in enumerate(names)
+    )
+    made = 'count(*) FILTER (side = 0) AS "left", count(*) FILTER (side = 1) AS "right"'
+    return Checked((f"SELECT t{key}, {made} FROM ({sides}) GROUP BY t{key}",))
+
+
+class Oracle:
+    """DuckDB, in this process, with a relation for each stream of a pipeline."""
+
+    def __init__(self) -> None:
+        self._duck = duckdb.connect(config={"threads": 1})
+        self._duck.execute("SET TimeZone = 'UTC'")
+
+    def load(self, name: str, table: pa.Table) -> None:
+        """A relation from a table, with its times in 128 bits."""
+        plain = pa.table({n: for_duckdb(n, table[n]) for n in table.column_names})
+        self._duck.register("loaded", plain)
+        self._make(name, "SELECT * REPLACE (t::HUGEINT AS t) FROM loaded")
+        self._duck.unregister("loaded")
+
+    def follow(
+        self, step: Any, names: Sequence[str], shapes: Sequence[Shape], into: Sequence[str]
+    ) -> None:
+        """Make the relations of a step's results, or raise `Refused`."""
+        checked = translate(step, names, shapes)
+        for reason, broken in [(reason, rule) for rule, reason in checked.before]:
+            self._refuse(names[0], broken, reason)
+        for name, select in zip(into, checked.selects, strict=True):
+            try:
+                self._make(name, select)
+            except duckdb.OutOfRangeException as error:
+                raise Refused("a sum too large") from error
+        for broken, reason in checked.errors:
+            self._refuse(into[0], broken, reason)
+
+    def table(self, name: str, shape: Shape) -> pa.Table:
+        """The rows of a relation; all that has 128 bits fits in 64 by now."""
+        narrow = {pa.int64(): "::BIGINT", pa.uint64(): "::UBIGINT"}
+        columns = "".join(
+            f", {quoted(n)}{narrow.get(kind, '')} AS {quoted(n)}" for n, kind in shape.columns.items()
+        )
+        return self._duck.sql(f"SELECT t::BIGINT AS t{columns} FROM {name}").to_arrow_table()
+
+    def _make(self, name: str, select: str) -> None:
+        self._duck.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {select}")
+
+    def _refuse(self, name: str, broken: str, reason: str) -> None:
+        if self._duck.execute(f"SELECT 1 FROM {name} WHERE {broken} LIMIT 1").fetchall():
+            raise Refused(reason)
+
+
+def for_duckdb(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in a type that DuckDB has; times as integers."""
+    kind = column.type
+    if name == TIME:
+        return column.cast(pa.int64()) if pa.types.is_timestamp(kind) else column
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
+    if pa.types.is_decimal256(kind):
+        return column.cast(pa.decimal128(38, kind.scale))
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64())
+    return column
