@@ -1,6 +1,11 @@
 """Defects of issue 13 that other branches mend: regions that the generator leaves out until then."""
 
+import os
+
 OFF: frozenset[str] = frozenset(
-    {"views", "lateness in batch runs", "negative times", "extreme times", "units of until",
-     "overflow", "nan extremes"}
-)  # fmt: skip
+    os.environ.get(
+        "ORACLE_OFF",
+        "views,lateness in batch runs,negative times,extreme times,units of until,"
+        "overflow,nan extremes,nan ranks",
+    ).split(",")
+)

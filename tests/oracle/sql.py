@@ -6,7 +6,7 @@ Where Jeton means something else than plain SQL, on purpose:
 * Groups without records do not exist: no row, where SQL's ungrouped aggregates give one.
 * A null is a key of its own in groups (as in ``GROUP BY``), but joins with nothing (as ``=``).
 * NaN equals NaN and is the greatest number, as in Spark and DuckDB; in Arrow's own comparisons,
-  which conditions use, NaN is neither less nor equal. ``top_k`` puts it last before nulls.
+  which conditions use, NaN is neither less nor equal. Nulls rank last in ``top_k``, both ways.
 * A sum has the type of Arrow's widest kind of its column, and one that does not fit is an error;
   DuckDB's sums of integers have 128 bits, so that `Checked` can tell.
 * A time past the end of int64 is an error. DuckDB computes times in 128 bits here.
@@ -83,17 +83,26 @@ def is_float(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind))
 
 
-def worst_last(column: str, kind: pa.DataType, direction: str, of: str = "") -> str:
-    """An order with NaN after all other values, and nulls after NaN."""
-    name = of + quoted(column)
-    nan = f"isnan({name}), " if is_float(kind) else ""
-    return f"({name} IS NULL), {nan}{name} {direction}"
+def ordered(name: str, direction: str) -> str:
+    """An order of values in which nulls come last, whichever direction."""
+    return f"{name} {direction} NULLS LAST"
 
 
-def all_columns(shape: Shape, direction: str, of: str = "") -> str:
-    """Ties are broken by all columns that have an order."""
-    ordered = [(n, kind) for n, kind in shape.columns.items() if not pa.types.is_nested(kind)]
-    return "".join(f", {worst_last(name, kind, direction, of)}" for name, kind in ordered)
+def least_first(shape: Shape) -> str:
+    """Ties are broken by all columns that have an order, from the first to the last."""
+    names = [n for n, kind in shape.columns.items() if not pa.types.is_nested(kind)]
+    return "".join(f", {ordered(quoted(name), 'ASC')}" for name in names)
+
+
+def greatest_first(shape: Shape, of: str) -> str:
+    """The same for `asof_join`, which takes the greatest; for it NaN is less than all numbers."""
+    order = ""
+    for name, kind in shape.columns.items():
+        if not pa.types.is_nested(kind):
+            column = f"{of}{quoted(name)}"
+            nan = f"isnan({column}), " if is_float(kind) else ""
+            order += f", ({column} IS NULL), {nan}{column} DESC"
+    return order
 
 
 @translate.register
@@ -187,7 +196,8 @@ def windowed(when: When, name: str, key: Sequence[str], shape: Shape) -> str:
             f"WHERE e <= t + {when.size}"
         )
     if when.how == "session":
-        over = f"OVER ({partitioned(key)} ORDER BY t ROWS UNBOUNDED PRECEDING)"
+        # Of records with equal times any may open the session: RANGE, the default, sees them all.
+        over = f"OVER ({partitioned(key)} ORDER BY t)"
         gap = f"CASE WHEN t - lag(t) {over} < {when.size} THEN 0 ELSE 1 END"
         return f"SELECT *, sum(opens) {over} AS e FROM (SELECT *, {gap} AS opens FROM {name})"
     end = "t" if when.how == "each_time" else in_times(when.column, shape)
@@ -292,8 +302,8 @@ def _(step: steps.Distinct, names: Sequence[str], shapes: Sequence[Shape]) -> Ch
 @translate.register
 def _(step: steps.TopK, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
     (shape,), own = shapes, step.when.how not in ("each_time", "until")
-    by = worst_last(step.by, shape.columns[step.by], "ASC" if step.ascending else "DESC")
-    order = f"{by}, t{all_columns(shape, 'ASC')}"
+    by = ordered(quoted(step.by), "ASC" if step.ascending else "DESC")
+    order = f"{by}, t{least_first(shape)}"
     rank = f"row_number() OVER ({partitioned(step.key, 'e')} ORDER BY {order})"
     event_time = ", t AS event_time" if own else ""
     rows = windowed(step.when, names[0], step.key, shapes[0])
@@ -309,7 +319,7 @@ def _(step: steps.TopK, names: Sequence[str], shapes: Sequence[Shape]) -> Checke
 
 @translate.register
 def _(step: steps.StateMachine, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
-    over = f"OVER ({partitioned(step.key)} ORDER BY t{all_columns(shapes[0], 'ASC')})"
+    over = f"OVER ({partitioned(step.key)} ORDER BY t{least_first(shapes[0])})"
     return Checked(
         (
             f"SELECT t{listed(step.key)}, row_number() {over} AS number, "
@@ -332,7 +342,7 @@ def _(step: steps.Join, names: Sequence[str], shapes: Sequence[Shape]) -> Checke
         on += " AND r.t <= l.t"
         if step.tolerance is not None:
             on += f" AND r.t >= l.t - {step.tolerance}::HUGEINT"
-        last = f"r.t DESC{all_columns(right, 'DESC', 'r.')}"
+        last = f"r.t DESC{greatest_first(right, 'r.')}"
         return Checked(
             (
                 f"SELECT l.t AS t{kept}{pairs} FROM {numbered} {outer} {names[1]} r ON {on} "
