@@ -88,11 +88,15 @@ def judge(case: Case, oracle: Oracle, host: Host = in_process) -> Verdict:
     return compared(case, found, expected)
 
 
-def compared(case: Case, found: Iterable[pa.Table], expected: Iterable[pa.Table]) -> Verdict:
+def compared(
+    case: Case, found: Iterable[pa.Table], expected: Iterable[pa.Table], *, typed: bool = True
+) -> Verdict:
     """Whether outputs are what was expected."""
     shapes = case.shapes()
     for number, have, want in zip(case.ends, found, expected, strict=True):
-        wrong = difference(have, want, shapes[number], scale=case.scale, unit=case.unit)
+        wrong = difference(
+            have, want, shapes[number], scale=case.scale, unit=case.unit, typed=typed
+        )
         if wrong is not None:
             return Verdict(WRONG, f"output {number}: {wrong}")
     return Verdict(RIGHT)

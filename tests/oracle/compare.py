@@ -19,12 +19,18 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def difference(
-    found: pa.Table, expected: pa.Table, shape: Shape, *, scale: float, unit: str | None = None
+    found: pa.Table,
+    expected: pa.Table,
+    shape: Shape,
+    *,
+    scale: float,
+    unit: str | None = None,
+    typed: bool = True,
 ) -> str | None:
     """What is wrong with a table, in words; ``None`` if it has the expected rows.
 
     ``scale`` bounds the absolute values of which sums were made, and ``unit`` is that of the times,
-    if they were timestamps.
+    if they were timestamps. With ``typed``, columns must have the very types that are expected.
     """
     if found.num_rows == 0 and expected.num_rows == 0:
         return None
@@ -35,7 +41,7 @@ def difference(
         return f"it has no rows, not {expected.num_rows}"
     for name, kind in shape.columns.items():
         have = found.schema.field(name).type
-        if name in shape.times or (name in shape.learnt and pa.types.is_null(have)):
+        if not typed or name in shape.times or (name in shape.learnt and pa.types.is_null(have)):
             continue
         if not same_type(have, kind):
             return f"column {name!r} is {have}, not {kind}"

@@ -397,6 +397,26 @@ class Oracle:
         for broken, reason in checked.errors:
             self._refuse(into[0], broken, reason)
 
+    def punctual(self, times: pa.ChunkedArray, pieces: Sequence[int], lateness: int) -> pa.Array:
+        """The numbers of the rows that are not late, by Spark's rule.
+
+        A row is late if its time is below the greatest in all micro-batches before its own, less
+        the lateness.
+        """
+        rows = pa.table(
+            {"t": times, "piece": pa.array(pieces, pa.int64()), "row": range(len(times))},
+            schema=pa.schema({"t": pa.int64(), "piece": pa.int64(), "row": pa.int64()}),
+        )
+        self._duck.register("loaded", rows)
+        self._make("pieces", "SELECT * REPLACE (t::HUGEINT AS t) FROM loaded")
+        self._duck.unregister("loaded")
+        kept = self._duck.sql(
+            f"""SELECT row FROM pieces p WHERE NOT EXISTS (
+                SELECT 1 FROM pieces b WHERE b.piece < p.piece AND p.t < b.t - {lateness}
+            ) ORDER BY row"""
+        ).to_arrow_table()
+        return kept["row"]
+
     def table(self, name: str, shape: Shape) -> pa.Table:
         """The rows of a relation; all that has 128 bits fits in 64 by now."""
         narrow = {pa.int64(): "::BIGINT", pa.uint64(): "::UBIGINT"}

@@ -1,0 +1,159 @@
+"""Cases on Spark: several in one flow, since a stage costs more than the rows of a small case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import jeton as jt
+from tests.oracle.choices import Seeded
+from tests.oracle.hosts import joined
+from tests.oracle.pipelines import END, Case, Limits, make
+from tests.oracle.sql import Oracle, Refused
+from tests.oracle.tables import TIME
+
+BATCH = Limits(spark=True)
+MICRO_BATCHES = Limits(spark=True, micro_batches=True)
+
+PIECES = 3
+"""Micro-batches with a case's own rows; one more has the record that completes all times."""
+FLUSH = 2**40
+"""The time of that record, after all others."""
+LIMIT = 600
+
+
+def suitable(seed: int, count: int, limits: Limits, times: pa.DataType) -> list[tuple[int, Case]]:
+    """The next cases with their seeds that Spark can run together: no errors, one type of times."""
+    oracle = Oracle()
+    found: list[tuple[int, Case]] = []
+    while len(found) < count:
+        case = make(Seeded(seed), limits)
+        if case.times.type == times and _known(case) and _allowed(case, oracle):
+            found.append((seed, case))
+        seed += 1
+    return found
+
+
+def _known(case: Case) -> bool:
+    """Whether the columns of all outputs are known before anything runs."""
+    flow = jt.Flow("case")
+    case.add_to(flow)
+    schemas = [flow.output_schema(name) for name in flow.outputs]
+    return all(s is not None and pa.null() not in s.types for s in schemas)
+
+
+def _allowed(case: Case, oracle: Oracle) -> bool:
+    try:
+        case.expected(oracle)
+    except Refused:
+        return False
+    return True
+
+
+def together(cases: Sequence[Case]) -> jt.Flow:
+    """One flow that runs all cases side by side."""
+    flow = jt.Flow("cases")
+    for number, case in enumerate(cases):
+        case.add_to(flow, f"c{number}_")
+    return flow
+
+
+def in_one_batch(spark: SparkSession, cases: Sequence[Case], workers: int) -> list[list[pa.Table]]:
+    """The outputs of each case, from one batch flow."""
+    inputs = {
+        f"c{number}_in{which}": spark.createDataFrame(table).repartition(2)
+        for number, case in enumerate(cases)
+        for which, table in enumerate(case.tables)
+    }
+    frames = together(cases).on_spark(inputs, workers=workers)
+    return [
+        [frames[f"c{number}_out{end}"].toArrow() for end in case.ends]
+        for number, case in enumerate(cases)
+    ]
+
+
+def in_micro_batches(
+    spark: SparkSession, cases: Sequence[Case], folder: Path, workers: int
+) -> list[list[pa.Table]]:
+    """The outputs of each case, from a stream of `PIECES` micro-batches and one that ends it."""
+    inputs = {
+        f"c{number}_in{which}": _stream(spark, table, folder / f"c{number}_in{which}", pieces)
+        for number, case in enumerate(cases)
+        for which, (table, pieces) in enumerate(zip(case.tables, cut(case), strict=True))
+    }
+    flow = together(cases)
+    found: dict[str, dict[int, pa.Table]] = {name: {} for name in flow.outputs}
+
+    def writer(name: str) -> Any:
+        def write(frame: DataFrame, batch: int) -> None:
+            found[name][batch] = frame.toArrow()
+
+        return write
+
+    frames: Any = flow.on_spark(inputs, workers=workers)
+    query = frames.write_stream(
+        {name: writer(name) for name in flow.outputs},
+        checkpoint=str(folder / "checkpoint"),
+        trigger={"availableNow": True},
+    )
+    assert query.awaitTermination(LIMIT), "the query hangs"
+    return [
+        [
+            _before_the_end(joined(list(found[f"c{number}_out{end}"].values())))
+            for end in case.ends
+        ]
+        for number, case in enumerate(cases)
+    ]
+
+
+def cut(case: Case) -> list[list[int]]:
+    """The number of the micro-batch of each row, table by table."""
+    random = Random(case.schedule.seed or 0)
+    return [
+        sorted(random.randrange(PIECES) for _ in range(table.num_rows)) for table in case.tables
+    ]
+
+
+def expected_in_micro_batches(case: Case, oracle: Oracle) -> list[pa.Table]:
+    """What SQL says if records are late by Spark's rule."""
+    late = case.schedule.lateness
+    assert late is not None
+    return case.expected(
+        oracle,
+        [
+            table.take(oracle.punctual(table[TIME], pieces, late))
+            for table, pieces in zip(case.tables, cut(case), strict=True)
+        ],
+    )
+
+
+def _before_the_end(table: pa.Table) -> pa.Table:
+    return table.filter(pc.less(table[TIME], FLUSH // 2))
+
+
+def _stream(spark: SparkSession, table: pa.Table, folder: Path, pieces: list[int]) -> DataFrame:
+    """A stream of files, each a micro-batch."""
+    folder.mkdir(parents=True)
+    last = {
+        name: pa.array([FLUSH if name in (TIME, END) else None], table.schema.field(name).type)
+        for name in table.column_names
+    }
+    parts = [table.filter(pa.array([n == at for n in pieces], pa.bool_())) for at in range(PIECES)]
+    for number, part in enumerate([*parts, pa.table(last, schema=table.schema)]):
+        hidden = folder.parent / "hidden"
+        pq.write_table(part, hidden)
+        # Spark reads the oldest file first, and looks at whole seconds.
+        path = folder / f"{number:04d}.parquet"
+        hidden.rename(path)
+        os.utime(path, (0, 1000 + 10 * number))
+    schema = spark.createDataFrame(table).schema
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(folder))
