@@ -17,7 +17,8 @@ from tests.oracle.tables import TIME
 def in_process(case: Case) -> list[pa.Table]:
     """The tables of a case's outputs, from a run in this process."""
     flow = jt.Flow("case")
-    case.add_to(flow)
+    for number, stream in case.add_to(flow).items():
+        flow.output(f"out{number}", stream)
     if case.schedule.restart is not None:
         found = restarted(flow, case)
     else:

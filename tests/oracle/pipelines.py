@@ -85,8 +85,8 @@ class Case:
         read = {number for node in self.nodes for number in node.inputs}
         return [number for number in range(len(self.shapes())) if number not in read]
 
-    def add_to(self, flow: jt.Flow, prefix: str = "") -> None:
-        """Add the inputs, steps and outputs to a flow."""
+    def add_to(self, flow: jt.Flow, prefix: str = "") -> dict[int, jt.Stream]:
+        """Add the inputs and steps to a flow; returns the streams that are its outputs."""
         late, declared = self.schedule.lateness, self.schedule.declared
         streams: list[jt.Stream] = [
             flow.input(
@@ -99,8 +99,7 @@ class Case:
         ]
         for node in self.nodes:
             streams += node.step.build(*(streams[number] for number in node.inputs))
-        for number in self.ends:
-            flow.output(f"{prefix}out{number}", streams[number])
+        return {number: streams[number] for number in self.ends}
 
     def expected(self, oracle: Oracle, inputs: Sequence[pa.Table] | None = None) -> list[pa.Table]:
         """What DuckDB says about the outputs; raises `Refused` if that must be an error."""

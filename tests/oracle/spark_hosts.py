@@ -28,6 +28,8 @@ PIECES = 3
 FLUSH = 2**40
 """The time of that record, after all others."""
 LIMIT = 600
+SOME = pa.field("__some", pa.bool_())
+"""A field of every output's rows: there may be no others."""
 
 
 def suitable(seed: int, count: int, limits: Limits, times: pa.DataType) -> list[tuple[int, Case]]:
@@ -44,9 +46,7 @@ def suitable(seed: int, count: int, limits: Limits, times: pa.DataType) -> list[
 
 def _known(case: Case) -> bool:
     """Whether the columns of all outputs are known before anything runs."""
-    flow = jt.Flow("case")
-    case.add_to(flow)
-    schemas = [flow.output_schema(name) for name in flow.outputs]
+    schemas = [stream.schema for stream in case.add_to(jt.Flow("case")).values()]
     return all(s is not None and pa.null() not in s.types for s in schemas)
 
 
@@ -59,11 +59,46 @@ def _allowed(case: Case, oracle: Oracle) -> bool:
 
 
 def together(cases: Sequence[Case]) -> jt.Flow:
-    """One flow that runs all cases side by side."""
+    """One flow that runs all cases side by side, with one output for all.
+
+    Its rows have a structure for each output of each case, null but for the row's own: so that it
+    takes one action to compute them all.
+    """
     flow = jt.Flow("cases")
-    for number, case in enumerate(cases):
-        case.add_to(flow, f"c{number}_")
+    streams = {
+        f"c{number}_out{end}": stream
+        for number, case in enumerate(cases)
+        for end, stream in case.add_to(flow, f"c{number}_").items()
+    }
+    types = {name: pa.struct([SOME, *(stream.schema or ())]) for name, stream in streams.items()}
+
+    def wrapped(name: str) -> jt.Stream:
+        def wrap(batch: jt.Batch) -> dict[str, Any]:
+            columns = [pa.repeat(True, len(batch))]
+            columns += [pa.array(batch[f.name]).cast(f.type) for f in list(types[name])[1:]]
+            own = pa.StructArray.from_arrays(columns, fields=list(types[name]))
+            return {n: own if n == name else pa.nulls(len(batch), types[n]) for n in types}
+
+        return streams[name].map(wrap)
+
+    first, *others = map(wrapped, streams)
+    flow.output("all", first.concat(*others))
     return flow
+
+
+def apart(found: pa.Table, cases: Sequence[Case]) -> list[list[pa.Table]]:
+    """The outputs of each case again."""
+
+    def output(name: str) -> pa.Table:
+        mine = found.filter(found[name].is_valid()).select([TIME, name]).combine_chunks()
+        table = mine.flatten()
+        return table.rename_columns([n.removeprefix(f"{name}.") for n in table.column_names]).drop(
+            [SOME.name]
+        )
+
+    return [
+        [output(f"c{number}_out{end}") for end in case.ends] for number, case in enumerate(cases)
+    ]
 
 
 def in_one_batch(spark: SparkSession, cases: Sequence[Case], workers: int) -> list[list[pa.Table]]:
@@ -74,10 +109,7 @@ def in_one_batch(spark: SparkSession, cases: Sequence[Case], workers: int) -> li
         for which, table in enumerate(case.tables)
     }
     frames = together(cases).on_spark(inputs, workers=workers)
-    return [
-        [frames[f"c{number}_out{end}"].toArrow() for end in case.ends]
-        for number, case in enumerate(cases)
-    ]
+    return apart(frames["all"].toArrow(), cases)
 
 
 def in_micro_batches(
@@ -89,29 +121,18 @@ def in_micro_batches(
         for number, case in enumerate(cases)
         for which, (table, pieces) in enumerate(zip(case.tables, cut(case), strict=True))
     }
-    flow = together(cases)
-    found: dict[str, dict[int, pa.Table]] = {name: {} for name in flow.outputs}
+    found: dict[int, pa.Table] = {}
 
-    def writer(name: str) -> Any:
-        def write(frame: DataFrame, batch: int) -> None:
-            found[name][batch] = frame.toArrow()
+    def write(frame: DataFrame, batch: int) -> None:
+        found[batch] = frame.toArrow()
 
-        return write
-
-    frames: Any = flow.on_spark(inputs, workers=workers)
+    frames: Any = together(cases).on_spark(inputs, workers=workers)
     query = frames.write_stream(
-        {name: writer(name) for name in flow.outputs},
-        checkpoint=str(folder / "checkpoint"),
-        trigger={"availableNow": True},
+        {"all": write}, checkpoint=str(folder / "checkpoint"), trigger={"availableNow": True}
     )
     assert query.awaitTermination(LIMIT), "the query hangs"
-    return [
-        [
-            _before_the_end(joined(list(found[f"c{number}_out{end}"].values())))
-            for end in case.ends
-        ]
-        for number, case in enumerate(cases)
-    ]
+    rows = joined([found[batch] for batch in sorted(found)])
+    return apart(rows.filter(pc.less(rows[TIME], FLUSH // 2)), cases)
 
 
 def cut(case: Case) -> list[list[int]]:
@@ -133,10 +154,6 @@ def expected_in_micro_batches(case: Case, oracle: Oracle) -> list[pa.Table]:
             for table, pieces in zip(case.tables, cut(case), strict=True)
         ],
     )
-
-
-def _before_the_end(table: pa.Table) -> pa.Table:
-    return table.filter(pc.less(table[TIME], FLUSH // 2))
 
 
 def _stream(spark: SparkSession, table: pa.Table, folder: Path, pieces: list[int]) -> DataFrame:
