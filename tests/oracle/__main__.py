@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from tests.oracle.campaign import any_seed, campaign, judge, smallest
+from tests.oracle.duck import Oracle
 from tests.oracle.pipelines import seeded
-from tests.oracle.sql import Oracle
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A campaign: many cases by seed, counted by pipeline shape, host and outcome.
 
-    python -m tests.oracle --cases 100000 --minutes 30      random seeds, a progress bar, a table
-    python -m tests.oracle --replay 380                     one case again, made as small as it fails
+python -m tests.oracle --cases 100000 --minutes 30      random seeds, a progress bar, a table
+python -m tests.oracle --replay 380                     one case again, made as small as it fails
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import pyarrow as pa
 from tqdm import tqdm
 
 import jeton as jt
+from tests.oracle.case import Case
 from tests.oracle.compare import difference
+from tests.oracle.duck import Oracle, Refused
 from tests.oracle.hosts import in_process
-from tests.oracle.pipelines import Case, seeded
-from tests.oracle.sql import Oracle, Refused
+from tests.oracle.pipelines import seeded
 
 RIGHT, REFUSED, WRONG = "right", "rightly refused", "WRONG"
 
@@ -157,5 +158,3 @@ def _smaller(case: Case) -> Iterator[Case]:
 def any_seed() -> int:
     """A seed for a campaign that has none."""
     return Random().randrange(10**12)
-
-

@@ -1,4 +1,4 @@
-"""Where cases run: in this process, straight or over a restart; on Spark, whole or in micro-batches."""
+"""Cases in this process: straight, or in pieces and over a restart."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 
 import jeton as jt
-from tests.oracle.pipelines import Case
+from tests.oracle.case import Case
 from tests.oracle.tables import TIME
 
 
@@ -42,8 +43,6 @@ def handed_in(case: Case, table: pa.Table) -> Any:
     if form == "polars" and all(map(_in_polars, table.schema.types)):
         return pl.from_arrow(table)
     if form == "pandas":
-        import pandas as pd
-
         return table.to_pandas(types_mapper=pd.ArrowDtype)
     if form == "chunks":
         return pa.concat_tables(list(_pieces(table, Random(case.schedule.seed or 0))) or [table])

@@ -2,152 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
-import jeton as jt
-from tests.oracle import known, steps, tables
+from tests.oracle import groups, joins, known, steps, tables
+from tests.oracle.case import Case, Node, Schedule
 from tests.oracle.choices import Choices, Drawn, Seeded
-from tests.oracle.sql import Oracle
-from tests.oracle.steps import Aggregate, Condition, Shape, When
+from tests.oracle.groups import Aggregate, When
+from tests.oracle.steps import Condition, Shape
 from tests.oracle.tables import TIME, Column, Kind, TimeRange
 
 END = "d_end"
 """The column that `until` reads."""
 
+NAMES = (
+    "a_key", "end", "first", "told", "state", "bin", "key", "value", "seen", "slot", "time",
+    "times", "left", "right", "id", "ids", "hash", "count", "sum", "n", "__worker", "__output",
+    "__bin", "a b", "a`b", "x.y", "Ä", "select", "index", "data", "closed", "kind", "batch",
+)  # fmt: skip
+"""Names for keys: such as operators use themselves, and such as other systems quote."""
+
 SHAPES = (
     "stateless", "tumbling", "join", "sliding", "session", "each_time", "until", "running",
-    "running_count", "distinct", "window_distinct", "top_k", "state_machine", "interval_join",
-    "asof_join", "cogroup", "branch", "partition",
+    "running_count", "unordered", "distinct", "window_distinct", "top_k",
+    "state_machine", "interval_join", "asof_join", "cogroup", "branch", "partition",
 )  # fmt: skip
 _TWO_INPUTS = ("join", "interval_join", "asof_join", "cogroup")
 _WINDOWS = ("tumbling", "sliding", "session", "each_time", "until")
 _ORDERED = ("top_k", "state_machine", "asof_join")
 """Ties are broken by all columns, so that all must have an order."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A step, and the numbers of the streams that it reads."""
-
-    step: steps.Step
-    inputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a case is run: what must not change its answer."""
-
-    workers: int = 1
-    seed: int | None = None
-    form: str = "table"
-    """What is handed in: ``table``, ``chunks``, ``polars``, ``pandas`` or ``rows``."""
-    declared: bool = True
-    """Whether inputs declare their columns."""
-    lateness: int | None = None
-    restart: int | None = None
-    """After how many pieces to take a snapshot and go on with other workers, if at all."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Tables, a pipeline and a schedule. Inputs are the first streams; each step adds its own."""
-
-    shape: str
-    tables: tuple[pa.Table, ...]
-    times: TimeRange
-    nodes: tuple[Node, ...]
-    schedule: Schedule
-
-    def shapes(self) -> list[Shape]:
-        """What is known of every stream."""
-        found = [
-            Shape(
-                {field.name: field.type for field in table.schema if field.name != TIME},
-                self.times.distinct,
-                unit=self.unit,
-            )
-            for table in self.tables
-        ]
-        for node in self.nodes:
-            found += node.step.shapes(*(found[number] for number in node.inputs))
-        return found
-
-    @property
-    def ends(self) -> list[int]:
-        """The streams that no step reads: the outputs."""
-        read = {number for node in self.nodes for number in node.inputs}
-        return [number for number in range(len(self.shapes())) if number not in read]
-
-    def add_to(self, flow: jt.Flow, prefix: str = "") -> dict[int, jt.Stream]:
-        """Add the inputs and steps to a flow; returns the streams that are its outputs."""
-        late, declared = self.schedule.lateness, self.schedule.declared
-        streams: list[jt.Stream] = [
-            flow.input(
-                f"{prefix}in{number}",
-                time=TIME,
-                schema=table.schema if declared else None,
-                lateness=late,
-            )
-            for number, table in enumerate(self.tables)
-        ]
-        for node in self.nodes:
-            streams += node.step.build(*(streams[number] for number in node.inputs))
-        return {number: streams[number] for number in self.ends}
-
-    def expected(self, oracle: Oracle, inputs: Sequence[pa.Table] | None = None) -> list[pa.Table]:
-        """What DuckDB says about the outputs; raises `Refused` if that must be an error."""
-        shapes = self.shapes()
-        for number, table in enumerate(self.tables if inputs is None else inputs):
-            oracle.load(f"s{number}", table)
-        made = len(self.tables)
-        for node in self.nodes:
-            of = [shapes[number] for number in node.inputs]
-            into = range(made, made + len(node.step.shapes(*of)))
-            made = into.stop
-            names = [f"s{number}" for number in node.inputs]
-            oracle.follow(node.step, names, of, [f"s{number}" for number in into])
-        return [oracle.table(f"s{number}", shapes[number]) for number in self.ends]
-
-    @property
-    def scale(self) -> float:
-        """A bound of the absolute values of which inexact sums were made."""
-        summed = {
-            of.column
-            for node in self.nodes
-            if isinstance(node.step, steps.Group | steps.Running)
-            for of in node.step.aggregates
-            if of.how in ("sum", "mean")
-        }
-        most, rows = 1.0, 1
-        for table in self.tables:
-            rows += table.num_rows
-            for name in summed & set(table.column_names):
-                for value in table[name].to_pylist():
-                    if isinstance(value, int | float | Decimal) and math.isfinite(value):
-                        most = max(most, abs(float(value)))
-        return most * rows
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of the times, if they are timestamps."""
-        unit: str | None = getattr(self.times.type, "unit", None)
-        return unit
-
-    def __str__(self) -> str:
-        lines = [f"{self.shape}, times {self.times.name}, {self.schedule}"]
-        for number, table in enumerate(self.tables):
-            types = ", ".join(f"{field.name}: {field.type}" for field in table.schema)
-            lines += [f"  s{number} = {{{types}}}, {table.num_rows} rows"]
-            lines += [f"    {row}" for row in table.to_pylist()[:40]]
-        lines += [f"  {node.inputs} -> {node.step}" for node in self.nodes]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -185,6 +72,7 @@ class _Maker:
         self._choices = choices
         self._limits = limits
         self._names = 0
+        self._key_name = "a_key"
 
     def case(self, shape: str) -> Case:
         choices = self._choices
@@ -202,7 +90,7 @@ class _Maker:
         if "extreme times" in known.OFF and times.extreme:
             return False
         if self._limits.micro_batches:
-            return times.type == pa.int64() and -(2**38) < times.least and times.most < 2**38
+            return times.type == pa.int64() and times.least > -(2**38) and times.most < 2**38
         if self._limits.spark and times.type not in (pa.int64(), pa.timestamp("us")):
             return False
         return times.distinct or shape != "running"
@@ -213,11 +101,13 @@ class _Maker:
         if "views" in known.OFF:
             kinds = [kind for kind in kinds if "view" not in kind.name]
         key = choices.one_of([kind for kind in kinds if kind.key and kind.name != "null"])
+        if choices.chance(30):
+            self._key_name = choices.one_of(self._key_names())
         found = []
         for number in range(2 if shape in _TWO_INPUTS else 1):
             value = choices.one_of([k for k in kinds if k.order or shape not in _ORDERED])
             number_kind = choices.one_of([kind for kind in kinds if kind.sums])
-            columns = [Column("a_key", key), Column("b_value", value)]
+            columns = [Column(self._key_name, key), Column("b_value", value)]
             columns.append(Column(f"c_number{number or ''}", number_kind))
             sorting = choices.one_of(["sorted", "nearly", "any"])
             table = tables.table(choices, columns, times, sorting=sorting)
@@ -225,6 +115,10 @@ class _Maker:
                 table = self._with_ends(table, times)
             found.append(table)
         return tuple(found)
+
+    def _key_names(self) -> list[str]:
+        odd = ("__worker", "__output", "a`b")
+        return [n for n in NAMES if n not in odd or "column names" not in known.OFF]
 
     def _with_ends(self, table: pa.Table, times: TimeRange) -> pa.Table:
         stamps = table[TIME].cast(pa.int64()).to_pylist()
@@ -242,7 +136,7 @@ class _Maker:
     def _schedule(self, case: Case) -> Schedule:
         choices = self._choices
         declared = self._limits.spark or choices.chance(50)
-        if any(isinstance(n.step, steps.MapRows | steps.Join) for n in case.nodes):
+        if any(isinstance(n.step, steps.MapRows | joins.Join) for n in case.nodes):
             # The right columns of an outer join, and plain Python's, are known from a schema only.
             declared = True
         lateness = None
@@ -266,7 +160,7 @@ class _Maker:
 
     # Steps
 
-    def _add(self, case: Case, step: steps.Step, *inputs: int) -> Case:
+    def _add(self, case: Case, step: joins.Step, *inputs: int) -> Case:
         return replace(case, nodes=(*case.nodes, Node(step, inputs)))
 
     def _stateless(self, case: Case, stream: int, count: int) -> Case:
@@ -285,7 +179,7 @@ class _Maker:
             first, second = case.ends
             if choices.chance(50):
                 first, second = second, first
-            return self._add(case, self._pairing(shape, ("a_key",)), first, second)
+            return self._add(case, self._pairing(shape, (self._key_name,)), first, second)
         if shape == "stateless":
             return self._stateless(case, last, choices.integer(1, 2))
         if shape == "branch":
@@ -295,27 +189,29 @@ class _Maker:
             case = self._add(case, steps.Partition(choices.integer(1, 3)), last)
             return self._rejoined(case)
         if shape == "running":
-            return self._add(case, steps.Running(key, self._aggregates(of)), last)
+            return self._add(case, groups.Running(key, self._aggregates(of)), last)
         if shape == "running_count":
-            return self._add(case, steps.RunningCount(key), last)
+            return self._add(case, groups.RunningCount(key), last)
+        if shape == "unordered":
+            return self._add(case, groups.UnorderedCount(key), last)
         if shape == "distinct":
-            return self._add(case, steps.Distinct(key), last)
+            return self._add(case, groups.Distinct(key), last)
         if shape == "state_machine":
-            step = steps.StateMachine(key, choices.one_of([*self._natural(of), TIME]))
+            step = groups.StateMachine(key, choices.one_of([*self._natural(of), TIME]))
             return self._add(case, step, last)
         when = self._when(shape if shape in _WINDOWS else "", of)
         if shape == "top_k":
             sortable = self._ordered(of)
             if "nan ranks" in known.OFF:
                 sortable = [n for n in sortable if not pa.types.is_floating(of.columns[n])]
-            by = choices.one_of(sortable or ["a_key"])
-            top = steps.TopK(key, when, choices.integer(1, 3), by, choices.chance(50))
+            by = choices.one_of(sortable or [self._key_name])
+            top = groups.TopK(key, when, choices.integer(1, 3), by, choices.chance(50))
             return self._add(case, top, last)
         if shape == "window_distinct":
             if when.how == "session":
                 when = When("each_time")
-            return self._add(case, steps.Distinct(key, when), last)
-        return self._add(case, steps.Group(key, when, self._aggregates(of)), last)
+            return self._add(case, groups.Distinct(key, when), last)
+        return self._add(case, groups.Group(key, when, self._aggregates(of)), last)
 
     def _rejoined(self, case: Case) -> Case:
         """Sometimes the parts together again, one of them after a step that keeps its columns."""
@@ -329,19 +225,21 @@ class _Maker:
         """Sometimes one more step behind an output."""
         choices, of = self._choices, case.shapes()[stream]
         usable = self._ordered(of)
-        if not usable or of.learnt or choices.chance(50):
+        if not usable or of.learnt or of.timeless or choices.chance(50):
             return case
         if choices.chance(40):
             return self._add(case, self._one_by_one(of), stream)
-        group = steps.Group(self._key(of), self._when("", of), self._aggregates(of))
+        group = groups.Group(self._key(of), self._when("", of), self._aggregates(of))
         return self._add(case, group, stream)
 
-    def _one_by_one(self, of: Shape) -> steps.Step:
+    def _one_by_one(self, of: Shape) -> joins.Step:
         choices = self._choices
-        options: list[Callable[[], steps.Step]] = [
+        options: list[Callable[[], joins.Step]] = [
             lambda: steps.Filter(self._condition(of)),
             lambda: steps.Select(tuple(self._most(of))),
-            lambda: steps.WithColumn(self._fresh(), "constant", choices.one_of([1, "ä", 0.5, True])),
+            lambda: steps.WithColumn(
+                self._fresh(), "constant", choices.one_of([1, "ä", 0.5, True])
+            ),
             lambda: steps.WithColumn(self._fresh(), "time"),
             lambda: steps.Shuffle(self._key(of, least=1)),
             lambda: steps.Delay(choices.integer(0, 5)),
@@ -355,10 +253,12 @@ class _Maker:
                 options.append(
                     lambda: steps.WithColumn(self._fresh(), "length", choices.one_of(texts))
                 )
-            spare = [n for n in of.columns if n not in ("a_key", END)]
+            spare = [n for n in of.columns if n not in (self._key_name, END)]
             if spare:
                 options.append(lambda: self._renamed(choices.one_of(spare)))
                 options.append(lambda: steps.Select((choices.one_of(spare),), drop=True))
+            if self._key_name in self._natural(of) and END not in of.columns:
+                options.append(lambda: steps.MapRows(self._key_name, schema=True))
             lists = [n for n, kind in of.columns.items() if _is_list(kind)]
             if lists:
                 options.append(lambda: steps.Explode(choices.one_of(lists)))
@@ -367,7 +267,7 @@ class _Maker:
     def _most(self, of: Shape) -> list[str]:
         """Some columns, the key and the end among them."""
         kept = self._choices.some_of(list(of.columns), 0, len(of.columns))
-        return [n for n in of.columns if n in kept or n in ("a_key", END)]
+        return [n for n in of.columns if n in kept or n in (self._key_name, END)]
 
     def _renamed(self, name: str) -> steps.Rename:
         # The order of names stays that of the columns.
@@ -393,8 +293,8 @@ class _Maker:
 
     def _key(self, of: Shape, least: int = 0) -> tuple[str, ...]:
         usable = [n for n, kind in of.columns.items() if _can_be_key(kind) and n not in of.inexact]
-        if "a_key" in usable and self._choices.chance(60):
-            return ("a_key",)
+        if self._key_name in usable and self._choices.chance(60):
+            return (self._key_name,)
         return tuple(self._choices.some_of(usable, min(least, len(usable)), 2))
 
     def _ordered(self, of: Shape) -> list[str]:
@@ -409,11 +309,15 @@ class _Maker:
         choices = self._choices
         sums = [n for n, kind in of.columns.items() if _has_sum(kind)]
         if "overflow" in known.OFF:
-            sums = [n for n in sums if of.columns[n] not in (pa.int64(), pa.uint64(), pa.decimal128(38, 3))]
+            sums = [
+                n
+                for n in sums
+                if of.columns[n] not in (pa.int64(), pa.uint64(), pa.decimal128(38, 3))
+            ]
         exact = [n for n in self._ordered(of) if of.columns[n] == pa.int64()]
         found = []
         for number in range(choices.integer(1, 3)):
-            options = [("count", None)]
+            options: list[tuple[str, str | None]] = [("count", None)]
             options += [("count", n) for n in of.columns]
             options += [(how, n) for how in ("sum", "mean") for n in sums]
             extremes = self._ordered(of)
@@ -441,17 +345,17 @@ class _Maker:
             return When(how, choices.one_of([5, 1, 2, 30]))
         return When(how, column=END if how == "until" else "")
 
-    def _pairing(self, shape: str, key: tuple[str, ...]) -> steps.Step:
+    def _pairing(self, shape: str, key: tuple[str, ...]) -> joins.Step:
         choices = self._choices
         if shape == "cogroup":
-            return steps.Cogroup(key)
+            return joins.Cogroup(key)
         outer = choices.chance(50)
         if shape == "interval_join":
             lower = choices.integer(-10, 10)
             upper = lower + choices.integer(0, 10)
-            return steps.Join(shape, key, outer, lower, upper)
+            return joins.Join(shape, key, outer, lower, upper)
         tolerance = choices.one_of([None, 0, 5, 100]) if shape == "asof_join" else None
-        return steps.Join(shape, key, outer, tolerance=tolerance)
+        return joins.Join(shape, key, outer, tolerance=tolerance)
 
 
 def _is_list(kind: pa.DataType) -> bool:

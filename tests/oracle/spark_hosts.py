@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
+from tests.oracle.case import Case
 from tests.oracle.choices import Seeded
+from tests.oracle.duck import Oracle, Refused
 from tests.oracle.hosts import joined
-from tests.oracle.pipelines import END, Case, Limits, make
-from tests.oracle.sql import Oracle, Refused
+from tests.oracle.pipelines import END, Limits, make
 from tests.oracle.tables import TIME
 
 BATCH = Limits(spark=True)

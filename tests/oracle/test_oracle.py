@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from tests.oracle import spark_hosts
 from tests.oracle.campaign import WRONG, campaign, compared, judge
-from tests.oracle.pipelines import SHAPES, Case, cases
-from tests.oracle.sql import Oracle
+from tests.oracle.case import Case
+from tests.oracle.duck import Oracle
+from tests.oracle.pipelines import SHAPES, cases
 
 ORACLE = Oracle()
 
