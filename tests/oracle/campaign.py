@@ -7,100 +7,23 @@ python -m tests.oracle --replay 380                     one case again, made as 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
-import pyarrow as pa
+from pyspark.sql import SparkSession
 from tqdm import tqdm
 
-import jeton as jt
 from tests.oracle.case import Case
-from tests.oracle.compare import difference
-from tests.oracle.duck import Oracle, Refused
-from tests.oracle.hosts import in_process
+from tests.oracle.duck import Oracle
 from tests.oracle.pipelines import seeded
+from tests.oracle.spark_hosts import MICRO, WHOLE, judged
+from tests.oracle.verdicts import WRONG, Counts, judge
 
-RIGHT, REFUSED, WRONG = "right", "rightly refused", "WRONG"
-
-Host = Callable[[Case], list[pa.Table]]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a case."""
-
-    outcome: str
-    why: str = ""
-
-
-@dataclass
-class Counts:
-    """The outcomes of a campaign, and how to see its failures again."""
-
-    by: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Cases by pipeline shape, host and outcome."""
-    failures: list[tuple[str, int, str]] = field(default_factory=list)
-    """The host, the seed and what was wrong."""
-
-    @property
-    def cases(self) -> int:
-        """How many cases were run."""
-        return sum(self.by.values())
-
-    def add(self, case: Case, host: str, seed: int, verdict: Verdict) -> None:
-        """Count a case."""
-        self.by[case.shape, host, verdict.outcome] += 1
-        if verdict.outcome == WRONG:
-            self.failures.append((host, seed, f"{case.shape}: {verdict.why}"))
-
-    def __str__(self) -> str:
-        outcomes = (RIGHT, REFUSED, WRONG)
-        rows = sorted({(shape, host) for shape, host, _ in self.by})
-        lines = [f"{'pipeline':16} {'host':14}" + "".join(f"{name:>17}" for name in outcomes)]
-        for shape, host in rows:
-            counts = (self.by[shape, host, outcome] for outcome in outcomes)
-            lines.append(f"{shape:16} {host:14}" + "".join(f"{count:17,}" for count in counts))
-        totals = (sum(n for key, n in self.by.items() if key[2] == name) for name in outcomes)
-        lines.append(f"{'all':31}" + "".join(f"{count:17,}" for count in totals))
-        lines += [f"{host} {seed}: {why[:300]}" for host, seed, why in self.failures[:50]]
-        return "\n".join(lines)
-
-
-def judge(case: Case, oracle: Oracle, host: Host = in_process) -> Verdict:
-    """Run a case and compare its outputs with DuckDB's."""
-    refused: Refused | None = None
-    expected: list[pa.Table] = []
-    try:
-        expected = case.expected(oracle)
-    except Refused as reason:
-        refused = reason
-    try:
-        found = host(case)
-    except jt.JetonError as error:
-        if refused is not None and not isinstance(error, jt.OperatorFailed):
-            return Verdict(REFUSED, str(refused))
-        return Verdict(WRONG, f"{type(error).__name__}: {error}")
-    except Exception as error:
-        return Verdict(WRONG, f"{type(error).__name__}: {error}")
-    if refused is not None:
-        return Verdict(WRONG, f"it should be an error: {refused}")
-    return compared(case, found, expected)
-
-
-def compared(
-    case: Case, found: Iterable[pa.Table], expected: Iterable[pa.Table], *, typed: bool = True
-) -> Verdict:
-    """Whether outputs are what was expected."""
-    shapes = case.shapes()
-    for number, have, want in zip(case.ends, found, expected, strict=True):
-        wrong = difference(
-            have, want, shapes[number], scale=case.scale, unit=case.unit, typed=typed
-        )
-        if wrong is not None:
-            return Verdict(WRONG, f"output {number}: {wrong}")
-    return Verdict(RIGHT)
+TOGETHER = 12
+"""How many cases one flow on Spark runs."""
 
 
 def host_of(case: Case) -> str:
@@ -109,20 +32,41 @@ def host_of(case: Case) -> str:
 
 
 def campaign(
-    cases: int, seed: int, budget_seconds: float | None = None, *, progress: bool = False
+    cases: int,
+    seed: int,
+    budget_seconds: float | None = None,
+    *,
+    progress: bool = False,
+    spark: SparkSession | None = None,
 ) -> Counts:
-    """Run cases in this process until there are enough or the time is up.
+    """Run cases until there are enough or the time is up.
 
-    The case of a campaign's n-th place is that of the seed ``seed + n``.
+    The case of a campaign's n-th place is that of the seed ``seed + n``. With a Spark session, a
+    fifth of the time is spent there, in turn on whole tables and on micro-batches.
     """
     counts, oracle = Counts(), Oracle()
-    until = None if budget_seconds is None else time.monotonic() + budget_seconds
+    start, on_spark = time.monotonic(), 0.0
     for number in tqdm(range(seed, seed + cases), disable=not progress, unit="case"):
-        if until is not None and time.monotonic() > until:
+        now = time.monotonic()
+        if budget_seconds is not None and now - start >= budget_seconds:
             break
         case = seeded(number)
         counts.add(case, host_of(case), number, judge(case, oracle))
+        if spark is not None and on_spark <= (now - start) / 5:
+            _on_spark(counts, spark, number)
+            on_spark += time.monotonic() - now
     return counts
+
+
+def _on_spark(counts: Counts, spark: SparkSession, seed: int) -> None:
+    done = sum(n for key, n in counts.by.items() if key[1] in (WHOLE, MICRO))
+    host = MICRO if done // TOGETHER % 2 else WHOLE
+    with TemporaryDirectory() as folder:
+        try:
+            for number, case, verdict in judged(spark, seed, TOGETHER, host, Path(folder)):
+                counts.add(case, host, number, verdict)
+        except Exception as error:
+            counts.add_failure("a flow of several", host, seed, f"{type(error).__name__}: {error}")
 
 
 def smallest(case: Case, oracle: Oracle) -> Case:

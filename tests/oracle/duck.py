@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.oracle.sql import quoted, translate
+from tests.oracle.sql import PAST_THE_END, quoted, translate
 from tests.oracle.steps import Shape
 from tests.oracle.tables import TIME
 
@@ -30,6 +30,8 @@ class Oracle:
         self._duck.register("loaded", plain)
         self._make(name, "SELECT * REPLACE (t::HUGEINT AS t) FROM loaded")
         self._duck.unregister("loaded")
+        self._refuse(name, "t IS NULL", "a record without a time")
+        self._refuse(name, *PAST_THE_END)
 
     def follow(
         self, step: Any, names: Sequence[str], shapes: Sequence[Shape], into: Sequence[str]

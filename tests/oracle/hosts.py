@@ -87,12 +87,7 @@ def restarted(flow: jt.Flow, case: Case) -> dict[str, list[pa.Table]]:
         handle = run.input(name, random.randrange(len(run.workers)))
         handle.send(piece)
         for other in flow.inputs:
-            left = [
-                time
-                for n, rest in sends[at + 1 :]
-                if n == other
-                for time in rest[TIME].cast(pa.int64()).to_pylist()
-            ]
+            left = [time for n, rest in sends[at + 1 :] if n == other for time in stamps(rest)]
             for worker in range(len(run.workers)):
                 handle = run.input(other, worker)
                 if left and handle.time < min(left):
@@ -119,6 +114,15 @@ def restarted(flow: jt.Flow, case: Case) -> dict[str, list[pa.Table]]:
         drive(run, stop, len(sends))
         run.finish()
         collect(run, found)
+    return found
+
+
+def stamps(table: pa.Table) -> list[int]:
+    """The times that are there."""
+    times = table[TIME].drop_null()
+    found: list[int] = (
+        times.cast(pa.int64()) if pa.types.is_timestamp(times.type) else times
+    ).to_pylist()
     return found
 
 

@@ -87,6 +87,8 @@ class _Maker:
     def _fits(self, times: TimeRange, shape: str) -> bool:
         if "negative times" in known.OFF and times.least < 0:
             return False
+        if shape == "until" and times.type == pa.uint64():
+            return False
         if "extreme times" in known.OFF and times.extreme:
             return False
         if self._limits.micro_batches:
@@ -121,7 +123,7 @@ class _Maker:
         return [n for n in NAMES if n not in odd or "column names" not in known.OFF]
 
     def _with_ends(self, table: pa.Table, times: TimeRange) -> pa.Table:
-        stamps = table[TIME].cast(pa.int64()).to_pylist()
+        stamps = [stamp or 0 for stamp in table[TIME].cast(pa.int64(), safe=False).to_pylist()]
         room = [min(tables.MOST - stamp, 20) for stamp in stamps]
         ends = [s + self._choices.integer(0, most) for s, most in zip(stamps, room, strict=True)]
         kind = times.type
@@ -188,9 +190,9 @@ class _Maker:
         if shape == "partition":
             case = self._add(case, steps.Partition(choices.integer(1, 3)), last)
             return self._rejoined(case)
-        if shape == "running":
+        if shape == "running" and of.distinct:
             return self._add(case, groups.Running(key, self._aggregates(of)), last)
-        if shape == "running_count":
+        if shape in ("running", "running_count"):
             return self._add(case, groups.RunningCount(key), last)
         if shape == "unordered":
             return self._add(case, groups.UnorderedCount(key), last)

@@ -20,6 +20,7 @@ from tests.oracle.duck import Oracle, Refused
 from tests.oracle.hosts import joined
 from tests.oracle.pipelines import END, Limits, make
 from tests.oracle.tables import TIME
+from tests.oracle.verdicts import Verdict, compared
 
 BATCH = Limits(spark=True)
 MICRO_BATCHES = Limits(spark=True, micro_batches=True)
@@ -29,6 +30,7 @@ PIECES = 3
 FLUSH = 2**40
 """The time of that record, after all others."""
 LIMIT = 600
+WHOLE, MICRO = "spark batch", "micro-batches"
 SOME = pa.field("__some", pa.bool_())
 """A field of every output's rows: there may be no others."""
 
@@ -141,6 +143,28 @@ def cut(case: Case) -> list[list[int]]:
     random = Random(case.schedule.seed or 0)
     return [
         sorted(random.randrange(PIECES) for _ in range(table.num_rows)) for table in case.tables
+    ]
+
+
+def judged(
+    spark: SparkSession, seed: int, count: int, host: str, folder: Path
+) -> list[tuple[int, Case, Verdict]]:
+    """The next cases from a seed on, run together on ``spark batch`` or in ``micro-batches``."""
+    oracle, streaming = Oracle(), host == MICRO
+    # Every third flow has timestamps; micro-batches need room after all times.
+    times = pa.int64() if streaming or seed % 3 else pa.timestamp("us")
+    chosen = suitable(seed, count, MICRO_BATCHES if streaming else BATCH, times)
+    some = [case for _, case in chosen]
+    workers = 1 + seed % 4
+    if streaming:
+        found = in_micro_batches(spark, some, folder, workers)
+        expected = [expected_in_micro_batches(case, oracle) for case in some]
+    else:
+        found = in_one_batch(spark, some, workers)
+        expected = [case.expected(oracle) for case in some]
+    return [
+        (number, case, compared(case, have, want, typed=False))
+        for (number, case), have, want in zip(chosen, found, expected, strict=True)
     ]
 
 

@@ -9,7 +9,8 @@ Where Jeton means something else than plain SQL, on purpose:
   which conditions use, NaN is neither less nor equal. Nulls rank last in ``top_k``, both ways.
 * A sum has the type of Arrow's widest kind of its column, and one that does not fit is an error;
   DuckDB's sums of integers have 128 bits, so that `Checked` can tell.
-* A time past the end of int64 is an error. DuckDB computes times in 128 bits here.
+* A time past the end of int64 is an error. DuckDB computes times in 128 bits here. An outer
+  ``interval_join`` refuses any left record whose interval ends there, with a partner or without.
 """
 
 from __future__ import annotations
@@ -352,7 +353,7 @@ def _(step: joins.Join, names: Sequence[str], shapes: Sequence[Shape]) -> Checke
     time = f"CASE WHEN r.t IS NULL THEN {alone} ELSE greatest(l.t, r.t) END"
     return Checked(
         (f"SELECT {time} AS t{kept}{pairs} FROM {numbered} {outer} {names[1]} r ON {on}",),
-        (PAST_THE_END,),
+        before=((f"t + {max(step.upper, 0)} > {MOST}::HUGEINT", "no end"),) if step.outer else (),
     )
 
 

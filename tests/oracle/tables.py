@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -34,6 +34,8 @@ class Kind:
     order: bool = True
     sums: bool = False
     spark: bool = True
+    many: Callable[[int], Any] | None = None
+    """Makes any number of other values."""
 
     def __str__(self) -> str:
         return self.name
@@ -43,7 +45,8 @@ def _integers(kind: pa.DataType, *, signed: bool) -> Kind:
     bits = kind.bit_width
     least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     values = [value for value in _WHOLE if value >= least] + [least, most, most - 1]
-    return Kind(str(kind), kind, values, sums=True, spark=signed)
+    many = (lambda n: n * 2**40 - 2**52) if kind == INTEGER else None
+    return Kind(str(kind), kind, values, sums=True, spark=signed, many=many)
 
 
 def _moments(unit: str, zone: str | None = None) -> Kind:
@@ -60,8 +63,8 @@ def _decimals(*digits: str) -> list[Decimal]:
 
 KINDS: tuple[Kind, ...] = (
     _integers(pa.int64(), signed=True),
-    Kind("string", pa.string(), _WORDS),
-    Kind("double", pa.float64(), [*_FLOATS, 1e100], sums=True),
+    Kind("string", pa.string(), _WORDS, many=lambda n: f"k{n}"),
+    Kind("double", pa.float64(), [*_FLOATS, 1e100], sums=True, many=lambda n: n / 8),
     _integers(pa.int32(), signed=True),
     _integers(pa.int16(), signed=True),
     _integers(pa.int8(), signed=True),
@@ -109,7 +112,7 @@ KINDS: tuple[Kind, ...] = (
 """The simplest first: cases shrink towards them."""
 
 BY_NAME = {kind.name: kind for kind in KINDS}
-_SIZES = (3, 1, 0, 2, 5, 8, 13, 30, 80)
+_SIZES = (3, 1, 0, 2, 5, 8, 13, 30, 80, 300)
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ RANGES = (
     TimeRange("microseconds", 1774749590, 1774749650, type=pa.timestamp("us")),
     TimeRange("nanoseconds", -30, 30, type=pa.timestamp("ns")),
     TimeRange("zoned", 1774749590, 1774749650, type=pa.timestamp("us", "Europe/Berlin")),
+    TimeRange("unsigned", MOST - 60, MOST + 3, type=pa.uint64()),
     TimeRange("the end", MOST - 60, MOST),
     TimeRange("the beginning", LEAST, LEAST + 60),
 )
@@ -157,7 +161,7 @@ def table(
     choices: Choices, columns: Sequence[Column], times: TimeRange, *, sorting: str
 ) -> pa.Table:
     """A table with a time column and others; ``sorting`` says in which order its rows come."""
-    size = choices.one_of(_SIZES)
+    size = choices.one_of(_SIZES[: len(_SIZES) - choices.one_of([1, 0, 1])])
     if times.distinct:
         size = min(size, times.most - times.least + 1)
         stamps = choices.shuffled(range(times.least, times.most + 1))[:size]
@@ -168,10 +172,20 @@ def table(
     elif sorting == "nearly":
         # Disorder within a small bound.
         stamps = [s for _, s in sorted((s + choices.integer(0, 3), s) for s in stamps)]
-    arrays: dict[str, pa.Array] = {TIME: pa.array(stamps, pa.int64()).cast(times.type)}
+    arrays = {TIME: _times(choices, stamps, times.type)}
     for column in columns:
         arrays[column.name] = array(choices, column.kind, size)
     return pa.table(arrays)
+
+
+def _times(choices: Choices, stamps: list[int], kind: pa.DataType) -> pa.Array:
+    """A time column; rarely one has a null, which must be an error."""
+    values: list[int | None] = list(stamps)
+    if stamps and choices.chance(1):
+        values[-1] = None
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, kind)
 
 
 def array(choices: Choices, kind: Kind, size: int) -> pa.Array:
@@ -179,6 +193,11 @@ def array(choices: Choices, kind: Kind, size: int) -> pa.Array:
     nulls = choices.one_of([0, 20, 0, 100, 60]) if size else 0
     few = choices.shuffled(kind.values)[: choices.integer(1, len(kind.values))]
     values = [None if choices.chance(nulls) else choices.one_of(few) for _ in range(size)]
+    if kind.many is not None and choices.chance(30):
+        # Enough different ones that state has to grow.
+        values = [
+            None if value is None else kind.many(choices.integer(0, 9999)) for value in values
+        ]
     if pa.types.is_timestamp(kind.type) or pa.types.is_duration(kind.type):
         return pa.array(values, pa.int64()).cast(kind.type)
     if pa.types.is_dictionary(kind.type):

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 
-from tests.oracle import spark_hosts
-from tests.oracle.campaign import WRONG, campaign, compared, judge
+from tests.oracle.campaign import campaign
 from tests.oracle.case import Case
 from tests.oracle.duck import Oracle
 from tests.oracle.pipelines import SHAPES, cases
+from tests.oracle.spark_hosts import MICRO, WHOLE, judged
+from tests.oracle.verdicts import WRONG, judge
 
 ORACLE = Oracle()
 
@@ -57,23 +57,10 @@ def test_fourth_quarter_of_pipelines(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("times", [pa.int64(), pa.timestamp("us")], ids=str)
-def test_on_spark(spark: SparkSession, times: pa.DataType) -> None:
-    some = [case for _, case in spark_hosts.suitable(0, 10, spark_hosts.BATCH, times)]
-    found = spark_hosts.in_one_batch(spark, some, workers=3)
-    for case, tables in zip(some, found, strict=True):
-        verdict = compared(case, tables, case.expected(ORACLE), typed=False)
-        assert verdict.outcome != WRONG, f"{verdict.why}\n{case}"
-
-
-def test_in_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
-    limits = spark_hosts.MICRO_BATCHES
-    some = [case for _, case in spark_hosts.suitable(0, 12, limits, pa.int64())]
-    found = spark_hosts.in_micro_batches(spark, some, tmp_path, workers=3)
-    for case, tables in zip(some, found, strict=True):
-        expected = spark_hosts.expected_in_micro_batches(case, ORACLE)
-        verdict = compared(case, tables, expected, typed=False)
-        assert verdict.outcome != WRONG, f"{verdict.why}\n{case}"
+@pytest.mark.parametrize(("host", "seed"), [(WHOLE, 3), (WHOLE, 2), (MICRO, 2)])
+def test_on_spark(spark: SparkSession, tmp_path: Path, host: str, seed: int) -> None:
+    for number, case, verdict in judged(spark, seed, 11, host, tmp_path):
+        assert verdict.outcome != WRONG, f"seed {number}: {verdict.why}\n{case}"
 
 
 def test_a_campaign_counts_its_cases_and_stops_in_time() -> None:
