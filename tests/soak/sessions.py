@@ -1,0 +1,61 @@
+"""Spark sessions for campaigns, and the processes that belong to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from jeton.spark.java import ensure_java
+
+
+def cluster(folder: Path, slots: int) -> SparkSession:
+    """A session on a cluster of two executors in processes of their own."""
+    return _session(folder, f"local-cluster[2,{slots // 2},1024]")
+
+
+def local(folder: Path, slots: int) -> SparkSession:
+    """A session in one process, whose tasks may fail a few times as on a cluster."""
+    return _session(folder, f"local[{slots},4]")
+
+
+def executors(spark: SparkSession) -> list[int]:
+    """The processes of a session's executors."""
+    application = spark.sparkContext.applicationId.encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (path / "cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in line and application in line:
+                found.append(int(path.name))
+    return found
+
+
+def _session(folder: Path, master: str) -> SparkSession:
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    local_dir = folder / "local"
+    local_dir.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.executor.memory": "512m",
+        "spark.local.dir": str(local_dir),
+        "spark.sql.shuffle.partitions": 4,
+        # If an executor is missing, Spark looks again after this time: 15 seconds by default.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        # Executors are killed here more often than a cluster expects.
+        "spark.deploy.maxExecutorRetries": "-1",
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    builder: SparkSession.Builder = SparkSession.builder
+    session = builder.master(master).appName("soak").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
