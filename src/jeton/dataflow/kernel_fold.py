@@ -205,7 +205,7 @@ def _returned(kernel: Kernel, state: np.dtype[Any], value: np.dtype[Any]) -> np.
 # Not cached on disk: the cache would never find a loop again whose function is an argument.
 
 
-@nb.njit
+@nb.njit()
 def _add(scalar, folding, value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
     every = len(valid) == 0
     for i in range(len(slots)):
@@ -218,7 +218,7 @@ def _add(scalar, folding, value, seen, slots, values, valid):  # type: ignore[no
             seen[slot] += 1
 
 
-@nb.njit
+@nb.njit()
 def _roll(scalar, folding, value, seen, slots, values, valid, out, known):  # type: ignore[no-untyped-def]
     every = len(valid) == 0
     for i in range(len(slots)):
@@ -233,7 +233,7 @@ def _roll(scalar, folding, value, seen, slots, values, valid, out, known):  # ty
         known[i] = seen[slot] > 0
 
 
-@nb.njit
+@nb.njit()
 def _merge(scalar, value, seen, into, others):  # type: ignore[no-untyped-def]
     for i in range(len(into)):
         slot, other = into[i], others[i]
