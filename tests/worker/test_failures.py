@@ -217,7 +217,12 @@ def test_failure_shows_the_user_s_own_error_once() -> None:
     flow.input("in").unary(dropping(pass_on)).map(raising, name="op")
     with pytest.raises(jt.OperatorFailed) as caught:
         flow.run({"in": {"time": [3], "n": [1]}})
-    assert messages(caught.value).count("\n") == 1
+    assert messages(caught.value).splitlines() == [
+        "KeyError: 'price' [operator 'op', worker 0, time 3]",
+        f"  at {caught.value.line}",
+        "'price'",
+    ]
+    assert str(caught.value.line).endswith('raise KeyError("price")')
 
 
 @pytest.mark.parametrize("workers", [0, -1])

@@ -19,13 +19,13 @@ from jeton.spark.batch import next_plan, rendezvous_of, require_slots
 from jeton.spark.checkpoints import Checkpoints
 from jeton.spark.claims import Superseded
 from jeton.spark.commits import Commits
+from jeton.spark.failures import told
 from jeton.spark.keeper import Ground
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Presence, Query
 from jeton.spark.restarts import Restarts
 from jeton.spark.sinks import DriverSink, Sink, StagedSink
 from jeton.spark.sources import Source
-from jeton.spark.tasks import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

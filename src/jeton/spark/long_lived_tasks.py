@@ -10,7 +10,7 @@ import gc
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +20,13 @@ from jeton.core.errors import JetonError, SnapshotError
 from jeton.core.times import Product
 from jeton.dataflow.batch import Batch, concat
 from jeton.spark.control import Control
+from jeton.spark.failures import blaming
 from jeton.spark.feeds import Feed
 from jeton.spark.keeper import Ground, Keeper
 from jeton.spark.rendezvous import Meeting
 from jeton.spark.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.spark.sources import Source
-from jeton.spark.tasks import Joined, first_cause, join_peers, told
-from jeton.worker.link import PeerLost
-from jeton.worker.mesh import PeerFailed
+from jeton.spark.tasks import Joined, join_peers
 from jeton.worker.process import Process
 
 if TYPE_CHECKING:
@@ -80,12 +79,8 @@ class WorkerTask:
             with closing(LongLived(self, joined, control)) as worker:
                 worker.run()
             joined.leave()
-        except Exception as error:
-            joined.fail(error)
-            if not isinstance(error, PeerFailed):
-                with suppress(OSError):
-                    control.send("failed", text=told(error), lost=isinstance(error, PeerLost))
-            raise first_cause(joined.rank, error) from None
+        except BaseException as error:
+            raise joined.failed(error, control) from None
         finally:
             joined.close()
             gc.unfreeze()
@@ -111,7 +106,7 @@ class LongLived:
         handles = self._process.worker.handles
         known = {} if ground is None else ground.positions
         self._inputs = [
-            Feed(name, handles[task.flow.handle("input", name)], source, *where, known.get(name))
+            _fed(name, handles[task.flow.handle("input", name)], source, *where, known.get(name))
             for name, source in task.sources.items()
         ]
         self._collected: dict[str, list[Batch]] = {
@@ -121,13 +116,14 @@ class LongLived:
         self._writers: dict[str, Writer] = {}
         if ground is not None:
             staged = {
-                name: _open_staged(sink, joined.rank, ground) for name, sink in task.sinks.items()
+                name: _open_staged(name, sink, joined.rank, ground)
+                for name, sink in task.sinks.items()
             }
             staged |= {name: _ToDriver(control, name) for name in task.to_driver}
             self._keeper = Keeper(ground, *where, control, staged)
         else:
             self._writers |= {
-                name: _open(sink, joined.rank, task.run) for name, sink in task.sinks.items()
+                name: _open(name, sink, joined.rank, task.run) for name, sink in task.sinks.items()
             }
             self._writers |= {name: _ToDriver(control, name) for name in task.to_driver}
         self._began = time.monotonic()
@@ -161,8 +157,9 @@ class LongLived:
             keeper.finish()
         else:
             self._write()
-            for writer in self._writers.values():
-                writer.close()
+            for name, writer in self._writers.items():
+                with blaming(name, "closing its sink"):
+                    writer.close()
         self._report()
 
     def close(self) -> None:
@@ -215,7 +212,8 @@ class LongLived:
             return False
         read = False
         for feed in self._inputs:
-            read = feed.read() or read
+            with blaming(feed.name, "reading its source"):
+                read = feed.read() or read
         return read
 
     def _patience(self) -> float:
@@ -244,7 +242,8 @@ class LongLived:
                 if self._keeper is not None:
                     self._keeper.write(name, table)
                 else:
-                    self._writers[name].write(table)
+                    with blaming(name, "writing to its sink"):
+                        self._writers[name].write(table)
             collected.clear()
 
     def _keep_in_touch(self) -> None:
@@ -324,11 +323,20 @@ def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:
     return table
 
 
-def _open(sink: WorkerSink | StagedSink, worker: int, run: str) -> Writer:
+def _fed(name: str, *args: Any) -> Feed:
+    with blaming(name, "opening its source"):
+        return Feed(name, *args)
+
+
+def _open(name: str, sink: WorkerSink | StagedSink, worker: int, run: str) -> Writer:
     assert isinstance(sink, WorkerSink)
-    return sink.open(worker, run)
+    with blaming(name, "opening its sink"):
+        return sink.open(worker, run)
 
 
-def _open_staged(sink: WorkerSink | StagedSink, worker: int, ground: Ground) -> StagedWriter:
+def _open_staged(
+    name: str, sink: WorkerSink | StagedSink, worker: int, ground: Ground
+) -> StagedWriter:
     assert isinstance(sink, StagedSink)
-    return sink.open_staged(worker, ground.query, ground.attempt)
+    with blaming(name, "opening its sink"):
+        return sink.open_staged(worker, ground.query, ground.attempt)

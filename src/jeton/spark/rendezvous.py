@@ -19,12 +19,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from jeton.spark.failures import FailedBefore, Failure, Failures
 from jeton.worker.doorway import Address
 from jeton.worker.handshake import HandshakeError, answer, greet
 
 log = logging.getLogger(__name__)
 
-_LONGEST: Final = 1 << 16
+_LONGEST: Final = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ class Rendezvous:
         self.host, self.port = host, self._listener.getsockname()[1]
         self.secret = os.urandom(32)
         self.refused = 0
+        self.failures = Failures()
+        self.on_final: Callable[[int, Failure], None] | None = None
+        """Gets the stage and the failure, when one will not succeed however often it is run."""
         self._parties: dict[tuple[str, int], _Party] = {}
         self._listeners: dict[str, Listener] = {}
         self._epochs = itertools.count(1)
@@ -134,7 +138,10 @@ class Rendezvous:
         try:
             rank, _ = answer(sock, self.secret, 0)
             told = _receive(sock)
-            self._join(rank, told, sock)
+            if "failure" in told:
+                self._hear_failure(told, sock)
+            else:
+                self._join(rank, told, sock)
         except (HandshakeError, OSError, ValueError, KeyError, TypeError) as error:
             self.refused += 1
             log.warning("refused a connection from %s: %s", where, error)
@@ -143,6 +150,11 @@ class Rendezvous:
     def _join(self, rank: int, told: dict[str, Any], sock: socket.socket) -> None:
         key = (str(told["plan"]), int(told["stage"]))
         attempt, workers = int(told["attempt"]), int(told["workers"])
+        known = self.failures.final(*key)
+        if known is not None:
+            _send(sock, {"failure": known.to_json()})
+            sock.close()
+            return
         with self._lock:
             party = self._parties.setdefault(key, _Party())
             if attempt < party.oldest:
@@ -152,6 +164,7 @@ class Rendezvous:
             if len(party.members) < workers:
                 return
             epoch, members = next(self._epochs), party.members
+            self.failures.begin(*key, epoch)
             everyone = {
                 "epoch": epoch,
                 "addresses": {str(r): asdict(m[1]) for r, m in members.items()},
@@ -171,6 +184,14 @@ class Rendezvous:
                 listener(member, epoch, connection)
             else:
                 connection.close()
+
+    def _hear_failure(self, told: dict[str, Any], sock: socket.socket) -> None:
+        stage, failure = int(told["stage"]), Failure.from_json(told["failure"])
+        first = self.failures.record(str(told["plan"]), stage, int(told["epoch"]), failure)
+        _send(sock, {"failure": first.to_json()})
+        sock.close()
+        if first is failure and failure.final and self.on_final is not None:
+            self.on_final(stage, failure)
 
 
 def _listen_at(host: str, bind: str | None) -> socket.socket:
@@ -207,11 +228,25 @@ def meet(
         # The other tasks of a barrier stage start together with this one, or not at all.
         sock.settimeout(120.0)
         told = _receive(sock)
+        if "failure" in told:
+            raise FailedBefore(Failure.from_json(told["failure"]))
     except BaseException:
         sock.close()
         raise
     addresses = {int(r): Address(**where) for r, where in told["addresses"].items()}
     return int(told["epoch"]), addresses, sock
+
+
+def report_failure(
+    meeting: Meeting, *, rank: int, stage: int, epoch: int, failure: Failure
+) -> Failure:
+    """Tell the driver that a task has failed; returns the failure that counts for all tasks."""
+    with socket.create_connection((meeting.host, meeting.port), timeout=5.0) as sock:
+        greet(sock, meeting.secret, rank, 0)
+        told = {"plan": meeting.plan, "stage": stage, "epoch": epoch}
+        _send(sock, told | {"failure": failure.to_json()})
+        sock.settimeout(5.0)
+        return Failure.from_json(_receive(sock)["failure"])
 
 
 def _send(sock: socket.socket, value: dict[str, Any]) -> None:
