@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -22,8 +23,10 @@ from jeton.spark.failures import Failure, UserError, WorkerFailed
 from jeton.spark.query import QueryFailed
 from jeton.spark.sinks import WorkerSink
 from jeton.spark.sources import Batches
+from jeton.spark.streaming import on_stream
 
 LIMIT = 300
+PRICES: dict[str, int] = {}
 
 
 class Runs:
@@ -232,13 +235,11 @@ def test_without_the_hook_spark_s_own_error_has_the_text(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendezvous_of(spark)
-    monkeypatch.setattr(captured, "convert_exception", captured.convert_exception.__wrapped__)
-
-    def judge(batch: jt.Batch) -> Any:
-        return batch.times >= 0 if not len(batch) else {}["price"]
+    own = inspect.unwrap(captured.convert_exception)
+    monkeypatch.setattr(captured, "convert_exception", own)
 
     with pytest.raises(Exception, match="KeyError: 'price'") as caught:
-        judged(spark, judge).collect()
+        judged(spark, refuse).collect()
     assert not isinstance(caught.value, jt.JetonError)
     assert "test_user_errors.py" in str(caught.value)
 
@@ -293,6 +294,10 @@ def test_a_micro_batch_fails_once_with_the_cause(
         assert isinstance(cause.__cause__, ValueError)
 
 
+def look_at(rows: DataFrame, batch: int) -> None:
+    rows.collect()
+
+
 def test_an_error_in_a_micro_batch_with_several_outputs(
     spark: SparkSession, runs: Runs, tmp_path: Path
 ) -> None:
@@ -304,10 +309,8 @@ def test_an_error_in_a_micro_batch_with_several_outputs(
 
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     stream = source.selectExpr("value as id", "7 as k")
-    query = (
-        judging(judge)
-        .on_spark({"n": stream}, workers=2)
-        .write_stream({"n": lambda rows, _: rows.collect()}, checkpoint=tmp_path / "checkpoint")
+    query = on_stream(judging(judge), {"n": stream}, workers=2).write_stream(
+        {"n": look_at}, checkpoint=tmp_path / "checkpoint"
     )
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
@@ -346,7 +349,7 @@ def accept(batch: jt.Batch) -> Any:
 
 
 def refuse(batch: jt.Batch) -> Any:
-    return batch.times >= 0 if not len(batch) else {}["price"]
+    return batch.times >= 0 if not len(batch) else PRICES["price"]
 
 
 @pytest.mark.parametrize(
