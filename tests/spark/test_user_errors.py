@@ -215,13 +215,15 @@ class Particular(Exception):
         (Bound("to this process"), "Bound: to this process"),
         (Particular("about", price=3), "Particular: about 3"),
         (ValueError("x" * 100_000), "ValueError: xxx"),
+        (ValueError("→" * 100_000), "ValueError: →→→"),
     ],
-    ids=["cannot be pickled", "cannot be made again", "large"],
+    ids=["cannot be pickled", "cannot be made again", "large", "large as JSON"],
 )
 def test_an_exception_that_cannot_travel_is_told(cause: Exception, text: str) -> None:
     failed = jt.OperatorFailed.because(cause).located(operator="judging")
-    failure = Failure.from_json(json.loads(json.dumps(Failure.of(failed, worker=1).to_json())))
-    assert len(failure.text) < 20_000
+    sent = json.dumps(Failure.of(failed, worker=1).to_json())
+    assert len(sent) < 2**16
+    failure = Failure.from_json(json.loads(sent))
     error = failure.exception()
     assert str(error).startswith(text)
     assert str(error).endswith("[operator 'judging', worker 1]")

@@ -8,6 +8,7 @@ run the stage again, so tasks of the next attempt get the same failure before an
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import re
@@ -33,6 +34,8 @@ MOST_TEXT: Final = 8_000
 """Characters of a message, and of a traceback, that are passed on."""
 MOST_PICKLED: Final = 24_000
 """Bytes of a pickled exception that are passed on; the text alone stands for a larger one."""
+MOST_SENT: Final = 60_000
+"""Bytes of a failure on its way to the driver, which takes no message that is much longer."""
 MOST_KNOWN: Final = 256
 """Failures that a driver remembers."""
 
@@ -123,8 +126,15 @@ class Failure:
         return error if isinstance(error, JetonError) else None
 
     def to_json(self) -> dict[str, Any]:
-        """What is sent."""
-        return asdict(self)
+        """What is sent, in no more than `MOST_SENT` bytes as JSON."""
+        value = asdict(self)
+        if len(json.dumps(value)) > MOST_SENT:
+            value["pickled"] = None
+        if len(json.dumps(value)) > MOST_SENT:
+            # Text that JSON makes six times as long.
+            value["summary"] = _shortened(self.summary, MOST_TEXT // 3)
+            value["traceback"] = _shortened(self.traceback, MOST_TEXT // 3)
+        return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Failure:
@@ -262,11 +272,11 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int = MOST_TEXT) -> str:
     """A text of bounded length: what goes wrong is at its beginning or at its end."""
-    if len(text) <= MOST_TEXT:
+    if len(text) <= most:
         return text
-    return f"{text[: MOST_TEXT // 2]}\n…\n{text[-MOST_TEXT // 2 :]}"
+    return f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"
 
 
 def _pickled(error: JetonError) -> str | None:

@@ -25,7 +25,7 @@ from jeton.worker.handshake import HandshakeError, answer, greet
 
 log = logging.getLogger(__name__)
 
-_LONGEST: Final = 1 << 18
+_LONGEST: Final = 1 << 16
 
 
 @dataclass(frozen=True)
