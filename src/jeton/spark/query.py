@@ -225,7 +225,7 @@ class Query:
         if failure is not None:
             error = failure.exception()
             failed.__cause__ = error.__cause__ or error
-        elif self._cause is None:
+        elif self._cause is None or isinstance(self._error, JetonError):
             failed.__cause__ = self._error
         return failed
 
