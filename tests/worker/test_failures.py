@@ -217,10 +217,88 @@ def test_failure_shows_the_user_s_own_error_once() -> None:
     flow.input("in").unary(dropping(pass_on)).map(raising, name="op")
     with pytest.raises(jt.OperatorFailed) as caught:
         flow.run({"in": {"time": [3], "n": [1]}})
-    assert messages(caught.value).count("\n") == 1
+    assert messages(caught.value).splitlines() == [
+        "KeyError: 'price' [operator 'op', worker 0, time 3]",
+        f"  at {caught.value.line}",
+        "'price'",
+    ]
+    assert str(caught.value.line).endswith('raise KeyError("price")')
 
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_a_flow_needs_a_worker(workers: int) -> None:
     with pytest.raises(jt.GraphError, match="at least one worker"):
         jt.Flow("none").open(workers=workers)
+
+
+# What is not an `Exception`, and where the user's line is
+
+
+def leaving(error: BaseException) -> Callable[[jt.Batch], object]:
+    def leave(batch: jt.Batch) -> object:
+        if len(batch):
+            raise error
+        return batch.times >= 0
+
+    return leave
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), GeneratorExit(), BaseExceptionGroup("two", [SystemExit(1)])], ids=repr
+)
+@seeded
+def test_whatever_user_code_raises_is_located(error: BaseException, seed: int | None) -> None:
+    flow = jt.Flow("leaves")
+    flow.input("in").filter(leaving(error), name="op")
+    with pytest.raises(jt.OperatorFailed) as caught:
+        flow.run({"in": {"time": [3], "n": [1]}}, workers=2, seed=seed)
+    where = f"[operator 'op', worker {caught.value.worker}, time 3]"
+    assert str(caught.value).splitlines()[0] == f"{error!r} {where}"
+    assert caught.value.__cause__ is error
+
+
+def test_an_exit_while_an_operator_is_built_is_located() -> None:
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
+        token.drop()
+        raise SystemExit(2)
+
+    flow = jt.Flow("leaves")
+    flow.input("in").unary(build, name="op")
+    with pytest.raises(
+        jt.OperatorFailed, match=r"SystemExit\(2\) while building it \[operator 'op'"
+    ):
+        flow.open()
+
+
+def test_an_interrupt_ends_the_program() -> None:
+    flow = jt.Flow("interrupted")
+    # As Python raises it when the user presses Ctrl-C.
+    interrupt = leaving(KeyboardInterrupt())
+    flow.output("out", flow.input("in").filter(interrupt, name="op"))
+    with flow.open() as run:
+        run.input("in").send({"time": [3], "n": [1]})
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run.run_to_rest()
+        assert "operator 'op', worker 0, time 3" in caught.value.__notes__[0]
+        with pytest.raises(jt.FlowStalled, match="interrupted by KeyboardInterrupt"):
+            run.run_to_rest()
+
+
+def test_without_a_line_of_the_user_s_an_error_shows_where_the_operator_was_added() -> None:
+    flow = jt.Flow("fails")
+    # Nothing of the user's runs here but in the library.
+    flow.input("in").key_by("k").rolling().sum("n")
+    with pytest.raises(jt.JetonError) as caught:
+        flow.run({"in": {"time": [3], "n": [1]}})
+    assert str(caught.value.line).endswith('flow.input("in").key_by("k").rolling().sum("n")')
+
+
+def test_the_line_is_the_user_s_innermost() -> None:
+    def check(value: str) -> int:
+        return int(value)
+
+    flow = jt.Flow("fails")
+    flow.input("in").filter(lambda batch: [check("x") for _ in batch.rows()], name="op")
+    with pytest.raises(jt.OperatorFailed) as caught:
+        flow.run({"in": {"time": [3], "n": [1]}})
+    assert str(caught.value).splitlines()[-1].endswith(": return int(value)")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from jeton.core.source_lines import SourceLine
+
 
 class JetonError(Exception):
     """Base of every error that Jeton raises on purpose.
 
     An error that passes through a running operator is *located*: its text then names the
-    operator, the worker and the time.
+    operator, the worker and the time, and below them the line of the user's own program.
 
     >>> error = JetonError("no such column 'prise'")
     >>> str(error.located(operator="mean", worker=1, time=12))
@@ -22,9 +24,15 @@ class JetonError(Exception):
         self.operator: str | None = None
         self.worker: int | None = None
         self.time: Any = None
+        self.line: SourceLine | None = None
 
     def located(
-        self, *, operator: str | None = None, worker: int | None = None, time: Any = None
+        self,
+        *,
+        operator: str | None = None,
+        worker: int | None = None,
+        time: Any = None,
+        line: SourceLine | None = None,
     ) -> Self:
         """Fill in where the error happened; what is known already stays."""
         if self.operator is None:
@@ -33,6 +41,8 @@ class JetonError(Exception):
             self.worker = worker
         if self.time is None:
             self.time = time
+        if self.line is None:
+            self.line = line
         return self
 
     def __str__(self) -> str:
@@ -43,7 +53,8 @@ class JetonError(Exception):
             where.append(f"worker {self.worker}")
         if self.time is not None:
             where.append(f"time {self.time}")
-        return f"{self.message} [{', '.join(where)}]" if where else self.message
+        text = f"{self.message} [{', '.join(where)}]" if where else self.message
+        return text if self.line is None else f"{text}\n  at {self.line}"
 
 
 class TokenError(JetonError):
@@ -83,7 +94,23 @@ class SnapshotError(JetonError):
 
 
 class OperatorFailed(JetonError):
-    """User code of an operator raised; the original exception is the ``__cause__``."""
+    """User code of an operator raised; the original exception is the ``__cause__``.
+
+    >>> str(OperatorFailed.because(ValueError("no price")).located(operator="mean", worker=1))
+    "ValueError: no price [operator 'mean', worker 1]"
+    >>> OperatorFailed.because(SystemExit(3)).message
+    'SystemExit(3)'
+    """
+
+    @classmethod
+    def because(cls, error: BaseException, doing: str = "") -> Self:
+        """An error that begins with what user code raised; ``doing`` says during what."""
+        # What is not an `Exception` has an argument rather than a message.
+        text = str(error) if isinstance(error, Exception) else ""
+        name = type(error).__name__ if isinstance(error, Exception) else repr(error)
+        failed = cls(f"{name}{doing and ' while '}{doing}" + (f": {text}" if text else ""))
+        failed.__cause__ = error
+        return failed
 
 
 class FlowStalled(JetonError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from jeton.core.errors import GraphError
+from jeton.core.source_lines import calling_line
 from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
 from jeton.dataflow.inputs import InputStream, add_input
@@ -65,6 +66,7 @@ class Flow(Scope):
     def add(self, plan: OperatorPlan) -> OperatorPlan:
         """Add an operator's plan; builders do this."""
         plan.index = len(self.operators)
+        plan.defined = calling_line()
         self.operators.append(plan)
         return plan
 

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from jeton.core.errors import GraphError, JetonError, SnapshotError
+from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
@@ -109,6 +110,8 @@ class OperatorPlan:
     """Its name without the number that tells it from others of that name."""
     named: bool = False
     """Whether the user chose the name for this one operator."""
+    defined: SourceLine | None = None
+    """The user's line that added it."""
 
 
 @dataclass(slots=True)

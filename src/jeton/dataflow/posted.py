@@ -34,8 +34,8 @@ class PostedOutput(Output):
                 error.located(operator=self.book.operator, time=time)
                 raise
             except Exception as error:
-                text = f"{type(error).__name__} while sending from it: {error}"
-                failed = OperatorFailed(text).located(operator=self.book.operator, time=time)
+                failed = OperatorFailed.because(error, "sending from it")
+                failed.located(operator=self.book.operator, time=time)
                 raise failed from error
 
         self._post(act)

@@ -306,7 +306,5 @@ def _nobody() -> None:
 def _failure(error: BaseException, event: Event | None) -> jt.JetonError:
     """What to fail the flow with; the worker adds the operator's name."""
     if not isinstance(error, jt.JetonError):
-        failed = jt.OperatorFailed(f"{type(error).__name__} in its coroutine: {error}")
-        failed.__cause__ = error
-        error = failed
+        error = jt.OperatorFailed.because(error)
     return error.located(time=None if event is None else event.time)

@@ -220,8 +220,8 @@ class Faucet:
                 error.located(time=time.outer)
                 raise
             except Exception as error:
-                text = f"{type(error).__name__} while producing: {error}"
-                raise jt.OperatorFailed(text).located(time=time.outer) from error
+                failed = jt.OperatorFailed.because(error, "producing")
+                raise failed.located(time=time.outer) from error
             if part is None:
                 return True
             with output.session(work.token) as session:

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql import functions as F
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.schema import conform
+from jeton.spark.errors_of_spark import cancel_stage, install
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.progress import ProgressBar
@@ -339,6 +341,8 @@ def rendezvous_of(spark: SparkSession) -> Rendezvous:
             host = conf.get("spark.driver.host", "127.0.0.1")
             bind = conf.get("spark.driver.bindAddress")
             server = _servers[context.applicationId] = Rendezvous(host, bind)
+            server.on_final = partial(cancel_stage, context)
+            install()
         return server
 
 

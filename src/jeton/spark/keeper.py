@@ -20,6 +20,7 @@ from jeton.dataflow.pacts import BINS
 from jeton.dataflow.state.snapshot import Snapshot
 from jeton.spark.checkpoints import Checkpoints, Part
 from jeton.spark.control import Control
+from jeton.spark.failures import blaming
 from jeton.spark.sinks import StagedWriter
 
 MOST_WAITING: Final = 256
@@ -89,7 +90,12 @@ class Keeper:
 
     def write(self, output: str, table: pa.Table) -> None:
         """Have rows written to the sink of an output."""
-        self._acts.put(lambda: self._writers[output].write(table))
+
+        def act() -> None:
+            with blaming(output, "writing to its sink"):
+                self._writers[output].write(table)
+
+        self._acts.put(act)
 
     def keep(
         self,
@@ -102,7 +108,10 @@ class Keeper:
 
         def act() -> None:
             ground = self._ground
-            staged = {output: writer.stage(version) for output, writer in self._writers.items()}
+            staged = {}
+            for output, writer in self._writers.items():
+                with blaming(output, "staging rows for its sink"):
+                    staged[output] = writer.stage(version)
             base = self._base or ground.base(self._worker, self._workers)
             self._base = ground.store.write_part(
                 version,

@@ -18,6 +18,7 @@ from jeton.core.errors import GraphError
 from jeton.spark.batch import next_plan, rendezvous_of, require_slots
 from jeton.spark.checkpoints import Checkpoints
 from jeton.spark.commits import Commits
+from jeton.spark.failures import told
 from jeton.spark.keeper import Ground
 from jeton.spark.leases import Superseded
 from jeton.spark.long_lived_tasks import WorkerTask
@@ -25,7 +26,6 @@ from jeton.spark.query import Presence, Query
 from jeton.spark.restarts import Restarts
 from jeton.spark.sinks import DriverSink, Sink, StagedSink
 from jeton.spark.sources import Source
-from jeton.spark.tasks import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import resource
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,14 +22,13 @@ from jeton.core.times import Product
 from jeton.dataflow.batch import Batch, concat
 from jeton.spark.control import Control, written_table
 from jeton.spark.deliveries import open_rows
+from jeton.spark.failures import blaming
 from jeton.spark.feeds import Feed
 from jeton.spark.keeper import Ground, Keeper
 from jeton.spark.rendezvous import Meeting
 from jeton.spark.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.spark.sources import Source
-from jeton.spark.tasks import Joined, first_cause, join_peers, told
-from jeton.worker.link import PeerLost
-from jeton.worker.mesh import PeerFailed
+from jeton.spark.tasks import Joined, join_peers
 from jeton.worker.process import Process
 
 if TYPE_CHECKING:
@@ -84,12 +83,8 @@ class WorkerTask:
             with closing(LongLived(self, joined, control)) as worker:
                 worker.run()
             joined.leave()
-        except Exception as error:
-            joined.fail(error)
-            if not isinstance(error, PeerFailed):
-                with suppress(OSError):
-                    control.send("failed", text=told(error), lost=isinstance(error, PeerLost))
-            raise first_cause(joined.rank, error) from None
+        except BaseException as error:
+            raise joined.failed(error, control) from None
         finally:
             joined.close()
             gc.unfreeze()
@@ -115,7 +110,7 @@ class LongLived:
         handles = self._process.worker.handles
         known = {} if ground is None else ground.positions
         self._inputs = [
-            Feed(name, handles[task.flow.handle("input", name)], source, *where, known.get(name))
+            _fed(name, handles[task.flow.handle("input", name)], source, *where, known.get(name))
             for name, source in task.sources.items()
         ]
         self._collected: dict[str, list[Batch]] = {
@@ -126,7 +121,8 @@ class LongLived:
         self._to_driver: dict[str, _ToDriver] = {}
         if ground is not None:
             staged = {
-                name: _open_staged(sink, joined.rank, ground) for name, sink in task.sinks.items()
+                name: _open_staged(name, sink, joined.rank, ground)
+                for name, sink in task.sinks.items()
             }
             staged |= {
                 name: open_rows(ground.store.files, joined.rank, ground.attempt)
@@ -135,7 +131,7 @@ class LongLived:
             self._keeper = Keeper(ground, *where, control, staged, bins=self._process.worker.bins)
         else:
             self._writers |= {
-                name: _open(sink, joined.rank, task.run) for name, sink in task.sinks.items()
+                name: _open(name, sink, joined.rank, task.run) for name, sink in task.sinks.items()
             }
             self._to_driver = {name: _ToDriver(control, name) for name in task.to_driver}
             self._writers |= self._to_driver
@@ -173,8 +169,9 @@ class LongLived:
             while self._waits_for_sinks:
                 self._keep_in_touch()
                 self._control.has_news(REPORT / 2)
-            for writer in self._writers.values():
-                writer.close()
+            for name, writer in self._writers.items():
+                with blaming(name, "closing its sink"):
+                    writer.close()
         self._report()
 
     def close(self) -> None:
@@ -227,7 +224,8 @@ class LongLived:
             return False
         read = False
         for feed in self._inputs:
-            read = feed.read() or read
+            with blaming(feed.name, "reading its source"):
+                read = feed.read() or read
         return read
 
     def _patience(self) -> float:
@@ -256,7 +254,8 @@ class LongLived:
                 if self._keeper is not None:
                     self._keeper.write(name, table)
                 else:
-                    self._writers[name].write(table)
+                    with blaming(name, "writing to its sink"):
+                        self._writers[name].write(table)
             collected.clear()
 
     def _keep_in_touch(self) -> None:
@@ -367,11 +366,20 @@ def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:
     return table
 
 
-def _open(sink: WorkerSink | StagedSink, worker: int, run: str) -> Writer:
+def _fed(name: str, *args: Any) -> Feed:
+    with blaming(name, "opening its source"):
+        return Feed(name, *args)
+
+
+def _open(name: str, sink: WorkerSink | StagedSink, worker: int, run: str) -> Writer:
     assert isinstance(sink, WorkerSink)
-    return sink.open(worker, run)
+    with blaming(name, "opening its sink"):
+        return sink.open(worker, run)
 
 
-def _open_staged(sink: WorkerSink | StagedSink, worker: int, ground: Ground) -> StagedWriter:
+def _open_staged(
+    name: str, sink: WorkerSink | StagedSink, worker: int, ground: Ground
+) -> StagedWriter:
     assert isinstance(sink, StagedSink)
-    return sink.open_staged(worker, ground.query, ground.attempt)
+    with blaming(name, "opening its sink"):
+        return sink.open_staged(worker, ground.query, ground.attempt)

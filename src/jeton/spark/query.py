@@ -17,6 +17,7 @@ from jeton.dataflow.partitions import least_of_active
 from jeton.spark.commits import Attempt, Commits
 from jeton.spark.control import Control, read_table
 from jeton.spark.deliveries import Inbox
+from jeton.spark.failures import find
 from jeton.spark.restarts import gist
 from jeton.spark.sinks import DriverSink, Memory, Sink
 
@@ -237,11 +238,14 @@ class Query:
         """Why the query failed, if it did."""
         if self._status != "failed":
             return None
-        failure = QueryFailed(f"query {self.name!r} failed: {self._cause or self._error}")
-        # Spark's own errors only repeat what workers said, at length.
-        ours = isinstance(self._error, JetonError)
-        failure.__cause__ = self._error if self._cause is None or ours else None
-        return failure
+        failed = QueryFailed(f"query {self.name!r} failed: {self._cause or self._error}")
+        failure = find(self._cause or "")
+        if failure is not None:
+            error = failure.exception()
+            failed.__cause__ = error.__cause__ or error
+        elif self._cause is None or isinstance(self._error, JetonError):
+            failed.__cause__ = self._error
+        return failed
 
     def __enter__(self) -> Query:
         return self

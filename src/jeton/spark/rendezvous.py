@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from jeton.core.errors import ProtocolError
+from jeton.spark.failures import FailedBefore, Failure, Failures
 from jeton.worker.acceptor import Acceptor
 from jeton.worker.doorway import Address
 from jeton.worker.files import make_room_for
@@ -106,6 +107,9 @@ class Rendezvous:
         """Listen at the address that Spark shows for the driver, or else where it binds itself."""
         listener = _listen_at(host, bind)
         self.host, self.port = host, listener.getsockname()[1]
+        self.failures = Failures()
+        self.on_final: Callable[[int, Failure], None] | None = None
+        """Gets the stage and the failure, when one will not succeed however often it is run."""
         self._plans: dict[int, _Plan] = {}
         self._parties: dict[tuple[int, int], _Party] = {}
         self._numbers = itertools.count(1)
@@ -175,6 +179,9 @@ class Rendezvous:
         """A task is here; if it is the last one of its stage, all are told of each other."""
         try:
             said = json.loads(message)
+            if "failure" in said:
+                self._in_background(self._hear_failure, claim.group, said, sock)
+                return
             key, attempt = (claim.group, int(said["stage"])), int(said["attempt"])
             workers, address = int(said["workers"]), Address(**said["address"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -184,6 +191,10 @@ class Rendezvous:
             plan = self._plans.get(claim.group)
             if plan is None:
                 raise HandshakeError(f"plan {claim.group} is over")
+            known = self.failures.final(plan.meeting.plan, key[1])
+            if known is not None:
+                self._in_background(_answer_failure, sock, known)
+                return
             if key not in self._parties:
                 self._parties[key] = _Party()
                 make_room_for(workers)
@@ -198,16 +209,43 @@ class Rendezvous:
             if len(party.members) < workers:
                 return
             epoch, members = next(self._epochs), party.members
+            self.failures.begin(plan.meeting.plan, key[1], epoch)
             # Whoever comes from now on belongs to another attempt.
             party.oldest = max(number for number, _, _ in members.values()) + 1
             party.members = {}
         # A task that does not read its answer must not keep others from being let in.
-        threading.Thread(
-            target=_tell_all,
-            args=(epoch, members, plan.listener),
-            name="jeton-meeting",
-            daemon=True,
-        ).start()
+        self._in_background(_tell_all, epoch, members, plan.listener)
+
+    def _in_background(self, act: Callable[..., None], *args: Any) -> None:
+        threading.Thread(target=act, args=args, name="jeton-meeting", daemon=True).start()
+
+    def _hear_failure(self, number: int, said: dict[str, Any], sock: socket.socket) -> None:
+        with self._lock:
+            plan = self._plans.get(number)
+        if plan is None:
+            sock.close()
+            return
+        try:
+            stage, failure = int(said["stage"]), Failure.from_json(said["failure"])
+            epoch = int(said["epoch"])
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("a failure of plan %s cannot be understood: %s", plan.meeting.plan, error)
+            sock.close()
+            return
+        first = self.failures.record(plan.meeting.plan, stage, epoch, failure)
+        _answer_failure(sock, first)
+        if first is failure and failure.final and self.on_final is not None:
+            self.on_final(stage, failure)
+
+
+def _answer_failure(sock: socket.socket, failure: Failure) -> None:
+    answer = zlib.compress(json.dumps(["failure", failure.to_json()]).encode(), 6)
+    try:
+        sock.settimeout(_TELLING)
+        sock.sendall(len(answer).to_bytes(4, "little") + answer)
+    except OSError as error:
+        log.info("a worker left before it was told of a failure: %s", error)
+    sock.close()
 
 
 def _tell_all(
@@ -281,11 +319,24 @@ def meet(
         # The other tasks of a barrier stage start together with this one, or not at all.
         sock.settimeout(120.0)
         epoch, *columns = _receive(sock)
+        if epoch == "failure":
+            raise FailedBefore(Failure.from_json(columns[0]))
     except BaseException:
         sock.close()
         raise
     addresses = {rank: Address(*where) for rank, *where in zip(*columns, strict=True)}
     return epoch, addresses, sock
+
+
+def report_failure(
+    meeting: Meeting, *, rank: int, stage: int, epoch: int, failure: Failure
+) -> Failure:
+    """Tell the driver that a task has failed; returns the failure that counts for all tasks."""
+    said = json.dumps({"stage": stage, "epoch": epoch, "failure": failure.to_json()}).encode()
+    with _reach(meeting, rank, time.monotonic() + 5.0) as sock:
+        sock.sendall(len(said).to_bytes(4, "little") + said)
+        sock.settimeout(5.0)
+        return Failure.from_json(_receive(sock)[1])
 
 
 def _reach(meeting: Meeting, rank: int, deadline: float) -> socket.socket:

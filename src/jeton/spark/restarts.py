@@ -15,14 +15,10 @@ _ONE_TIME: Final = re.compile(r"(?<=worker )\d+|(?<=/)[^/\s]*\d[^/\s]*")
 def gist(cause: str) -> str:
     r"""The error itself, with operator and time, in one line and without the traceback.
 
-    >>> gist("Traceback:\n  File 'a'\n    judge()\nValueError: they differ:\na\n  b (worker 1)")
-    'ValueError: they differ: a b (worker 1)'
+    >>> gist("ValueError: they differ:\na\n  b [worker 1]\n\nTraceback of worker 1:\n  File 'a'")
+    'ValueError: they differ: a b [worker 1]'
     """
-    lines = cause.splitlines()
-    begin = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=-1) + 1
-    while begin < len(lines) and lines[begin].startswith(" "):
-        begin += 1
-    return " ".join(" ".join(lines[begin:]).split())
+    return " ".join(cause.split("\n\nTraceback of ")[0].split())
 
 
 class Restarts:

@@ -27,7 +27,6 @@ from jeton.spark.tasks import (
     Ends,
     Joined,
     ends_of,
-    first_cause,
     join_peers,
     rows_by_input,
     take_rows,
@@ -118,9 +117,11 @@ def run_micro_batch(
         _keep(key, task.finish())
         joined.leave()
         counts.add(task.counts())
-    except Exception as error:
-        joined.fail(error)
-        raise first_cause(joined.rank, error) from None
+    except GeneratorExit:
+        # Spark needs no more rows: not a failure of this worker's.
+        raise
+    except BaseException as error:
+        raise joined.failed(error) from None
     finally:
         joined.close()
 

@@ -10,9 +10,8 @@ import json
 import logging
 import socket
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +22,9 @@ from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
 from jeton.spark.control import Control
-from jeton.spark.rendezvous import Meeting, meet
+from jeton.spark.errors_of_spark import hide_traceback
+from jeton.spark.failures import FailedBefore, Failure, WorkerFailed
+from jeton.spark.rendezvous import Meeting, meet, report_failure
 from jeton.worker.doorway import Address, Doorway
 from jeton.worker.link import PeerLost
 from jeton.worker.mesh import Mesh, PeerFailed
@@ -99,9 +100,11 @@ def run_task(
         log.info("worker %d of flow %r has ended: %s", joined.rank, flow.name, done)
         if counts is not None:
             counts.add(done)
-    except Exception as error:
-        joined.fail(error)
-        raise first_cause(joined.rank, error) from None
+    except GeneratorExit:
+        # Spark needs no more rows: not a failure of this worker's.
+        raise
+    except BaseException as error:
+        raise joined.failed(error) from None
     finally:
         joined.close()
 
@@ -116,16 +119,51 @@ class Joined:
     mesh: Mesh | None
     driver: socket.socket | None
     """The connection to the driver, where there is one."""
+    meeting: Meeting | None
+    """Where to tell the driver of a failure, where it can be reached."""
+    stage: int
+    epoch: int
 
     def leave(self) -> None:
         """End in good order, together with the peers."""
         if self.mesh is not None:
             self.mesh.say_goodbye()
 
-    def fail(self, error: Exception) -> None:
-        """Tell the peers why this worker stops, so that they fail with the first cause."""
+    def failed(self, error: BaseException, control: Control | None = None) -> JetonError:
+        """What to raise in this task: the first cause, on all workers alike.
+
+        The driver is told before the peers are, so that whatever happens to them is known to
+        come from this.
+        """
+        cause = error if isinstance(error, PeerFailed) else self._report(error, control)
+        self.tell(cause)
+        hide_traceback()
+        # A worker that was lost is all that is known then, and worth another attempt.
+        return cause if isinstance(cause, PeerLost) else WorkerFailed(cause.text)
+
+    def _report(self, error: BaseException, control: Control | None) -> PeerFailed | PeerLost:
+        """Tell the driver, and learn from it what counts."""
+        failure = Failure.of(error, self.rank)
+        if self.meeting is not None:
+            with suppress(OSError, JetonError, ValueError, KeyError):
+                failure = report_failure(
+                    self.meeting,
+                    rank=self.rank,
+                    stage=self.stage,
+                    epoch=self.epoch,
+                    failure=failure,
+                )
+        if control is not None:
+            with suppress(OSError):
+                control.send("failed", text=failure.text, lost=failure.lost)
+        if isinstance(error, PeerLost) and failure.lost:
+            return error
+        return PeerFailed(failure.worker, failure.text)
+
+    def tell(self, error: PeerFailed | PeerLost) -> None:
+        """Tell the peers why this worker stops."""
         if self.mesh is not None:
-            self.mesh.fail(error, told(error))
+            self.mesh.fail(error)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -135,29 +173,6 @@ class Joined:
             self.doorway.close()
         if self.driver is not None:
             self.driver.close()
-
-
-class WorkerFailed(JetonError):
-    """A worker failed on Spark; the text has the first cause, with its traceback."""
-
-
-def told(error: BaseException) -> str:
-    """An error with its traceback, as its peers and the driver are told it."""
-    return "".join(traceback.format_exception(error)).rstrip()
-
-
-def first_cause(rank: int, error: Exception) -> JetonError:
-    """What to raise in a task: the same on all workers, whichever Spark may choose to show.
-
-    Spark by default shows neither an error's cause nor where that came from, so the text has it.
-    """
-    if isinstance(error, PeerLost):
-        return error
-    if isinstance(error, PeerFailed):
-        rank, text = error.peer, error.text
-    else:
-        text = told(error)
-    return WorkerFailed(f"worker {rank} failed:\n{text}")
 
 
 def join_peers(
@@ -198,12 +213,16 @@ def join_peers(
                 addresses = {numbers[at]: address for at, address in addresses.items()}
                 rank = numbers[rank]
         mesh = Mesh(rank, addresses, doorway, epoch)
-    except BaseException:
+    except BaseException as error:
         doorway.close()
         if driver is not None:
             driver.close()
+        if isinstance(error, FailedBefore):
+            hide_traceback()
+            raise WorkerFailed(error.message) from None
         raise
-    return Joined(rank, workers, doorway, mesh, driver)
+    known = None if by_gathering else meeting
+    return Joined(rank, workers, doorway, mesh, driver, known, context.stageId(), epoch)
 
 
 class Reporter:

@@ -7,12 +7,13 @@ random, the same way each time, and checks every frontier against the truth at e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from jeton.core.errors import FlowStalled, GraphError, SnapshotError
+from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.capture import Event
 from jeton.dataflow.inputs import InputHandle
@@ -76,20 +77,21 @@ class Run:
         self._feeds: list[Iterator[None]] = []
         self._woken = Condition()
         self._tables = Tables(flow)
-        self.workers = [
-            Worker(
-                flow.operators,
-                self.graph,
-                index=index,
-                workers=workers,
-                network=self.network.port(index),
-                clock=lambda: self.now,
-                wake=self._wake,
-                restore=restore,
-                bins=flow.bins,
-            )
-            for index in range(workers)
-        ]
+        with _interruptible():
+            self.workers = [
+                Worker(
+                    flow.operators,
+                    self.graph,
+                    index=index,
+                    workers=workers,
+                    network=self.network.port(index),
+                    clock=lambda: self.now,
+                    wake=self._wake,
+                    restore=restore,
+                    bins=flow.bins,
+                )
+                for index in range(workers)
+            ]
         self.network.receivers.extend(self.workers)
         self._idle: set[str] = set()
         """Inputs that may be idle on some workers, where they follow those of the others."""
@@ -142,15 +144,19 @@ class Run:
         if self._idle:
             self._idle = {name for name in self._idle if follow(self._ends(name))}
         try:
-            did = (
-                self._step_in_order()
-                if self._random is None
-                else self._step_at_random(self._random)
-            )
-            if did and self.checker is not None:
-                self.checker.check()
+            with _interruptible():
+                did = (
+                    self._step_in_order()
+                    if self._random is None
+                    else self._step_at_random(self._random)
+                )
+                if did and self.checker is not None:
+                    self.checker.check()
         except Exception as error:
             self._failure = error
+            raise
+        except BaseException as error:
+            self._failure = FlowStalled(f"the run was interrupted by {error!r}")
             raise
         self.steps += did
         return did
@@ -321,3 +327,16 @@ class Run:
     def _explain(self) -> str:
         held = holders(self.graph, self.workers[0].tracker.pointstamps())
         return "; ".join(held) or "nothing is held"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the program, wherever it hits: it is the user's, not an operator's."""
+    try:
+        yield
+    except OperatorFailed as error:
+        cause = error.__cause__
+        if isinstance(cause, KeyboardInterrupt):
+            cause.add_note(str(error))
+            raise cause from None
+        raise

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.errors import JetonError, OperatorFailed, SnapshotError
+from jeton.core.source_lines import user_line
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
@@ -65,17 +66,23 @@ class Operator:
         """Whether messages wait."""
         return any(self.inputs)
 
-    def fail(self, error: Exception, doing: str, worker: int) -> NoReturn:
-        """Raise an error that says operator, worker and time; errors of user code are wrapped."""
-        where: dict[str, Any] = {
-            "operator": self.plan.name,
-            "worker": worker,
-            "time": self.moment.time,
-        }
+    def fail(self, error: BaseException, doing: str, worker: int) -> NoReturn:
+        """Raise an error that says operator, worker, time and line; user code's are wrapped.
+
+        Whatever user code raises is wrapped, `SystemExit` too: it must not pass for the end of a
+        worker.
+        """
         if isinstance(error, JetonError):
-            raise error.located(**where)
-        text = f"{type(error).__name__} while {doing} it: {error}"
-        raise OperatorFailed(text).located(**where) from error
+            failed, origin = error, error.__cause__ or error
+        else:
+            failed, origin = OperatorFailed.because(error, doing), error
+        failed.located(
+            operator=self.plan.name,
+            worker=worker,
+            time=self.moment.time,
+            line=user_line(origin) or user_line(error) or self.plan.defined,
+        )
+        raise failed
 
 
 @dataclass(slots=True, eq=False)

@@ -175,8 +175,8 @@ class Worker:
                 self._restore.require_taken(plan.name, operator.kept)
             for output in operator.outputs:
                 output.flush()
-        except Exception as error:
-            operator.fail(error, "building", self.index)
+        except BaseException as error:
+            operator.fail(error, "building it", self.index)
         del tokens
         self._harvest(operator)
         self._update_watch(operator)
@@ -342,8 +342,8 @@ class Worker:
             step(operator.inputs, operator.outputs)
             for output in operator.outputs:
                 output.flush()
-        except Exception as error:
-            operator.fail(error, "running", self.index)
+        except BaseException as error:
+            operator.fail(error, "", self.index)
         for port in operator.inputs:
             port.end()
         if self.dirty:
