@@ -24,11 +24,7 @@ def ring(*, step: int = 1, closed: bool = True) -> tuple[ProgressGraph, list[Nod
     graph = ProgressGraph()
     nodes = [
         graph.add(
-            f"node {i}",
-            kind=FROM_ZERO,
-            inputs=1,
-            outputs=1,
-            summaries=[[[Advance(step if i == 2 else 0)]]],
+            f"n {i}", kind=FROM_ZERO, inputs=1, outputs=1, summaries=[[[Advance(step * (i > 1))]]]
         )
         for i in range(3)
     ]
