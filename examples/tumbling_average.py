@@ -25,7 +25,6 @@ def tumbling_average(size: int):
     """The average of ``value`` over each window of ``size``, sent at the window's end."""
 
     def build(token, info):  # once for each worker, with the initial token
-        assert token.time == 0
         token.drop()
         windows: jt.TimeMap[Window] = jt.TimeMap()  # by end, in order
 

@@ -1,9 +1,10 @@
 """Windows by event time, over data that comes out of order.
 
 Rides of a few taxis are reported late and mixed up, but none later than 30 after it ended. The
-input allows for that: its frontier stays 30 behind what it has seen, on every worker, and windows
-are told once the frontier of *all* workers has passed them. So nothing within the bound is ever
-late, however the records are dealt out; what is later still goes aside and is counted.
+input allows for that: as a stream, each of its partitions stays 30 behind what it has sent, and
+windows are emitted once the frontier of *all* partitions has passed them. So nothing within the
+bound is ever late; records that are later still go aside and are counted. A whole table, as here,
+is complete: nothing in it is late.
 """
 
 import random

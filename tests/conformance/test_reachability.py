@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -22,16 +23,9 @@ from jeton.progress.tracker import Tracker
 
 def ring(*, step: int = 1, closed: bool = True) -> tuple[ProgressGraph, list[Node]]:
     graph = ProgressGraph()
-    nodes = [
-        graph.add(
-            f"node {i}",
-            kind=FROM_ZERO,
-            inputs=1,
-            outputs=1,
-            summaries=[[[Advance(step if i == 2 else 0)]]],
-        )
-        for i in range(3)
-    ]
+    arcs = [[[[Advance(step * (i > 1))]]] for i in range(3)]
+    add = partial(graph.add, kind=FROM_ZERO, inputs=1, outputs=1)
+    nodes = [add(f"node {i}", summaries=arcs[i]) for i in range(3)]
     for one, following in ((0, 1), (1, 2), (2, 0))[: 3 if closed else 2]:
         graph.connect(nodes[one].outputs[0], nodes[following].inputs[0])
     return graph, nodes
