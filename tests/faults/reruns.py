@@ -35,6 +35,8 @@ import jeton as jt
 
 ROWS: Final = 600
 """Rows of a micro-batch."""
+BATCH: Final = 12_000
+"""Rows of a batch run."""
 KEYS: Final = 61
 OUTPUTS: Final = ("keyed", "passed", "mixed")
 """Those that batch runs have, too."""
@@ -189,8 +191,8 @@ class Halves:
     def __init__(self, frame: DataFrame) -> None:
         self._context, self._rdd = frame.sparkSession.sparkContext, frame.rdd
         partitions = range(self._rdd.getNumPartitions())
-        self.rows = self._read(partitions[: len(partitions) // 2])
-        self._rest = partitions[len(partitions) // 2 :]
+        self.rows = self._read(partitions[::2])
+        self._rest = partitions[1::2]
 
     def read_on(self) -> list[Any]:
         """All rows, when the second half has been read as well."""
@@ -246,12 +248,12 @@ def batch(
 
     seen = Seen()
     for number, output in enumerate(outputs):
-        rows = spark.range(0, 5 * ROWS, 1, 3).selectExpr("id as ts", f"id % {KEYS} as k")
+        rows = spark.range(0, BATCH, 1, 3).selectExpr("id as ts", f"id % {KEYS} as k")
         rows = rows.repartition(3, "k").mapInArrow(in_any_order, "ts long, k long")
         frames = flow_of().on_spark({"r": rows}, workers=slots)
         half = Halves(frames[output])
         seen.damage += damage.do()
-        seen.note(output, half.read_on(), 0, 5 * ROWS)
+        seen.note(output, half.read_on(), 0, BATCH)
         seen.runs += frames.metrics()["runs"]
         seen.batches = number + 1
     return seen
