@@ -38,6 +38,8 @@ class Oracle:
     ) -> None:
         """Make the relations of a step's results, or raise `Refused`."""
         checked = translate(step, names, shapes)
+        if checked.refused is not None:
+            raise Refused(checked.refused)
         for reason, broken in [(reason, rule) for rule, reason in checked.before]:
             self._refuse(names[0], broken, reason)
         for name, select in zip(into, checked.selects, strict=True):

@@ -19,13 +19,6 @@ from tests.oracle.tables import TIME, Column, Kind, TimeRange
 END = "d_end"
 """The column that `until` reads."""
 
-NAMES = (
-    "a_key", "end", "first", "told", "state", "bin", "key", "value", "seen", "slot", "time",
-    "times", "left", "right", "id", "ids", "hash", "count", "sum", "n", "__worker", "__output",
-    "__bin", "a b", "a`b", "x.y", "Ä", "select", "index", "data", "closed", "kind", "batch",
-)  # fmt: skip
-"""Names for keys: such as operators use themselves, and such as other systems quote."""
-
 SHAPES = (
     "stateless", "tumbling", "join", "sliding", "session", "each_time", "until", "running",
     "running_count", "unordered", "distinct", "window_distinct", "top_k",
@@ -109,6 +102,8 @@ class _Maker:
         for number in range(2 if shape in _TWO_INPUTS else 1):
             value = choices.one_of([k for k in kinds if k.order or shape not in _ORDERED])
             number_kind = choices.one_of([kind for kind in kinds if kind.sums])
+            if number and shape != "cogroup":
+                key = self._partner(key, kinds)
             columns = [Column(self._key_name, key), Column("b_value", value)]
             columns.append(Column(f"c_number{number or ''}", number_kind))
             sorting = choices.one_of(["sorted", "nearly", "any"])
@@ -118,9 +113,17 @@ class _Maker:
             found.append(table)
         return tuple(found)
 
+    def _partner(self, key: Kind, kinds: Sequence[Kind]) -> Kind:
+        """The kind of the right side's key: mostly the same, at times another."""
+        if self._choices.chance(3) and key.name in tables.UNLIKE:
+            return tables.BY_NAME[tables.UNLIKE[key.name]]
+        alike = next((names for names in tables.ALIKE if key.name in names), (key.name,))
+        usable = [kind for kind in kinds if kind.name in alike]
+        return self._choices.one_of(usable) if self._choices.chance(30) else key
+
     def _key_names(self) -> list[str]:
         odd = ("__worker", "__output", "a`b")
-        return [n for n in NAMES if n not in odd or "column names" not in known.OFF]
+        return [n for n in tables.NAMES if n not in odd or "column names" not in known.OFF]
 
     def _with_ends(self, table: pa.Table, times: TimeRange) -> pa.Table:
         stamps = [stamp or 0 for stamp in table[TIME].cast(pa.int64(), safe=False).to_pylist()]

@@ -39,6 +39,8 @@ class Checked:
     """Conditions on rows of the first relation, with what each means."""
     before: tuple[tuple[str, str], ...] = ()
     """Conditions on rows of the first input."""
+    refused: str | None = None
+    """Why the step is an error whatever the rows."""
 
 
 @singledispatch
@@ -327,9 +329,35 @@ def _(step: groups.StateMachine, names: Sequence[str], shapes: Sequence[Shape]) 
     )
 
 
+def can_be_equal(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether keys can be joined: numbers of one kind in any width, text in any encoding."""
+    for fits in (pa.types.is_integer, pa.types.is_floating, is_text, is_bytes):
+        if fits(left) or fits(right):
+            return bool(fits(left) and fits(right))
+    return bool(left == right)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    plain = kind.value_type if types.is_dictionary(kind) else kind
+    return any(
+        fits(plain) for fits in (types.is_string, types.is_large_string, types.is_string_view)
+    )
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        fits(kind) for fits in (types.is_binary, types.is_large_binary, types.is_binary_view)
+    )
+
+
 @translate.register
 def _(step: joins.Join, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
     left, right = shapes
+    for name in step.key:
+        if not can_be_equal(left.columns[name], right.columns[name]):
+            return Checked((), refused="keys of types that cannot be equal")
     pairs = "".join(
         f", r.{quoted(old)} AS {quoted(new)}" for new, old in step.names(left, right).items()
     )

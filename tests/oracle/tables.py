@@ -112,6 +112,26 @@ KINDS: tuple[Kind, ...] = (
 """The simplest first: cases shrink towards them."""
 
 BY_NAME = {kind.name: kind for kind in KINDS}
+ALIKE = (
+    ("int64", "int32", "int16", "int8", "uint32", "uint16", "uint8"),
+    ("string", "large_string", "string_view", "dictionary"),
+    ("binary", "large_binary", "binary_view"),
+    ("double", "float"),
+)
+"""Kinds whose values can be equal to each other, so that keys of one may join those of another."""
+UNLIKE = {
+    "int64": "double",
+    "double": "int64",
+    "timestamp[us]": "timestamp[ns]",
+    "string": "binary",
+}
+"""Kinds whose values cannot be equal: as the keys of a join they are an error."""
+NAMES = (
+    "a_key", "end", "first", "told", "state", "bin", "key", "value", "seen", "slot", "time",
+    "times", "left", "right", "id", "ids", "hash", "count", "sum", "n", "__worker", "__output",
+    "__bin", "a b", "a`b", "x.y", "Ä", "select", "index", "data", "closed", "kind", "batch",
+)  # fmt: skip
+"""Names for keys: such as operators use themselves, and such as other systems quote."""
 _SIZES = (3, 1, 0, 2, 5, 8, 13, 30, 80, 300)
 
 
