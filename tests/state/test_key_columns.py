@@ -18,4 +18,5 @@ def test_text_keys_of_closed_groups_are_forgotten() -> None:
         groups.remove(slots)
     assert len(groups) == 0
     kept = groups._keys._columns[0]._bytes
-    assert kept is not None and kept.rows < 5000
+    assert kept is not None
+    assert kept.rows < 5000
