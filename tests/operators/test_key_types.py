@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,30 +41,30 @@ EQUAL: list[tuple[pa.Array, pa.Array]] = [
 ]
 
 
-def joined(join: str, left: pa.Array, right: pa.Array, workers: int, **schemas: Any) -> pa.Table:
+def joined(
+    join: str, left: pa.Array, right: pa.Array, workers: int, *, declared: bool = False
+) -> pa.Table:
     flow = jt.Flow("types")
-    sides = (
-        flow.input("left", schema=schemas.get("left")),
-        flow.input("right", schema=schemas.get("right")),
-    )
+    sides = [
+        flow.input(name, schema={key: values.type} if declared else None)
+        for name, key, values in (("left", "k", left), ("right", "id", right))
+    ]
     flow.output("out", JOINS[join](*sides))
-    inputs = {
-        "left": {"time": [1] * len(left), "k": left},
-        "right": {"time": [1] * len(right), "id": right},
-    }
-    return flow.run(inputs, workers=workers)["out"]
+    mine = {"time": [1] * len(left), "k": left}
+    others = {"time": [1] * len(right), "id": right}
+    return flow.run({"left": mine, "right": others}, workers=workers)["out"]
 
 
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize(("left", "right"), NEVER, ids=str)
 def test_keys_that_are_never_equal_are_refused(join: str, left: pa.Array, right: pa.Array) -> None:
     for workers in (1, 2, 3, 4):
-        with pytest.raises(
-            jt.BatchError, match=f"'(k|id)'.*never equal.*operator '{join}|operator 'arrange"
-        ):
+        with pytest.raises(jt.BatchError, match=r"'(k|id)' .* never equal.*operator '") as error:
             joined(join, left, right, workers)
+        # Whichever of the two comes last has the error.
+        assert join in str(error.value) or "'arrange'" in str(error.value)
     with pytest.raises(jt.GraphError, match=f"'k'.*'id'.*never equal.*operator '{join}'"):
-        joined(join, left, right, 1, left={"k": left.type}, right={"id": right.type})
+        joined(join, left, right, 1, declared=True)
 
 
 @pytest.mark.parametrize("join", JOINS)
