@@ -107,7 +107,7 @@ ONE_NAME = ["time", "n", "n"]
 def test_columns_of_one_name_are_refused(rows: Any) -> None:
     flow = jt.Flow("twice")
     flow.output("out", flow.input("rows"))
-    with pytest.raises(jt.BatchError, match="several columns called 'n'.*operator 'rows'"):
+    with pytest.raises(jt.BatchError, match=r"several columns called 'n'.*operator 'rows'"):
         flow.run({"rows": rows})
 
 
