@@ -30,6 +30,7 @@ from jeton.core.token_set import TokenSet
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow import aggregates as agg
 from jeton.dataflow.batch import Batch, concat
+from jeton.dataflow.compiled import njit
 from jeton.dataflow.flow import Flow
 from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
 from jeton.dataflow.keyed import KeyedStream
@@ -112,5 +113,6 @@ __all__ = [
     "hash_columns",
     "kernel",
     "key_family",
+    "njit",
     "same_values",
 ]

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 
 QUANTUM = 256
 """Nanoseconds between records: each has a time of its own."""

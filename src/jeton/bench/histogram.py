@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
-
-from jeton.dataflow import compiled as nb
 
 BITS = 8
 HALF = 1 << (BITS - 1)

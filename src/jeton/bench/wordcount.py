@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 import jeton as jt
 from jeton.bench import experiment
 from jeton.bench.open_loop import Due, Load, measure, offer
-from jeton.dataflow import compiled as nb
 from jeton.idioms.mechanisms import Mechanism
 from jeton.idioms.word_count import word_count
 

@@ -17,6 +17,8 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 
 _NUMPY_KINDS = "biufmM"
 
+_MOST: Final = int(np.iinfo(np.int64).max)
+
 _FEW: Final = 64
 """Up to so many plain values become a column sooner without Arrow, which also yields the
 interpreter: another thread may take it for a while, and single records wait."""
@@ -154,8 +156,14 @@ def join(columns: Sequence[Column]) -> Column:
     else:
         joined: npt.NDArray[Any] = np.concatenate(columns)
         if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
+            if not any(
+                column.dtype == np.uint64 and column.max(initial=0) > _MOST for column in columns
+            ):
+                return np.concatenate([column.astype(np.int64, copy=False) for column in columns])
             both = " and ".join(sorted({str(column.dtype) for column in columns}))
-            raise BatchError(f"no type of integers holds both {both}: cast one")
+            raise BatchError(
+                f"columns of {both} cannot be one, since values are beyond int64: cast one of them"
+            )
         return joined
     arrays = [to_arrow(column) for column in columns]
     kinds = {array.type for array in arrays}

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 
 Words: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -222,14 +221,14 @@ def _grown(table: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.int64]:
     return grown
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def scatter(word):  # type: ignore[no-untyped-def]
     """Spread a word's bits, so that neighbours do not collide."""
     mixed = np.uint64(word) * np.uint64(0x9E3779B97F4A7C15)
     return mixed ^ (mixed >> np.uint64(29))
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _count(table, words, out, used):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) - 1)
     for i in range(len(words)):
@@ -245,7 +244,7 @@ def _count(table, words, out, used):  # type: ignore[no-untyped-def]
     return used
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _put(table, words, counts):  # type: ignore[no-untyped-def]
     """Fill a table with keys that are all different; returns how many there are."""
     mask = np.uint64(len(table) - 1)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.intervals import compared, diffs_of, time_keys
 from jeton.idioms.keyed_state import plain
 from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order
@@ -288,7 +287,7 @@ def expand(first: Integers, stop: Integers) -> tuple[Integers, Integers]:
     return asking, np.arange(len(asking)) + np.repeat(first - before, counts)
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _find(  # type: ignore[no-untyped-def]
     words, checks, times, ask_words, ask_checks, ask_times, in_order
 ) -> Any:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -110,7 +109,7 @@ def _words(keys: Sequence[Integers]) -> tuple[Integers, ...]:
     return tuple(np.require(key.view(np.int64), requirements=["C", "W"]) for key in keys)
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _less(keys, a, b):  # type: ignore[no-untyped-def]
     for key in keys:
         if key[a] != key[b]:
@@ -118,7 +117,7 @@ def _less(keys, a, b):  # type: ignore[no-untyped-def]
     return False
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _sort_equals(order, keys, small):  # type: ignore[no-untyped-def]
     """Sort the records of each value of the first key; false if there are too many of one."""
     first = keys[0]
@@ -140,7 +139,7 @@ def _sort_equals(order, keys, small):  # type: ignore[no-untyped-def]
     return True
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _merge(keys, split):  # type: ignore[no-untyped-def]
     count = len(keys[0])
     order = np.empty(count, np.intp)
@@ -155,7 +154,7 @@ def _merge(keys, split):  # type: ignore[no-untyped-def]
     return order
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _starts(order, keys) -> Any:  # type: ignore[no-untyped-def]
     starts = np.empty(len(order), np.intp)
     count = 0

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import KeyWords, Words, plain, scatter
 
 _FIRST_SIZE = 1024
@@ -252,12 +251,12 @@ def _trimmed(part: Words) -> Words:
     return part.copy() if whole is not None and 2 * len(part) < len(whole) else part
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _home(end, word, mask):  # type: ignore[no-untyped-def]
     return scatter(scatter(word) + np.uint64(end)) & mask
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _add_up(table, sums, ends, words, values, start, fresh, room):  # type: ignore[no-untyped-def]
     """Add records from ``start`` on, until there is no room: where it stopped, how many are new.
 
@@ -282,7 +281,7 @@ def _add_up(table, sums, ends, words, values, start, fresh, room):  # type: igno
     return len(words), made
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _put(table, sums, ends, words, counts, values):  # type: ignore[no-untyped-def]
     """Fill a table with rows that are all different."""
     mask = np.uint64(len(table) - 1)
@@ -296,7 +295,7 @@ def _put(table, sums, ends, words, counts, values):  # type: ignore[no-untyped-d
         sums[at] = values[i]
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _take_out(table, sums, ends, words, counts, values):  # type: ignore[no-untyped-def]
     """Take rows that are there out of a table, moving back whatever stands behind for them."""
     one = np.uint64(1)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark.slots import GOLDEN, shift_of
 
@@ -100,7 +99,7 @@ class BestBids:
         self._put(np.column_stack(values))
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _find(table: Any, id: Any, mask: Any, shift: Any) -> Any:
     """Where an auction is, or the empty row where it would be."""
     at = np.int64((np.uint64(id) * GOLDEN) >> shift)
@@ -109,7 +108,7 @@ def _find(table: Any, id: Any, mask: Any, shift: Any) -> Any:
     return at
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _put(table: Any, rows: Any) -> int:
     """Put rows into a table that has room; returns one that is there already, or -1."""
     mask, shift = len(table) - 1, shift_of(table)
@@ -121,7 +120,7 @@ def _put(table: Any, rows: Any) -> int:
     return -1
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _offer(table: Any, ids: Any, times: Any, prices: Any, others: Any, unknown: Any) -> int:
     """Keep what is best; writes which bids are for unknown auctions, and counts them."""
     mask, shift = len(table) - 1, shift_of(table)
@@ -152,7 +151,7 @@ def _offer(table: Any, ids: Any, times: Any, prices: Any, others: Any, unknown: 
     return count
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _close(table: Any, ids: Any, rows: Any) -> None:
     """Take rows out, and close the gaps that they leave behind."""
     mask, shift = len(table) - 1, shift_of(table)

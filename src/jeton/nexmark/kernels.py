@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jeton.dataflow import compiled as nb
+import jeton as jt
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -63,7 +63,7 @@ class Share(NamedTuple):
     stride: int
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def mix(key: Any, number: Any) -> Any:
     """64 random bits for a number: splitmix64 at that place of the sequence that the key starts."""
     bits = key + np.uint64(number) * GOLDEN
@@ -72,19 +72,19 @@ def mix(key: Any, number: Any) -> Any:
     return bits ^ (bits >> _S31)
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _high(bits: Any, limit: Any) -> Any:
     """A number below the limit, from the upper half of the bits."""
     return np.int64(((bits >> _S32) * np.uint64(limit)) >> _S32)
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _low(bits: Any, limit: Any) -> Any:
     """A number below the limit, from the lower half of the bits."""
     return np.int64(((bits & _LOW) * np.uint64(limit)) >> _S32)
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _price(bits: Any) -> Any:
     """From 100 to 100 million, every power of ten as likely as the next.
 
@@ -96,14 +96,14 @@ def _price(bits: Any) -> Any:
     return np.int64(_POWERS[np.int64(bits >> _S54)] * series + 0.5)
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def _offset(shape: Any, number: Any) -> Any:
     """The time of an event since the first one; this way round, no product gets too large."""
     whole = number // shape.below
     return whole * shape.above + (number - whole * shape.below) * shape.above // shape.below
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def numbers_of(
     first: int, last: int, share: Any, size: int, low: int, high: int, out: Integers
 ) -> int:
@@ -134,14 +134,14 @@ def numbers_of(
     return count
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def times_of(numbers: Integers, shape: Any, out: Integers) -> None:
     """Write the times of events."""
     for i in range(len(numbers)):
         out[i] = shape.base_time + _offset(shape, numbers[i])
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def persons(numbers: Integers, shape: Any, ids: Integers) -> None:
     """Write the ids of persons, if there is room for them."""
     for i in range(len(ids)):
@@ -149,7 +149,7 @@ def persons(numbers: Integers, shape: Any, ids: Integers) -> None:
         ids[i] = shape.first_person + turn * shape.persons + numbers[i] - turn * shape.round
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def auctions(
     numbers: Integers,
     shape: Any,
@@ -193,7 +193,7 @@ def auctions(
             expires[i] = shape.base_time + now + length
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def bids(
     numbers: Integers,
     shape: Any,
@@ -256,14 +256,14 @@ def bids(
             prices[i] = _price(mix(keys[2], number))
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def draw(numbers: Integers, key: Any, limit: int, out: npt.NDArray[np.int32]) -> None:
     """Write a number below a limit for each event."""
     for i in range(len(numbers)):
         out[i] = _high(mix(key, numbers[i]), limit)
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def spell(
     numbers: Integers, key: Any, alphabet: Bytes, offsets: npt.NDArray[np.int32], out: Bytes
 ) -> None:

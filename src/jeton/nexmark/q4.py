@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.idioms.mechanisms import Mechanism
 from jeton.nexmark import stages
@@ -106,7 +105,7 @@ class Averages:
         self._sums[slots, 1] = state.column("count").to_numpy()
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _add(sums: Any, slots: Any, times: Any, prices: Any, last: Any, averages: Any) -> int:
     """Add prices; where a time and category end, write the place and the average so far."""
     count = 0

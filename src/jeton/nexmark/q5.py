@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.config import Columns
@@ -206,7 +205,7 @@ class HotItems(Counts):
         return counts.filter(counter.nums == counter.nums.max())
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _add(counts: Any, slots: Any, nums: Any) -> None:
     for i in range(len(slots)):
         counts[slots[i]] += nums[i]

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow import compiled as nb
 from jeton.idioms.keyed_state import plain
 from jeton.nexmark import stages
 from jeton.nexmark.closing import closed_auctions
@@ -117,7 +116,7 @@ class LastPrices:
         self._sums[slots, 1] = self._rings[slots].sum(axis=1)
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _turn(rings: Any, sums: Any, slots: Any, prices: Any, averages: Any) -> None:
     """Put each price in the place of the oldest one."""
     size = rings.shape[1]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jeton.dataflow import compiled as nb
+import jeton as jt
 from jeton.idioms.keyed_state import plain
 
 Integers = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ def grown(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     return larger
 
 
-@nb.njit(cache=True, inline="always")
+@jt.njit(cache=True, inline="always")
 def shift_of(table: Any) -> Any:
     """By how much to shift a hash, so that it is a place in a table of this size."""
     shift = 64
@@ -74,7 +74,7 @@ def shift_of(table: Any) -> Any:
     return np.uint64(shift)
 
 
-@nb.njit(cache=True)
+@jt.njit(cache=True)
 def _find(places: Any, known: Any, used: int, keys: Any, out: Any) -> int:
     """Write the slots of keys, and the keys that are new; returns how many are known then."""
     mask, shift = len(places) - 1, shift_of(places)

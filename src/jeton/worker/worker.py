@@ -128,13 +128,8 @@ class Worker:
                 for source in () if plan.observes else plan.sources:
                     where = (self, self._outbox, port.location, source, plan.time_name)
                     local = plan.pact.local or self.workers == 1
-                    edge = (
-                        Channel(*where)
-                        if local
-                        else RoutedChannel(
-                            *where, plan.pact, self._network, self.workers, self.bins
-                        )
-                    )
+                    routed = plan.pact, self._network, self.workers, self.bins
+                    edge = Channel(*where) if local else RoutedChannel(*where, *routed)
                     edges.setdefault((source.operator, source.output), []).append(edge)
         for operator in self.operators:
             for output in operator.outputs:
