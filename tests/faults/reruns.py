@@ -200,7 +200,9 @@ class Halves:
         return self.rows
 
     def _read(self, partitions: Sequence[int]) -> list[Any]:
-        return list(self._context.runJob(self._rdd, list, list(partitions)))
+        # One job for each: Spark fails one of which it has a part, if the rest comes out otherwise.
+        found = (self._context.runJob(self._rdd, list, [partition]) for partition in partitions)
+        return [row for rows in found for row in rows]
 
 
 def stream(spark: SparkSession, folder: Path, damage: Damage, *, slots: int, batches: int) -> Seen:
