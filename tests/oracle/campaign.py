@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from tqdm import tqdm
 
@@ -91,8 +92,8 @@ def _smaller(case: Case) -> Iterator[Case]:
         size = table.num_rows
         for step in (max(size // 2, 1), 1):
             for start in range(0, size, step):
-                rows = [row for row in range(size) if not start <= row < start + step]
-                fewer = (*case.tables[:number], table.take(rows), *case.tables[number + 1 :])
+                rest = pa.concat_tables([table.slice(0, start), table.slice(start + step)])
+                fewer = (*case.tables[:number], rest, *case.tables[number + 1 :])
                 yield replace(case, tables=fewer)
     *rest, last = case.nodes
     if rest and len(last.step.shapes(*(case.shapes()[n] for n in last.inputs))) == 1:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tests.oracle import groups, joins, known, steps, tables
+from tests.oracle import groups, joins, steps, tables
 from tests.oracle.case import Case, Node, Schedule
 from tests.oracle.choices import Choices, Drawn, Seeded
 from tests.oracle.groups import Aggregate, When
@@ -78,11 +78,7 @@ class _Maker:
         return replace(case, schedule=self._schedule(case))
 
     def _fits(self, times: TimeRange, shape: str) -> bool:
-        if "negative times" in known.OFF and times.least < 0:
-            return False
         if shape == "until" and times.type == pa.uint64():
-            return False
-        if "extreme times" in known.OFF and times.extreme:
             return False
         if self._limits.micro_batches:
             return times.type == pa.int64() and times.least > -(2**38) and times.most < 2**38
@@ -93,11 +89,9 @@ class _Maker:
     def _tables(self, shape: str, times: TimeRange) -> tuple[pa.Table, ...]:
         choices = self._choices
         kinds = [kind for kind in tables.KINDS if kind.spark or not self._limits.spark]
-        if "views" in known.OFF:
-            kinds = [kind for kind in kinds if "view" not in kind.name]
         key = choices.one_of([kind for kind in kinds if kind.key and kind.name != "null"])
         if choices.chance(30):
-            self._key_name = choices.one_of(self._key_names())
+            self._key_name = choices.one_of(tables.NAMES)
         found = []
         for number in range(2 if shape in _TWO_INPUTS else 1):
             value = choices.one_of([k for k in kinds if k.order or shape not in _ORDERED])
@@ -121,18 +115,12 @@ class _Maker:
         usable = [kind for kind in kinds if kind.name in alike]
         return self._choices.one_of(usable) if self._choices.chance(30) else key
 
-    def _key_names(self) -> list[str]:
-        odd = ("__worker", "__output", "a`b")
-        return [n for n in tables.NAMES if n not in odd or "column names" not in known.OFF]
-
     def _with_ends(self, table: pa.Table, times: TimeRange) -> pa.Table:
         stamps = [stamp or 0 for stamp in table[TIME].cast(pa.int64(), safe=False).to_pylist()]
         room = [min(tables.MOST - stamp, 20) for stamp in stamps]
         ends = [s + self._choices.integer(0, most) for s, most in zip(stamps, room, strict=True)]
         kind = times.type
-        if "units of until" in known.OFF and pa.types.is_timestamp(kind):
-            kind = pa.timestamp(kind.unit)
-        elif pa.types.is_timestamp(kind) and self._choices.chance(50):
+        if pa.types.is_timestamp(kind) and self._choices.chance(50):
             # The same moments in another unit.
             kind = pa.timestamp("ns", kind.tz)
         column = pa.array(ends, pa.int64()).cast(times.type).cast(kind)
@@ -145,19 +133,14 @@ class _Maker:
             # The right columns of an outer join, and plain Python's, are known from a schema only.
             declared = True
         lateness = None
-        in_batches = not self._limits.micro_batches
-        if "lateness in batch runs" in known.OFF and in_batches:
-            lateness = None
-        elif case.times.type == pa.int64():
+        if case.times.type == pa.int64():
             lateness = choices.one_of([None, 0, 3, 20])
         if self._limits.micro_batches:
             lateness = lateness or 0
         return Schedule(
             workers=choices.integer(1, 4),
             seed=choices.integer(0, 999) if choices.chance(50) else None,
-            form=choices.one_of(
-                ["table", "chunks", "pandas", *(["polars"] if "views" not in known.OFF else [])]
-            ),
+            form=choices.one_of(["table", "chunks", "pandas", "polars"]),
             declared=declared,
             lateness=lateness,
             restart=choices.integer(0, 5) if choices.chance(25) else None,
@@ -206,10 +189,7 @@ class _Maker:
             return self._add(case, step, last)
         when = self._when(shape if shape in _WINDOWS else "", of)
         if shape == "top_k":
-            sortable = self._ordered(of)
-            if "nan ranks" in known.OFF:
-                sortable = [n for n in sortable if not pa.types.is_floating(of.columns[n])]
-            by = choices.one_of(sortable or [self._key_name])
+            by = choices.one_of(self._ordered(of) or [self._key_name])
             top = groups.TopK(key, when, choices.integer(1, 3), by, choices.chance(50))
             return self._add(case, top, last)
         if shape == "window_distinct":
@@ -313,22 +293,13 @@ class _Maker:
     def _aggregates(self, of: Shape) -> tuple[Aggregate, ...]:
         choices = self._choices
         sums = [n for n, kind in of.columns.items() if _has_sum(kind)]
-        if "overflow" in known.OFF:
-            sums = [
-                n
-                for n in sums
-                if of.columns[n] not in (pa.int64(), pa.uint64(), pa.decimal128(38, 3))
-            ]
         exact = [n for n in self._ordered(of) if of.columns[n] == pa.int64()]
         found = []
         for number in range(choices.integer(1, 3)):
             options: list[tuple[str, str | None]] = [("count", None)]
             options += [("count", n) for n in of.columns]
             options += [(how, n) for how in ("sum", "mean") for n in sums]
-            extremes = self._ordered(of)
-            if "nan extremes" in known.OFF:
-                extremes = [n for n in extremes if not pa.types.is_floating(of.columns[n])]
-            options += [(how, n) for how in ("min", "max") for n in extremes]
+            options += [(how, n) for how in ("min", "max") for n in self._ordered(of)]
             options += [(how, n) for how in ("reduce", "kernel") for n in exact]
             options += [("fold", n) for n in of.columns]
             how, column = choices.one_of(options)

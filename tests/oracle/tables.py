@@ -153,11 +153,6 @@ class TimeRange:
     distinct: bool = False
     type: pa.DataType = INTEGER
 
-    @property
-    def extreme(self) -> bool:
-        """Whether windows may reach past the ends of time."""
-        return self.least < LEAST + 10**6 or self.most > MOST - 10**6
-
 
 RANGES = (
     TimeRange("small", 0, 40),
