@@ -143,6 +143,7 @@ def test_an_open_time_lets_the_limit_through_and_then_waits_for_its_end() -> Non
     made = flat_map_bounded(flow.input("asked"), meter.produce, meter.region, limit=8)
     flow.output("made", made)
     with flow.open() as run:
+        run.input("asked").advance_to(0)
         run.input("asked").send({"time": [0], "n": [100]})
         run.run_to_rest()
         assert meter.sent.total() == 8

@@ -170,7 +170,7 @@ def test_a_flow_that_holds_a_token_for_ever_fails_and_says_who(workers: int) -> 
 
     for report in run(make, {"numbers": NUMBERS}, workers=workers):
         assert "FlowStalled: all workers came to rest" in report.error
-        assert "'hoarder' holds 1 token at 0" in report.error
+        assert "'hoarder' holds 1 token at the start of time" in report.error
 
 
 @pytest.mark.parametrize("workers", [2, 4])

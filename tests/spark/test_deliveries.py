@@ -19,7 +19,8 @@ import jeton as jt
 from jeton.spark.control import Control
 from jeton.spark.deliveries import SinkFailed
 from jeton.spark.long_lived_tasks import CREDIT, _ToDriver
-from jeton.spark.query import Presence, Query
+from jeton.spark.presence import Presence
+from jeton.spark.query import Query
 from jeton.spark.sinks import Callback, Delivery, Memory, Retry
 from tests.spark.gated import LIMIT, until
 from tests.spark.test_commits import PART, Driver, commits

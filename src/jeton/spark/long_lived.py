@@ -22,7 +22,8 @@ from jeton.spark.failures import told
 from jeton.spark.keeper import Ground
 from jeton.spark.leases import Superseded
 from jeton.spark.long_lived_tasks import WorkerTask
-from jeton.spark.query import Presence, Query
+from jeton.spark.presence import Presence
+from jeton.spark.query import Query
 from jeton.spark.restarts import Restarts
 from jeton.spark.sinks import DriverSink, Sink, StagedSink
 from jeton.spark.sources import Source

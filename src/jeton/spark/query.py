@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jeton.core.errors import GraphError, JetonError, ProtocolError
-from jeton.dataflow.partitions import least_of_active
-from jeton.spark.commits import Attempt, Commits
+from jeton.spark.commits import Commits
 from jeton.spark.control import Control, read_table
 from jeton.spark.deliveries import Inbox
 from jeton.spark.failures import find
+from jeton.spark.presence import Presence
 from jeton.spark.restarts import gist
 from jeton.spark.sinks import DriverSink, Memory, Sink
 
@@ -31,36 +30,6 @@ Status = Literal["starting", "running", "restarting", "stopping", "ended", "fail
 
 class QueryFailed(JetonError):
     """A long-lived query ended with an error; the text has the first cause."""
-
-
-@dataclass(slots=True)
-class Presence:
-    """The workers of one attempt at a query, as far as they have come."""
-
-    attempt: Attempt | None = None
-    """The checkpoints that they take."""
-    controls: dict[int, Control] = field(default_factory=dict)
-    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
-    listeners: list[threading.Thread] = field(default_factory=list)
-    cause: str | None = None
-    """What a worker said went wrong first."""
-    lost: str | None = None
-    """What a worker said of another that has gone."""
-    failure: JetonError | None = None
-    """What went wrong at the driver, so that the attempt was given up."""
-    inboxes: dict[str, Inbox] = field(default_factory=dict)
-    """Rows for sinks at the driver, if there are no checkpoints to commit them."""
-
-    def to_follow(self, rank: int, workers: int) -> dict[str, int]:
-        """How far inputs, all of whose partitions at a worker are idle, may follow the others."""
-        told = [report.get("inputs", {}) for report in self.reports.values()]
-        found: dict[str, int] = {}
-        if len(told) == workers:
-            for name, (time, idle) in self.reports[rank].get("inputs", {}).items():
-                least = least_of_active(inputs[name] for inputs in told if name in inputs)
-                if idle and least is not None and time < least:
-                    found[name] = least
-        return found
 
 
 class Query:
