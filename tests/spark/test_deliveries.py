@@ -290,7 +290,7 @@ BAD = {
     "unknown": (frame(b'{"kind": "gossip", "size": 0}'), "no frames of kind 'gossip'"),
     "no size": (frame(b'{"kind": "report"}'), "announces None bytes"),
     "less than nothing": (frame(b'{"kind": "rows", "size": -1}'), "announces -1 bytes"),
-    "too much": (frame(b'{"kind": "rows", "size": 9999999999}'), "announces 9999999999 bytes"),
+    "too much": (frame(b'{"kind": "rows", "size": 99999999999}'), "announces 99999999999 bytes"),
     "a header too long": (b"\xff\xff\xff\xff", "a header of 4294967295 bytes"),
     "a key is missing": (frame(b'{"kind": "failed", "size": 0}'), "needs 'lost'"),
     "an empty report": (
