@@ -194,6 +194,14 @@ def has_ended(query: StreamingQuery) -> bool:
     return not query.isActive
 
 
+def await_two_more(program: Program, query: StreamingQuery) -> bool:
+    """Whether two more micro-batches are committed before the query is over."""
+    before = program.progress()
+    while program.progress() < before + 2 and query.isActive:
+        time.sleep(0.1)
+    return program.progress() >= before + 2
+
+
 def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
     """Run a query for a while, kill, check, and print what was seen as JSON."""
     program = Program(Path(folder), int(slots), sink, Random(int(seed)))
@@ -209,19 +217,17 @@ def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
         patience=PATIENCE,
     )
     failures: list[str] = []
+    seen = -1
     while True:
         planter.run(deadline, partial(has_ended, query))
-        if query.isActive:
+        if query.isActive and await_two_more(program, query):
             break
         # Spark gives a stage up after four attempts; a query goes on when it is started again.
         failures.append(str(query.exception())[:2000])
+        if program.progress() <= seen:
+            raise AssertionError(f"the query cannot go on: {failures[-1]}")
+        seen = program.progress()
         query = program.start(spark)
-    began = program.progress()
-    while program.progress() < began + 2:
-        if not query.isActive:
-            failures.append(str(query.exception())[:2000])
-            query = program.start(spark)
-        time.sleep(0.1)
     query.stop()
     spark.stop()
     print(json.dumps({"hits": program.plans.hits(), "failures": failures, **program.check()}))

@@ -6,11 +6,13 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from jeton.spark.java import ensure_java
+
+ROOT: Final = Path(__file__).parents[2]
 
 
 def cluster(folder: Path, slots: int) -> SparkSession:
@@ -53,7 +55,8 @@ def _session(folder: Path, master: str) -> SparkSession:
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         # Executors are killed here more often than a cluster expects.
         "spark.deploy.maxExecutorRetries": "-1",
-        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        # Executors run in folders of their own, but the code of the campaigns is here.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT))),
     }
     builder: SparkSession.Builder = SparkSession.builder
     session = builder.master(master).appName("soak").config(map=settings).getOrCreate()
