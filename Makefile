@@ -1,12 +1,13 @@
 # `make help` lists what can be made. Needs only make and Python 3.11 or newer: no root, no Java.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format lock clean
+.PHONY: help setup demo test soak lint format lock clean
 
 # make setup PYTHON=/path/to/python3   to use another Python than the newest on the PATH
-# make test ARGS="-k tokens"           to pass options on (test, demo, lock)
-PYTHON :=
-ARGS   :=
+# make test ARGS="-k tokens"           to pass options on (test, soak, demo, lock)
+PYTHON  :=
+ARGS    :=
+MINUTES := 60
 
 BIN   := .venv/bin
 READY := .venv/.ready
@@ -25,6 +26,9 @@ demo: $(READY) ## Show that Jeton and Spark work on this machine
 
 test: lint ## Check style and types, then run all tests
 	$(BIN)/pytest -n 2 $(ARGS)
+
+soak: $(READY) ## Run the campaigns that CI leaves out, for MINUTES=60; ends with a table
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check

@@ -58,13 +58,15 @@ def run_lane(
     lane: list[Campaign], folder: Path, seconds: float, seed: int, outcomes: dict[str, Outcome]
 ) -> None:
     """Run campaigns one after the other, each for its share of the time."""
-    shares = sum(campaign.share for campaign in lane)
-    for campaign in lane:
-        until = time.monotonic() + seconds * campaign.share / shares
+    end = time.monotonic() + seconds
+    for at, campaign in enumerate(lane):
+        # What the campaigns before left over, or took beyond their time, is shared by the others.
+        left = sum(other.share for other in lane[at:])
+        until = time.monotonic() + max(0.0, end - time.monotonic()) * campaign.share / left
         # Not by hash(), which differs from one process to the next.
         random = Random(f"{seed} {campaign.name}")
         outcome, number = outcomes[campaign.name], 0
-        while time.monotonic() < until:
+        while time.monotonic() < until and not (campaign.once and number):
             place = folder / f"{campaign.name.replace(' ', '-')}-{number}"
             place.mkdir()
             try:

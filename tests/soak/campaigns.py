@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).parents[2]
 SLOTS: Final = (4, 6, 8)
@@ -36,6 +37,8 @@ class Campaign:
     """Takes a folder, random choices, the number of the run and the seconds that are left."""
     share: float
     """Its part of the time of its lane."""
+    once: bool = False
+    """Whether one run is all there is to it, however much time is left."""
 
 
 def program(module: str, folder: Path, *arguments: object, seconds: float) -> Seen:
@@ -81,10 +84,62 @@ def deletions(folder: Path, random: Random, number: int, seconds: float) -> Seen
     return program("tests.soak.deletions", folder, *arguments, seconds=seconds)
 
 
+def pauses(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """Drivers are suspended at any step of a commit while a rival starts."""
+    seconds = min(RUN, seconds)
+    arguments = random.randrange(1 << 24), seconds
+    return program("tests.soak.pauses", folder, *arguments, seconds=seconds)
+
+
+def stalls(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """A peer is busy for 10, 31 or 60 seconds, or its machine vanishes."""
+    return program("tests.soak.stalls", folder, random.randrange(1 << 24), number, seconds=RUN)
+
+
+def strangers(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """Strangers flood a rendezvous in different ways."""
+    seconds = min(RUN, seconds)
+    arguments = random.randrange(1 << 24), seconds
+    return program("tests.soak.strangers", folder, *arguments, seconds=seconds)
+
+
+def oracle(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """Random pipelines are compared with SQL; one run of three is on Spark too."""
+    seconds = min(2 * RUN, seconds)
+    where = "spark" if number % 3 == 1 else "here"
+    arguments = random.randrange(1 << 40), seconds, where
+    return program("tests.soak.oracle_cases", folder, *arguments, seconds=seconds)
+
+
+def long_tests(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """The tests that are marked as long, once."""
+    report = folder / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "long", f"--junit-xml={report}"]
+    with (folder / "log").open("wb") as log:
+        subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+    suite = next(ElementTree.parse(report).getroot().iter("testsuite"))
+    count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
+    failed = count["failures"] + count["errors"]
+    passed = count["tests"] - failed - count["skipped"]
+    names = [
+        f"{case.get('classname')}::{case.get('name')}"
+        for case in suite.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    return {"hits": {"passed": passed}, "rows": 0, "lost": 0, "doubled": 0, "wrong": names}
+
+
 LANES: Final = (
     (
         Campaign("kills", kills, share=3.0),
         Campaign("deletions", deletions, share=1.0),
+    ),
+    (
+        Campaign("long tests", long_tests, share=1.0, once=True),
+        Campaign("pauses", pauses, share=1.0),
+        Campaign("stalls", stalls, share=1.5),
+        Campaign("strangers", strangers, share=0.5),
+        Campaign("oracle", oracle, share=4.0),
     ),
 )
 """Campaigns that run one after the other; lanes run side by side."""
