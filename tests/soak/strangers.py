@@ -104,7 +104,7 @@ def time_to_meet(server: Rendezvous, stage: int) -> float | None:
                 workers=2,
                 stage=stage,
                 attempt=2 * stage + rank,
-                address=address,
+                address=here,
             )
             connection.close()
             met.append(epoch)
