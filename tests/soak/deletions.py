@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
+from tests.faults.reruns import Damage
 from tests.soak.fatal import Plans
 from tests.soak.killed_micro_batches import expected, flow_of, stream_of
 from tests.soak.sessions import local
@@ -26,10 +27,11 @@ class Deleter:
     A deletion counts only if Spark had to run the flow's stage again because of it.
     """
 
-    def __init__(self, folder: Path, frames: Any, output: str, random: Random) -> None:
-        self._local = folder / "local"
+    def __init__(self, frames: Any, output: str, random: Random) -> None:
         self._frames = frames
-        self._context = frames[output].sparkSession.sparkContext
+        spark = frames[output].sparkSession
+        self._context = spark.sparkContext
+        self._damage = Damage(spark, ["files"]), Damage(spark, ["files", "blocks"])
         self._output = output
         self._random = random
         self.hits: Counter[str] = Counter()
@@ -62,28 +64,11 @@ class Deleter:
         for number, partition in enumerate(partitions):
             before = self._stages_run()
             if number == at:
-                self._delete(cached, rows)
+                self._damage[cached].do()
             yield from self._context.runJob(rdd, values, [partition])
             if number >= at and self._stages_run() > before:
                 self.hits["cached blocks" if cached else "shuffle files"] += 1
                 at = len(partitions)
-
-    def _delete(self, cached: bool, rows: DataFrame) -> None:
-        files = [*self._local.rglob("shuffle_*_*_*.data"), *self._local.rglob("shuffle_*.index")]
-        newest = max(int(path.name.split("_")[1]) for path in files)
-        for path in files:
-            if int(path.name.split("_")[1]) == newest:
-                path.unlink(missing_ok=True)
-        if cached:
-            manager = self._context._jvm.org.apache.spark.SparkEnv.get().blockManager()
-            stored = self._context._jsc.sc().getPersistentRDDs().keys().toSeq()
-            for rdd in [stored.apply(n) for n in range(stored.size())]:
-                for partition in range(rows.rdd.getNumPartitions()):
-                    if self._random.random() < 0.7:
-                        block = self._context._jvm.org.apache.spark.storage.RDDBlockId(
-                            rdd, partition
-                        )
-                        manager.removeBlock(block, True)
 
     def _stages_run(self) -> int:
         """How many times a barrier stage of this query has been run."""
@@ -98,7 +83,7 @@ def main(folder: str, slots: str, seed: str, seconds: str) -> None:
     frames: Any = flow_of(Plans(root / "plans")).on_spark(
         {"r": stream_of(spark, int(slots))}, workers=int(slots)
     )
-    deleter = Deleter(root, frames, output, random)
+    deleter = Deleter(frames, output, random)
     query = (
         frames[output]
         .writeStream.foreachBatch(deleter.write)
