@@ -99,14 +99,21 @@ def test_another_driver_delivers_the_same_again(tmp_path: Path) -> None:
     assert not nothing.asked
 
 
-def test_a_version_that_was_given_up_leaves_no_number_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("folder", ["manifests", "log"])
+def test_a_version_that_was_given_up_leaves_no_number_to_others(
+    tmp_path: Path, folder: str, lost: bool
+) -> None:
     """So that no two tables have the same version and number."""
     run = start(tmp_path, Database())
     ground = run.recover()
     for version in (1, 2, 3):
         run.commit(version, {0: PART}, tables([version]), {}, 0.0)
-    newest = max((tmp_path / "manifests").iterdir())
-    newest.write_bytes(b"")
+    newest = max((tmp_path / folder).iterdir())
+    if lost:
+        newest.unlink()
+    else:
+        newest.write_bytes(b"")
     ground = start(tmp_path, Database()).recover()
     assert (ground.version, ground.next_version) == (2, 4)
 

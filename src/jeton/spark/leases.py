@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -62,7 +62,9 @@ class Entry:
     """The name by which sinks know the query."""
     versions: tuple[Committed, ...] = ()
     newest: int = -1
-    """The greatest version that was ever committed, whether or not it still counts."""
+    """The greatest version that there ever was, whether or not it still counts."""
+    earlier: tuple[str, ...] = ()
+    """The manifests of earlier releases that were there when the lease was taken."""
 
     def with_version(self, made: Committed) -> Entry:
         """The state after a commit: later versions, of which there may be some, count no more."""
@@ -85,7 +87,9 @@ class Lease:
     >>> import tempfile
     >>> place = tempfile.mkdtemp()
     >>> first, second = Lease(Files(place)), Lease(Files(place))
-    >>> first.take(Entry()).attempt, second.take(Entry()).attempt
+    >>> def settle(newest):
+    ...     return newest or Entry()
+    >>> first.take(settle).attempt, second.take(settle).attempt
     (1, 2)
     >>> made = Committed(7, 2, "7.json")
     >>> second.append(second.own.with_version(made)).number
@@ -109,22 +113,23 @@ class Lease:
         """
         return self._look()[1]
 
-    def take(self, initial: Entry) -> Entry:
+    def take(self, settle: Callable[[Entry | None], Entry], *, query: str | None = None) -> Entry:
         """From now on no run that held the lease before can change the store.
 
-        ``initial`` is the state of a store that has no log yet. A run that has held the lease
-        before takes it anew only if no other has it: else it is `Superseded`.
+        ``settle`` says what the state is if that is the newest entry, or if there is none yet.
+        ``query`` is for a store that has no name yet. A run that has held the lease before takes
+        it anew only if no other has it: else it is `Superseded`.
         """
         while True:
             held = self._held()
             number, newest = (held.number, held) if held else self._look()
-            before = newest or initial
+            before = settle(newest)
             entry = replace(
                 before,
                 number=number + 1,
                 token=os.urandom(8).hex(),
                 attempt=before.attempt + 1,
-                query=before.query or initial.query,
+                query=before.query or query,
             )
             if self._create(entry):
                 return entry
@@ -207,7 +212,7 @@ class Lease:
         try:
             body = decoded(self._files.read(path), str(path))
             versions = tuple(Committed(int(v), int(e), str(n)) for v, e, n in body.pop("versions"))
-            return Entry(**body, versions=versions)
+            return Entry(**body | {"earlier": tuple(body["earlier"])}, versions=versions)
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
