@@ -161,7 +161,10 @@ class Checkpoints:
             "meta": dict(meta or {}),
             "parts": [part.to_json() for part in parts],
         }
-        if not self._lease.own.number:
+        if self._lease.own.number:
+            # Also to go on from an entry that was created although there was an error.
+            self.require_lease()
+        else:
             self.take_lease()
         name = manifest_name(version)
         self.files.write(self._manifests / name, [encoded(body)])

@@ -127,7 +127,8 @@ class Lease:
             entry = replace(
                 before,
                 number=number + 1,
-                token=os.urandom(8).hex(),
+                # The same for all entries of a run, so that it knows them whatever happens.
+                token=self.own.token or os.urandom(8).hex(),
                 attempt=before.attempt + 1,
                 query=before.query or query,
             )
@@ -180,9 +181,20 @@ class Lease:
         """The newest entry, if this run made it; nothing if it has not made any yet."""
         if not self.own.number:
             return None
-        if max(self._numbers(), default=0) > self.own.number:
-            newest = self.newest()
-            if newest is None or newest.token != self.own.token:
+        number = max(self._numbers(), default=0)
+        if number > self.own.number:
+            try:
+                newest = self._read(number)
+            except FileNotFoundError:
+                # It was deleted meanwhile, since there are newer ones.
+                raise self._superseded() from None
+            except CorruptCheckpoint as error:
+                # Passed over by whoever starts, so that no version goes on from it.
+                raise Superseded(
+                    f"whether another run has taken over the checkpoint in {self._files.root} is "
+                    f"not known, so this one cannot go on. Start it again. {error}"
+                ) from error
+            if newest.token != self.own.token:
                 raise self._superseded()
             # It was created, although there was an error then.
             self.own = newest
