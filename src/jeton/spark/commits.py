@@ -151,7 +151,7 @@ class Commits:
         self.version = version
         try:
             self._show(made)
-        except Exception:
+        except BaseException:
             # A successor has done it, and has cleared away what this one would need.
             self._store.require_lease()
             raise
@@ -177,9 +177,12 @@ class Commits:
         self._shown.show(self._query, made)
         for deliveries in self._deliveries.values():
             deliveries.again = False
-        self._delivered.show(self._query, made)
+        try:
+            self._delivered.show(self._query, made)
+        finally:
+            for deliveries in self._deliveries.values():
+                deliveries.again = True
         for name, deliveries in self._deliveries.items():
-            deliveries.again = True
             deliveries.discard(made.meta["sinks"].get(name, []))
 
     def _name(self, found: Checkpoint | None) -> str:
@@ -318,7 +321,7 @@ class Attempt:
                     self._commit()
                 else:
                     self._begin()
-        except Exception as error:
+        except BaseException as error:
             with self._changed:
                 self.error = error
                 self._over = True

@@ -195,7 +195,7 @@ class _Attempts:
                 if wait is None or not query.restart(wait, cause):
                     break
                 ground = commits.recover()
-        except Exception as caught:
+        except BaseException as caught:
             error, cause = caught, told(caught)
         query.ended(error, cause)
 
