@@ -53,7 +53,12 @@ class Shown:
     def recover(self, query: str, found: Checkpoint | None, attempt: int) -> None:
         """Before an attempt: show what a crash kept from being shown, undo what goes beyond it."""
         if found is not None and not self._has(found):
-            self.show(query, found)
+            try:
+                self.show(query, found)
+            except Exception:
+                # Whoever held the lease before may have done it meanwhile, and cleared up.
+                if not self._has(found):
+                    raise
         # Only after that: several outputs may be in one place.
         for sink in self._sinks.values():
             sink.roll_back(query, 0 if found is None else found.version, attempt)
