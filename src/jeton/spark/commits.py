@@ -26,6 +26,7 @@ from jeton.spark.files import Files
 from jeton.spark.keeper import Ground
 from jeton.spark.shown import Shown
 from jeton.spark.sinks import DriverSink, Sink
+from jeton.spark.state_files import CorruptCheckpoint
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -96,11 +97,19 @@ class Commits:
         """Before an attempt: find the newest whole version, and undo what goes beyond it."""
         # Another run may have taken over, and be the reason why the attempt before failed.
         self._store.require_lease()
-        committed, found = self._find()
+        committed = self._store.committed()
+        try:
+            # What does not fit is told before anybody is superseded.
+            found = self._find()
+        except CorruptCheckpoint:
+            if self._store.committed() == committed:
+                raise
+            # Whoever holds the lease went on, and cleaned up: nobody will once it is taken.
+            found = None
         state = self._store.take_lease(query=self._name(found))
         if self._store.committed() != committed:
             # Whoever held it until now was quicker.
-            _, found = self._find()
+            found = self._find()
         version = 0 if found is None else found.version
         if max([self.version or 0, *(known.version for known in state.versions)]) > version:
             self._fall_back(version)
@@ -206,16 +215,16 @@ class Commits:
             f"checkpoint {version}" if version else "the beginning",
         )
 
-    def _find(self) -> tuple[list[tuple[int, int]], Checkpoint | None]:
-        """All versions and their epochs, and the newest that is whole, which the flow must fit."""
-        committed, found = self._store.committed(), self._store.latest()
+    def _find(self) -> Checkpoint | None:
+        """The newest version that is whole, which the flow must fit."""
+        found = self._store.latest()
         if found is not None:
             if "query" not in found.meta:
                 raise SnapshotError(
                     f"{self._store.root} has checkpoints of something else than a long-lived query"
                 )
             found.check(self._flow, allow_removed=self._allow_removed)
-        return committed, found
+        return found
 
 
 def _name_in_file(files: Files) -> str:
