@@ -25,7 +25,7 @@ from jeton.spark.deliveries import Deliveries
 from jeton.spark.files import Files
 from jeton.spark.keeper import Ground
 from jeton.spark.shown import Shown
-from jeton.spark.sinks import DriverSink, Sink
+from jeton.spark.sinks import DriverSink, Sink, StagedSink
 from jeton.spark.state_files import CorruptCheckpoint
 
 if TYPE_CHECKING:
@@ -78,8 +78,16 @@ class Commits:
             if isinstance(sink, DriverSink)
         }
         # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
-        self._shown = Shown(store.files, sinks)
-        self._delivered = Shown(store.files, self._deliveries, "delivered")
+        self._shown = Shown(
+            store.files,
+            {
+                name: sink
+                for name, sink in sinks.items()
+                if isinstance(sink, StagedSink) and name not in self._deliveries
+            },
+        )
+        self._delivered = Shown(store.files, self._deliveries, at_driver=True)
+        self._at_workers = [name for name in sinks if name not in self._deliveries]
         self._every = every
         self._keep = keep
         self._allow_removed = tuple(allow_removed)
@@ -115,6 +123,9 @@ class Commits:
             self._fall_back(version)
         assert state.query is not None
         self._query, self._attempt = state.query, state.attempt
+        if found is not None:
+            self._shown.require_none_owed(found, self._deliveries)
+            self._delivered.require_none_owed(found, self._at_workers)
         try:
             self._shown.recover(self._query, found, self._attempt)
             self._delivered.recover(self._query, found, self._attempt)
@@ -152,7 +163,12 @@ class Commits:
         for part in told.values():
             for name, partitions in part["positions"].items():
                 positions.setdefault(name, {}).update(partitions)
-        meta = {"query": self._query, "positions": positions, "sinks": staged}
+        meta = {
+            "query": self._query,
+            "positions": positions,
+            "sinks": staged,
+            "at_driver": list(self._deliveries),
+        }
         parts = [Part.from_json(part["part"]) for part in told.values()]
         made = self._store.commit(
             version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta

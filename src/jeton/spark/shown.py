@@ -7,12 +7,13 @@ be moved or deleted then, and nobody asks for them again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from jeton.core.errors import SnapshotError
 from jeton.spark.files import Files
-from jeton.spark.sinks import Sink, StagedSink
+from jeton.spark.sinks import StagedSink
 
 if TYPE_CHECKING:
     from jeton.spark.version import Checkpoint
@@ -37,16 +38,20 @@ class Shown:
     >>> again.recover("3f9a", made, attempt=2)  # they were there: that will do
     """
 
-    def __init__(self, files: Files, sinks: Mapping[str, Sink], folder: str = "shown") -> None:
-        """The marks are in the ``folder`` of that name."""
+    def __init__(
+        self, files: Files, sinks: Mapping[str, StagedSink], *, at_driver: bool = False
+    ) -> None:
+        """For sinks that workers write to, or for those ``at_driver``, which have own marks."""
         self._files = files
-        self._folder = files.root / folder
-        self._sinks = {name: sink for name, sink in sinks.items() if isinstance(sink, StagedSink)}
+        self._folder = files.root / ("delivered" if at_driver else "shown")
+        self._at_driver = at_driver
+        self._sinks = dict(sinks)
 
     def show(self, query: str, made: Checkpoint) -> None:
         """Make the rows of a version visible, and mark that it is done."""
+        staged = self._staged(made)
         for name, sink in self._sinks.items():
-            sink.commit(query, made.version, made.meta["sinks"].get(name, []))
+            sink.commit(query, made.version, staged.get(name, []))
         if self._sinks:
             self._mark(made)
 
@@ -63,7 +68,27 @@ class Shown:
         for sink in self._sinks.values():
             sink.roll_back(query, 0 if found is None else found.version, attempt)
 
+    def require_none_owed(self, found: Checkpoint, others: Collection[str]) -> None:
+        """An error if outputs that have sinks of another kind now have rows that were not shown."""
+        if self._has(found):
+            return
+        owed = [name for name, items in self._staged(found).items() if items and name in others]
+        if owed:
+            kind = "at the driver, such as a Callback," if self._at_driver else "of the workers"
+            raise SnapshotError(
+                f"rows of version {found.version} in {self._files.root} were made for a sink "
+                f"{kind} of outputs {owed}, which has not got them yet, and the sink of now "
+                "cannot take them. Start the query with a sink as before, or, to do without these "
+                "rows, with none for that output, until there is a new checkpoint"
+            )
+
     # Inside
+
+    def _staged(self, made: Checkpoint) -> dict[str, list[Any]]:
+        """What was staged for sinks of this kind: an output may have had one of another."""
+        at_driver = made.meta.get("at_driver", ())
+        staged = made.meta["sinks"].items()
+        return {name: items for name, items in staged if (name in at_driver) == self._at_driver}
 
     def _has(self, found: Checkpoint) -> bool:
         """Whether this version was shown, or one that followed it.
