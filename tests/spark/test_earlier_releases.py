@@ -117,6 +117,17 @@ def test_an_upgrade_that_is_tried_and_taken_back(tmp_path: Path, versions: int) 
     assert again.version == 6 + versions
 
 
+def test_a_damaged_lease_does_not_hide_what_an_earlier_release_has_committed(
+    tmp_path: Path,
+) -> None:
+    driver = with_five_versions(tmp_path)
+    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
+    [lease] = (tmp_path / "c" / "log").iterdir()
+    lease.write_bytes(b"")
+    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
+    assert len(written(tmp_path / "out")) == 5
+
+
 def test_an_earlier_release_after_a_version_of_this_one_is_told(tmp_path: Path) -> None:
     """It refuses to start; should it have got around that, nobody knows what counts."""
     driver = with_five_versions(tmp_path)

@@ -71,3 +71,18 @@ def test_a_lease_that_was_taken_although_there_was_an_error(tmp_path: Path) -> N
     assert (ground.version, ground.attempt) == (1, 3)
     run.commit(2, {0: PART}, {}, {}, 0.0)
     assert Checkpoints(tmp_path).versions() == [1, 2]
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("text", ["", "{"])
+def test_a_damaged_lease_before_the_first_version_is_no_damage(
+    tmp_path: Path, starts: int, text: str
+) -> None:
+    """Nothing was committed yet, so that there is nothing to lose."""
+    for _ in range(starts):
+        commits(tmp_path).recover()
+    max((tmp_path / "log").iterdir()).write_text(text)
+    run = commits(tmp_path)
+    assert run.recover().version is None
+    run.commit(1, {0: PART}, {}, {}, 0.0)
+    assert commits(tmp_path).recover().version == 1

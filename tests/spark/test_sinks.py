@@ -228,6 +228,28 @@ def test_an_error_of_several_lines_is_told_by_all_of_them() -> None:
     assert restarts.wait(text.format("Schema"), 1) is None
 
 
+@pytest.mark.parametrize("folder", ["shown", "delivered"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_lost_mark_is_not_missed(tmp_path: Path, folder: str, which: int) -> None:
+    """Rows were shown, and have gone since: whichever file is lost, that is known."""
+    sink, memory = Parquet(tmp_path / "out"), Memory()
+    run = commits(tmp_path / "c", {"rows": sink, "more": memory})
+    ground = run.recover()
+    for version in (1, 2):
+        writer = sink.open_staged(0, ground.query, ground.attempt)
+        writer.write(numbers(version))
+        staged = {"rows": writer.stage(version)}
+        run.commit(version, {0: PART}, {"more": [numbers(version)]}, staged, 0.0)
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    marks = sorted((tmp_path / "c" / folder).iterdir())
+    assert len(marks) == 2
+    marks[which].unlink()
+    again = Memory()
+    assert commits(tmp_path / "c", {"rows": sink, "more": again}).recover().version == 2
+    assert again.table() is None
+
+
 # Another sink for an output
 
 

@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS
-from jeton.spark.earlier import MANIFEST, manifest_name, state_of
+from jeton.spark.earlier import manifest_name, state_of
 from jeton.spark.files import Files
-from jeton.spark.leases import Committed, Entry, Lease, Superseded, decoded, encoded
+from jeton.spark.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.spark.parts import Key, Part, Tables, too_rare, unchanged
 from jeton.spark.state_files import (
     Binned,

@@ -14,13 +14,11 @@ from typing import Final
 
 from jeton.core.errors import SnapshotError
 from jeton.spark.files import Files
-from jeton.spark.leases import Committed, Entry
+from jeton.spark.leases import DIGITS, MANIFEST, Committed, Entry
 
-MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
-_MARK: Final = re.compile(r"(\d+)-(\d+)")
+MARK: Final = re.compile(r"(\d+)-(\d+)(?:\.copy)?")
+"""Of a version that was shown, and its epoch; there are two, in case that one is lost."""
 _CLAIM: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
-_DIGITS: Final = 19
-"""How many follow the version in the names of manifests; before there was a log: an epoch."""
 
 
 def manifest_name(version: int) -> str:
@@ -32,7 +30,7 @@ def manifest_name(version: int) -> str:
     >>> len(manifest_name(7)), manifest_name(7) == manifest_name(7)
     (37, False)
     """
-    return f"{version:012d}-{10 ** (_DIGITS - 1) + randbits(59)}.json"
+    return f"{version:012d}-{10 ** (DIGITS - 1) + randbits(59)}.json"
 
 
 def state_of(files: Files, logged: Entry | None) -> Entry:
@@ -47,11 +45,11 @@ def state_of(files: Files, logged: Entry | None) -> Entry:
     """
     found = map(MANIFEST.fullmatch, files.names(files.root / "manifests"))
     manifests = [match for match in found if match is not None]
-    earlier = {match[0] for match in manifests if len(match[2]) < _DIGITS}
+    earlier = {match[0] for match in manifests if len(match[2]) < DIGITS}
     marks = [
         match
         for folder in ("shown", "delivered")
-        for match in map(_MARK.fullmatch, files.names(files.root / folder))
+        for match in map(MARK.fullmatch, files.names(files.root / folder))
         if match is not None
     ]
     claims = map(_CLAIM.fullmatch, files.names(files.root / "claims"))

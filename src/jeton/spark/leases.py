@@ -33,6 +33,9 @@ in one file only.
 KEPT: Final = 2
 """How many entries stay: one more than needed, in case the newest is damaged."""
 
+MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
+DIGITS: Final = 19
+"""How many follow the version in the names of manifests; before there was a log: an epoch."""
 _ENTRY: Final = re.compile(rf"(\d{{12,}})\.json(\.\w+{re.escape(UNREADY)})?")
 
 
@@ -108,8 +111,8 @@ class Lease:
     def newest(self) -> Entry | None:
         """The newest entry, whoever made it; nothing if there is none.
 
-        One that is damaged is passed over: then the version that it was about is lost. If no
-        version is left, that is an error, and no fresh start.
+        One that is damaged is passed over: then the version that it was about is lost. If there
+        were versions and none is left, that is an error, and no fresh start.
         """
         return self._look()[1]
 
@@ -164,6 +167,7 @@ class Lease:
 
     def _whole(self, numbers: Sequence[int]) -> Entry | None:
         error: CorruptCheckpoint | None = None
+        lease: Entry | None = None
         for number in numbers:
             try:
                 found = self._read(number)
@@ -173,9 +177,16 @@ class Lease:
             else:
                 if error is None or found.versions:
                     return found
-        if error is not None:
+                lease = lease or found
+        if error is not None and self._has_manifests():
             raise CorruptCheckpoint(f"no entry of the log in {self._folder} is whole: {error}")
-        return None
+        # If one was damaged, nothing had been committed by then.
+        return lease
+
+    def _has_manifests(self) -> bool:
+        """Whether there are versions of which only the log can tell whether they count."""
+        found = map(MANIFEST.fullmatch, self._files.names(self._files.root / "manifests"))
+        return any(match is not None and len(match[2]) >= DIGITS for match in found)
 
     def _held(self) -> Entry | None:
         """The newest entry, if this run made it; nothing if it has not made any yet."""

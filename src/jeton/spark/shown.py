@@ -6,19 +6,17 @@ be moved or deleted then, and nobody asks for them again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jeton.core.errors import SnapshotError
+from jeton.spark.earlier import MARK
 from jeton.spark.files import Files
 from jeton.spark.sinks import StagedSink
 
 if TYPE_CHECKING:
     from jeton.spark.version import Checkpoint
-
-_MARK: Final = re.compile(r"(\d+)-(\d+)")
 
 
 class Shown:
@@ -99,16 +97,19 @@ class Shown:
 
     def _mark(self, made: Checkpoint) -> None:
         before, mark = self._marks(), (made.version, made.epoch)
-        # Empty, so that it is there or not, and cannot be torn.
-        self._files.write(self._path(*mark), [])
+        # Empty, so that it is there or not, and cannot be torn; twice, since a file may be lost.
+        for path in self._paths(*mark):
+            self._files.write(path, [])
         for other in before:
             # Not those of a successor, if this driver was stopped meanwhile.
             if (other[1], other[0]) < (made.epoch, made.version):
-                self._files.delete(self._path(*other))
+                for path in self._paths(*other):
+                    self._files.delete(path)
 
     def _marks(self) -> set[tuple[int, int]]:
-        found = map(_MARK.fullmatch, self._files.names(self._folder))
+        found = map(MARK.fullmatch, self._files.names(self._folder))
         return {(int(match[1]), int(match[2])) for match in found if match is not None}
 
-    def _path(self, version: int, epoch: int) -> PurePosixPath:
-        return self._folder / f"{version:012d}-{epoch}"
+    def _paths(self, version: int, epoch: int) -> list[PurePosixPath]:
+        name = f"{version:012d}-{epoch}"
+        return [self._folder / name, self._folder / f"{name}.copy"]
