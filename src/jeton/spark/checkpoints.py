@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS
-from jeton.spark.earlier import manifest_name, state_of
+from jeton.spark.earlier import manifest_name, settled, state_of
 from jeton.spark.files import Files
 from jeton.spark.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.spark.parts import Key, Part, Tables, too_rare, unchanged
@@ -185,7 +185,7 @@ class Checkpoints:
         Returns the state of the store. Its ``attempt`` is a number that no other run has; its
         ``query`` is the name given here, if the store has none yet.
         """
-        return self._lease.take(partial(state_of, self.files), query=query)
+        return self._lease.take(partial(settled, self.files), query=query)
 
     def require_lease(self) -> None:
         """`Superseded` if another run has taken the lease since this one did."""
@@ -194,10 +194,6 @@ class Checkpoints:
     def give_up(self, *, above: int) -> None:
         """Have no version after one count, because what follows does not go on from them."""
         self._lease.append(self._lease.own.up_to(above))
-
-    def newest_ever(self) -> int:
-        """The greatest version that there ever was, committed or not; -1 if there was none."""
-        return self._state().newest
 
     def query(self) -> str | None:
         """The name by which sinks know the query whose checkpoints these are, if it has one."""

@@ -33,19 +33,19 @@ def manifest_name(version: int) -> str:
     return f"{version:012d}-{10 ** (DIGITS - 1) + randbits(59)}.json"
 
 
-def state_of(files: Files, logged: Entry | None) -> Entry:
-    """The state of a store: what its log says, and what earlier releases have done to it.
+def settled(files: Files, logged: Entry | None) -> Entry:
+    """The state from which a run goes on: with no version or attempt that there ever was to come.
 
     >>> import tempfile
     >>> files = Files(tempfile.mkdtemp())
     >>> files.write(files.root / "manifests" / "000000000007-3.json", [])
-    >>> state = state_of(files, None)
+    >>> state = settled(files, None)
     >>> state.newest, state.attempt, state.versions[0].epoch
     (7, 3, 3)
     """
-    found = map(MANIFEST.fullmatch, files.names(files.root / "manifests"))
-    manifests = [match for match in found if match is not None]
-    earlier = {match[0] for match in manifests if len(match[2]) < DIGITS}
+    state = state_of(files, logged)
+    manifests = _manifests(files)
+    earlier = [match for match in manifests if len(match[2]) < DIGITS]
     marks = [
         match
         for folder in ("shown", "delivered")
@@ -55,29 +55,39 @@ def state_of(files: Files, logged: Entry | None) -> Entry:
     claims = map(_CLAIM.fullmatch, files.names(files.root / "claims"))
     versions = [int(match[1]) for match in (*manifests, *marks)]
     attempts = [
-        *(int(match[2]) for match in manifests if match[0] in earlier),
-        *(int(match[2]) for match in marks),
+        *(int(match[2]) for match in (*earlier, *marks)),
         *(int(match[1]) for match in claims if match is not None),
     ]
-    state = logged
-    if state is None:
-        state = Entry(versions=_newest_of_each(manifests))
-    elif new := [m for m in manifests if m[0] in earlier and m[0] not in state.earlier]:
-        if len(earlier) == len(manifests):
-            # This release took the lease and made no version; then an earlier one went on.
-            state = replace(state, versions=_newest_of_each(manifests))
-        elif (version := max(int(match[1]) for match in new)) > state.newest:
-            raise SnapshotError(
-                f"an earlier release of Jeton has committed version {version} in {files.root} "
-                f"since this one committed version {state.newest}: which one counts is not known. "
-                "Start anew with another checkpoint"
-            )
     return replace(
         state,
         newest=max([state.newest, *versions]),
         attempt=max([state.attempt, *attempts]),
-        earlier=tuple(sorted(earlier)),
+        earlier=tuple(sorted(match[0] for match in earlier)),
     )
+
+
+def state_of(files: Files, logged: Entry | None) -> Entry:
+    """The state of a store: what its log says, and what earlier releases have done to it."""
+    manifests = _manifests(files)
+    if logged is None:
+        return Entry(versions=_newest_of_each(manifests))
+    earlier = [match for match in manifests if len(match[2]) < DIGITS]
+    new = [int(match[1]) for match in earlier if match[0] not in logged.earlier]
+    if new and len(earlier) == len(manifests):
+        # This release took the lease and made no version; then an earlier one went on.
+        return replace(logged, versions=_newest_of_each(manifests))
+    if new and max(new) > logged.newest:
+        raise SnapshotError(
+            f"an earlier release of Jeton has committed version {max(new)} in {files.root} since "
+            f"this one committed version {logged.newest}: which one counts is not known. Start "
+            "anew with another checkpoint"
+        )
+    return logged
+
+
+def _manifests(files: Files) -> list[re.Match[str]]:
+    found = map(MANIFEST.fullmatch, files.names(files.root / "manifests"))
+    return [match for match in found if match is not None]
 
 
 def _newest_of_each(manifests: list[re.Match[str]]) -> tuple[Committed, ...]:
