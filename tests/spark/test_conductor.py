@@ -93,7 +93,7 @@ def test_of_two_drivers_only_the_later_one_commits(tmp_path: Path) -> None:
     assert "another run has taken over the checkpoint" in answer["text"]
     assert Checkpoints(tmp_path / "jeton/alone").versions() == []
     assert second.commit() == "part"
-    assert Checkpoints(tmp_path / "jeton/alone").committed() == [(0, 1)]
+    assert Checkpoints(tmp_path / "jeton/alone").versions() == [0]
     first.close()
     second.close()
 
@@ -144,6 +144,24 @@ def test_workers_go_on_only_if_all_are_there(
     assert orders["numbers"] == ([1, 0] if live else [0, 1])
     first.close()
     second.close()
+
+
+def test_workers_of_a_version_that_was_lost_do_not_go_on(tmp_path: Path) -> None:
+    """It is made again after another start, and kept workers may be of either."""
+    held: list[Any] = [None]
+    for at, (batch, lost) in enumerate([(0, False), (1, True), (1, False)]):
+        # A damaged entry of the log costs the version, so that the query goes back.
+        tasks = Tasks(make(tmp_path), 1, [None])
+        epoch = tasks.begin(batch=batch, stage=at)["epoch"]
+        assert tasks.commit() == "part"
+        tasks.close()
+        if lost:
+            held = [[batch, epoch, 1, 0]]
+            max((tmp_path / "jeton/alone/log").iterdir()).write_bytes(b"")
+    after = Tasks(make(tmp_path), 1, held)
+    orders = after.begin(batch=2, stage=9)
+    assert (orders["restore"], orders["live"]) == (1, False)
+    after.close()
 
 
 def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(

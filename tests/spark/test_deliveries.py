@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.spark.checkpoints import Checkpoints
+from jeton.spark.commits import Commits
 from jeton.spark.control import Control
-from jeton.spark.deliveries import SinkFailed
+from jeton.spark.deliveries import SinkFailed, open_rows
 from jeton.spark.long_lived_tasks import CREDIT, _ToDriver
 from jeton.spark.presence import Presence
 from jeton.spark.query import Query
@@ -82,6 +85,53 @@ def test_one_that_stays_fails_the_query_and_rows_come_after_a_restart(tmp_path: 
     assert len(database.took) == 2
 
 
+def test_a_table_that_the_same_driver_hands_over_again_is_marked(tmp_path: Path) -> None:
+    """The sink may have stored it before it failed, for all the driver knows."""
+    database = Database(False, False, False)
+    run = start(tmp_path, database)
+    run.recover()
+    with pytest.raises(SinkFailed):
+        run.commit(1, {0: PART}, tables([1]), {}, 0.0)
+    run.recover()
+    run.commit(2, {0: PART}, tables([2]), {}, 0.0)
+    assert database.took == [(Delivery(1, 0, again=True), [1]), (Delivery(2, 0), [2])]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), CancelledError("gone")])
+def test_whatever_a_sink_raises_ends_the_attempt(tmp_path: Path, error: BaseException) -> None:
+    """Also what is no `Exception`, and would end the thread of the driver unseen."""
+
+    def raising(table: pa.Table, delivery: Delivery) -> None:
+        raise error
+
+    sinks = {"rows": Callback(raising, delivery=True, retry=QUICK)}
+    run = Commits(
+        jt.Flow("f"), Checkpoints(tmp_path), sinks, lambda wait: False,
+        every=None, keep=2, allow_removed=(),
+    )  # fmt: skip
+    ground = run.recover()
+    failed = threading.Event()
+    attempt = run.attempt(ground, 1, failed.set)
+    here, there = map(Control, socket.socketpair())
+    attempt.joined(0, there)
+    writer = open_rows(ground.store.files, 0, ground.attempt)
+    writer.write(pa.table({"n": [1]}))
+    attempt.hear(0, {"kind": "complete"})
+    news = here.receive()
+    assert news is not None
+    staged = {"rows": writer.stage(news[0]["version"])}
+    attempt.hear(0, {**PART, "kind": "part", "version": news[0]["version"], "staged": staged})
+    assert failed.wait(LIMIT)
+    for end in (here, there):
+        end.close()
+    attempt.end()
+    assert isinstance(attempt.error, SinkFailed)
+    assert attempt.error.__cause__ is error
+    # In the main thread it is meant for the program.
+    with pytest.raises(type(error)):
+        start(tmp_path, raising).recover()
+
+
 def test_another_driver_delivers_the_same_again(tmp_path: Path) -> None:
     database = Database(True, False, False, False)
     run = start(tmp_path, database)
@@ -99,14 +149,21 @@ def test_another_driver_delivers_the_same_again(tmp_path: Path) -> None:
     assert not nothing.asked
 
 
-def test_a_version_that_was_given_up_leaves_no_number_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("folder", ["manifests", "log"])
+def test_a_version_that_was_given_up_leaves_no_number_to_others(
+    tmp_path: Path, folder: str, lost: bool
+) -> None:
     """So that no two tables have the same version and number."""
     run = start(tmp_path, Database())
     ground = run.recover()
     for version in (1, 2, 3):
         run.commit(version, {0: PART}, tables([version]), {}, 0.0)
-    newest = max((tmp_path / "manifests").iterdir())
-    newest.write_bytes(b"")
+    newest = max((tmp_path / folder).iterdir())
+    if lost:
+        newest.unlink()
+    else:
+        newest.write_bytes(b"")
     ground = start(tmp_path, Database()).recover()
     assert (ground.version, ground.next_version) == (2, 4)
 
@@ -245,18 +302,30 @@ def test_a_table_that_is_too_large_at_once_goes_in_pieces() -> None:
     assert len(memory._tables) > 2
 
 
-def test_a_sink_that_keeps_failing_fails_the_query() -> None:
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, CancelledError])
+def test_a_sink_that_keeps_failing_fails_the_query(kind: type[BaseException]) -> None:
     def refuse(table: pa.Table) -> None:
-        raise ValueError("no, thank you")
+        raise kind("no, thank you")
 
     query, present, [worker], spark = joined({"o": Callback(refuse, retry=QUICK)})
     _ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert spark.was.wait(LIMIT)
     assert isinstance(present.failure, SinkFailed)
     assert "sink of output 'o' failed 3 times in a row to take 1 rows" in str(present.failure)
-    assert isinstance(present.failure.__cause__, ValueError)
+    assert isinstance(present.failure.__cause__, kind)
     worker.close()
     query.end(present, present.failure)
+
+
+def test_a_sink_that_cannot_even_be_called_fails_the_query() -> None:
+    sink: Any = Callback(lambda table: None)
+    sink.retry = "often"
+    query, present, [worker], spark = joined({"o": sink})
+    _ToDriver(worker, "o").write(pa.table({"n": [1]}))
+    assert spark.was.wait(LIMIT)
+    assert "rows could not be handed to the sink of output 'o': Attr" in str(present.failure)
+    worker.close()
+    query.end(present, None)
 
 
 def test_a_query_in_a_hurry_does_not_wait_for_a_sink() -> None:

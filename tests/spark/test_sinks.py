@@ -15,8 +15,9 @@ import jeton as jt
 from jeton.spark.checkpoints import Checkpoint, Checkpoints
 from jeton.spark.restarts import Restarts
 from jeton.spark.shown import Shown
-from jeton.spark.sinks import Delivery, Memory, Parquet, Writer
+from jeton.spark.sinks import Delivery, Memory, Parquet, Sink, Writer
 from jeton.spark.sources import Files
+from tests.spark.test_commits import PART, commits, show
 
 Make = Callable[[Path | str], Parquet | Files]
 
@@ -225,3 +226,82 @@ def test_an_error_of_several_lines_is_told_by_all_of_them() -> None:
     assert restarts.wait(text.format("Schema"), 1) == 0.1
     assert restarts.wait(text.format("Field"), 1) == 0.2
     assert restarts.wait(text.format("Schema"), 1) is None
+
+
+@pytest.mark.parametrize("folder", ["shown", "delivered"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_lost_mark_is_not_missed(tmp_path: Path, folder: str, which: int) -> None:
+    """Rows were shown, and have gone since: whichever file is lost, that is known."""
+    sink, memory = Parquet(tmp_path / "out"), Memory()
+    run = commits(tmp_path / "c", {"rows": sink, "more": memory})
+    ground = run.recover()
+    for version in (1, 2):
+        writer = sink.open_staged(0, ground.query, ground.attempt)
+        writer.write(numbers(version))
+        staged = {"rows": writer.stage(version)}
+        run.commit(version, {0: PART}, {"more": [numbers(version)]}, staged, 0.0)
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    marks = sorted((tmp_path / "c" / folder).iterdir())
+    assert len(marks) == 2
+    marks[which].unlink()
+    again = Memory()
+    assert commits(tmp_path / "c", {"rows": sink, "more": again}).recover().version == 2
+    assert again.table() is None
+
+
+# Another sink for an output
+
+
+def test_an_output_may_get_a_sink_of_another_kind(tmp_path: Path) -> None:
+    """Nothing is owed to the one before."""
+    files, memory = Parquet(tmp_path / "out"), Memory()
+    last = 0
+    for kind in (files, memory, files, memory):
+        run = commits(tmp_path / "c", {"rows": kind})
+        ground = run.recover()
+        for version in (last + 1, last + 2):
+            if kind is files:
+                show(run, ground, files, version)
+            else:
+                run.commit(version, {0: PART}, {"rows": [numbers(version)]}, {}, 0.0)
+        last += 2
+    assert shown(tmp_path / "out") == [1, 2, 5, 6]
+    table = memory.table()
+    assert table is not None
+    assert table["n"].to_pylist() == [3, 4, 7, 8]
+
+
+@pytest.mark.parametrize("first", ["files", "driver"])
+def test_rows_that_are_owed_to_a_sink_are_not_forgotten_for_another(
+    tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinks: dict[str, Sink] = {"files": Parquet(tmp_path / "out"), "driver": Memory()}
+    run = commits(tmp_path / "c", {"rows": sinks[first]})
+    ground = run.recover()
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(run, "_show", die)
+    if first == "files":
+        with pytest.raises(Killed):
+            show(run, ground, Parquet(tmp_path / "out"), 1)
+    else:
+        with pytest.raises(Killed):
+            run.commit(1, {0: PART}, {"rows": [numbers(1)]}, {}, 0.0)
+    [other] = set(sinks) - {first}
+    # Another output must not be the reason why they are cleared away.
+    for now in ({"rows": sinks[other]}, {"rows": sinks[other], "more": sinks[first]}):
+        with pytest.raises(jt.SnapshotError, match=r"version 1 .*\['rows'\], which has not got"):
+            commits(tmp_path / "c", now).recover()
+    commits(tmp_path / "c", {"rows": sinks[first]}).recover()
+    commits(tmp_path / "c", {"rows": sinks[other]}).recover()
+    memory = sinks["driver"]
+    assert isinstance(memory, Memory)
+    table = memory.table()
+    assert shown(tmp_path / "out") == ([1] if first == "files" else [])
+    assert (table is not None) == (first == "driver")

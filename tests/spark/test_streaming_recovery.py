@@ -128,7 +128,7 @@ def test_state_that_is_gone_is_an_error_and_no_fresh_start(
     frame = summing().on_spark({"r": source.frame()}, workers=2)["sums"]
     writer = frame.writeStream.format("noop").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(StreamingQueryException, match="needs the state after the one before"):
+    with pytest.raises(StreamingQueryException, match=r"state after micro-batch \d+ is damaged"):
         query.awaitTermination(LIMIT)
 
 

@@ -16,16 +16,17 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from secrets import randbits, token_hex
+from functools import partial
+from secrets import token_hex
 from typing import Any, Final
 
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.dataflow.pacts import BINS
+from jeton.spark.earlier import manifest_name, settled, state_of
 from jeton.spark.files import Files
-from jeton.spark.leases import Committed, Entry, Lease, Superseded, decoded, encoded
+from jeton.spark.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.spark.parts import Key, Part, Tables, too_rare, unchanged
 from jeton.spark.state_files import (
     Binned,
@@ -41,7 +42,6 @@ __all__ = ["Checkpoint", "Checkpoints", "Part"]
 
 log = logging.getLogger(__name__)
 
-_MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
 _PART: Final = re.compile(r"(\d{12,})-\d+-\d+-[0-9a-f]+\.arrow")
 
 
@@ -161,11 +161,12 @@ class Checkpoints:
             "meta": dict(meta or {}),
             "parts": [part.to_json() for part in parts],
         }
-        if not self._lease.own.number:
+        if self._lease.own.number:
+            # Also to go on from an entry that was created although there was an error.
+            self.require_lease()
+        else:
             self.take_lease()
-        # A name that no other attempt has. Older releases read what follows the version as an
-        # epoch, and then refuse the format.
-        name = f"{version:012d}-{randbits(62):019d}.json"
+        name = manifest_name(version)
         self.files.write(self._manifests / name, [encoded(body)])
         try:
             state = self._lease.own.with_version(Committed(version, epoch, name))
@@ -184,7 +185,7 @@ class Checkpoints:
         Returns the state of the store. Its ``attempt`` is a number that no other run has; its
         ``query`` is the name given here, if the store has none yet.
         """
-        return self._lease.take(replace(self._without_log(), query=query))
+        return self._lease.take(partial(settled, self.files), query=query)
 
     def require_lease(self) -> None:
         """`Superseded` if another run has taken the lease since this one did."""
@@ -193,10 +194,6 @@ class Checkpoints:
     def give_up(self, *, above: int) -> None:
         """Have no version after one count, because what follows does not go on from them."""
         self._lease.append(self._lease.own.up_to(above))
-
-    def newest_ever(self) -> int:
-        """The greatest version that was ever committed; -1 if there was none."""
-        return self._state().newest
 
     def query(self) -> str | None:
         """The name by which sinks know the query whose checkpoints these are, if it has one."""
@@ -280,7 +277,7 @@ class Checkpoints:
         # If another run has taken over, it cleans up by itself, and may go on from elsewhere.
         self._lease.require()
         # Manifests go first: what they point at must be there for as long as they are.
-        for folder, ours in ((self._manifests, _MANIFEST), (self._parts, _PART)):
+        for folder, ours in ((self._manifests, MANIFEST), (self._parts, _PART)):
             for match in map(ours.fullmatch, self.files.names(folder)):
                 # A newer file without a manifest may belong to a version that is being written.
                 if match is not None and match[0] not in used and int(match[1]) < oldest:
@@ -292,25 +289,16 @@ class Checkpoints:
     # Inside
 
     def _state(self) -> Entry:
-        return self._lease.newest() or self._without_log()
-
-    def _without_log(self) -> Entry:
-        """The state of a store of a format that had no log, or of one that is new."""
-        found = map(_MANIFEST.fullmatch, self.files.names(self._manifests))
-        matches = [match for match in found if match is not None]
-        # Of several attempts at a version the last one counts.
-        epochs = {
-            version: max(int(m[2]) for m in matches if int(m[1]) == version)
-            for version in sorted({int(match[1]) for match in matches})
-        }
-        versions = tuple(Committed(v, e, f"{v:012d}-{e}.json") for v, e in epochs.items())
-        return Entry(versions=versions, newest=max(epochs, default=-1))
+        return state_of(self.files, self._lease.newest())
 
     def _committed(self) -> list[Committed]:
-        """All versions that count, but for those at the beginning that were deleted."""
+        """All versions that count, but for those at the beginning that were deleted.
+
+        The newest never is: if its manifest has gone, that is damage.
+        """
         there = {*self.files.names(self._manifests)}
         found = list(self._state().versions)
-        while found and found[0].manifest not in there:
+        while len(found) > 1 and found[0].manifest not in there:
             del found[0]
         return found
 

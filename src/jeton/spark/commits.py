@@ -25,7 +25,8 @@ from jeton.spark.deliveries import Deliveries
 from jeton.spark.files import Files
 from jeton.spark.keeper import Ground
 from jeton.spark.shown import Shown
-from jeton.spark.sinks import DriverSink, Sink
+from jeton.spark.sinks import DriverSink, Sink, StagedSink
+from jeton.spark.state_files import CorruptCheckpoint
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -77,8 +78,16 @@ class Commits:
             if isinstance(sink, DriverSink)
         }
         # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
-        self._shown = Shown(store.files, sinks)
-        self._delivered = Shown(store.files, self._deliveries, "delivered")
+        self._shown = Shown(
+            store.files,
+            {
+                name: sink
+                for name, sink in sinks.items()
+                if isinstance(sink, StagedSink) and name not in self._deliveries
+            },
+        )
+        self._delivered = Shown(store.files, self._deliveries, at_driver=True)
+        self._at_workers = [name for name in sinks if name not in self._deliveries]
         self._every = every
         self._keep = keep
         self._allow_removed = tuple(allow_removed)
@@ -96,16 +105,27 @@ class Commits:
         """Before an attempt: find the newest whole version, and undo what goes beyond it."""
         # Another run may have taken over, and be the reason why the attempt before failed.
         self._store.require_lease()
-        committed, found = self._find()
+        committed = self._store.committed()
+        try:
+            # What does not fit is told before anybody is superseded.
+            found = self._find()
+        except CorruptCheckpoint:
+            if self._store.committed() == committed:
+                raise
+            # Whoever holds the lease went on, and cleaned up: nobody will once it is taken.
+            found = None
         state = self._store.take_lease(query=self._name(found))
         if self._store.committed() != committed:
             # Whoever held it until now was quicker.
-            _, found = self._find()
+            found = self._find()
         version = 0 if found is None else found.version
         if max([self.version or 0, *(known.version for known in state.versions)]) > version:
             self._fall_back(version)
         assert state.query is not None
         self._query, self._attempt = state.query, state.attempt
+        if found is not None:
+            self._shown.require_none_owed(found, self._deliveries)
+            self._delivered.require_none_owed(found, self._at_workers)
         try:
             self._shown.recover(self._query, found, self._attempt)
             self._delivered.recover(self._query, found, self._attempt)
@@ -143,7 +163,12 @@ class Commits:
         for part in told.values():
             for name, partitions in part["positions"].items():
                 positions.setdefault(name, {}).update(partitions)
-        meta = {"query": self._query, "positions": positions, "sinks": staged}
+        meta = {
+            "query": self._query,
+            "positions": positions,
+            "sinks": staged,
+            "at_driver": list(self._deliveries),
+        }
         parts = [Part.from_json(part["part"]) for part in told.values()]
         made = self._store.commit(
             version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
@@ -151,7 +176,7 @@ class Commits:
         self.version = version
         try:
             self._show(made)
-        except Exception:
+        except BaseException:
             # A successor has done it, and has cleared away what this one would need.
             self._store.require_lease()
             raise
@@ -177,9 +202,12 @@ class Commits:
         self._shown.show(self._query, made)
         for deliveries in self._deliveries.values():
             deliveries.again = False
-        self._delivered.show(self._query, made)
+        try:
+            self._delivered.show(self._query, made)
+        finally:
+            for deliveries in self._deliveries.values():
+                deliveries.again = True
         for name, deliveries in self._deliveries.items():
-            deliveries.again = True
             deliveries.discard(made.meta["sinks"].get(name, []))
 
     def _name(self, found: Checkpoint | None) -> str:
@@ -203,16 +231,16 @@ class Commits:
             f"checkpoint {version}" if version else "the beginning",
         )
 
-    def _find(self) -> tuple[list[tuple[int, int]], Checkpoint | None]:
-        """All versions and their epochs, and the newest that is whole, which the flow must fit."""
-        committed, found = self._store.committed(), self._store.latest()
+    def _find(self) -> Checkpoint | None:
+        """The newest version that is whole, which the flow must fit."""
+        found = self._store.latest()
         if found is not None:
             if "query" not in found.meta:
                 raise SnapshotError(
                     f"{self._store.root} has checkpoints of something else than a long-lived query"
                 )
             found.check(self._flow, allow_removed=self._allow_removed)
-        return committed, found
+        return found
 
 
 def _name_in_file(files: Files) -> str:
@@ -318,7 +346,7 @@ class Attempt:
                     self._commit()
                 else:
                     self._begin()
-        except Exception as error:
+        except BaseException as error:
             with self._changed:
                 self.error = error
                 self._over = True

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CLEAN_EVERY: Final = 8
 """Micro-batches from one clean-up to the next."""
+EPOCHS: Final = 1 << 20
+"""How far apart the epochs of one start and the next are, even if a version is lost in between."""
 
 _claims: dict[tuple[str, str], str] = {}
 """Which plan keeps its state in which place, for each run of a query."""
@@ -345,8 +347,8 @@ class Conductor:
                 )
             store = Checkpoints(path)
             # From now on no other driver that runs the query can commit.
-            store.take_lease()
-            epoch = max((epoch for _, epoch in store.committed()), default=0)
+            start = (store.take_lease().attempt - 1) * EPOCHS
+            epoch = max((start, *(epoch for _, epoch in store.committed())))
             place = self._places[query] = _Place(run, found, path, store, epoch)
         return place
 

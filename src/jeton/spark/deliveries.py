@@ -42,14 +42,18 @@ def hand_over(
 ) -> None:
     """Hand a table to a sink, more than once if it fails; `SinkFailed` if it keeps failing.
 
-    ``wait`` waits for some seconds, and tells whether there is no more time to wait.
+    ``wait`` waits for some seconds, and tells whether there is no more time to wait. What is no
+    `Exception` counts too, such as `SystemExit`; but in the program's main thread it passes, since
+    there it may be meant for the program.
     """
     retry: Retry = getattr(sink, "retry", Retry())
     waits = retry.waits()
     for at in range(len(waits) + 1):
         try:
             sink.receive(table, delivery)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and _in_main_thread():
+                raise
             if at == len(waits) or wait(waits[at]):
                 text = f"{type(error).__name__}: {error}"
                 raise SinkFailed(
@@ -67,6 +71,10 @@ def hand_over(
             delivery = Delivery(delivery.version, delivery.number, again=True)
         else:
             return
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _of(delivery: Delivery) -> str:
@@ -225,11 +233,17 @@ class Inbox:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            table, taken = item
-            try:
+        try:
+            while (item := self._waiting.get()) is not None:
+                table, taken = item
                 hand_over(self._output, self._sink, table, Delivery(), self._wait)
-            except SinkFailed as error:
-                self._failed(error)
-                return
-            taken()
+                taken()
+        except SinkFailed as error:
+            self._failed(error)
+        except BaseException as error:
+            failure = SinkFailed(
+                f"rows could not be handed to the sink of output {self._output!r}: "
+                f"{type(error).__name__}: {error}"
+            )
+            failure.__cause__ = error
+            self._failed(failure)

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -33,6 +33,9 @@ in one file only.
 KEPT: Final = 2
 """How many entries stay: one more than needed, in case the newest is damaged."""
 
+MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
+DIGITS: Final = 19
+"""How many follow the version in the names of manifests; before there was a log: an epoch."""
 _ENTRY: Final = re.compile(rf"(\d{{12,}})\.json(\.\w+{re.escape(UNREADY)})?")
 
 
@@ -62,7 +65,9 @@ class Entry:
     """The name by which sinks know the query."""
     versions: tuple[Committed, ...] = ()
     newest: int = -1
-    """The greatest version that was ever committed, whether or not it still counts."""
+    """The greatest version that there ever was, whether or not it still counts."""
+    earlier: tuple[str, ...] = ()
+    """The manifests of earlier releases that were there when the lease was taken."""
 
     def with_version(self, made: Committed) -> Entry:
         """The state after a commit: later versions, of which there may be some, count no more."""
@@ -85,7 +90,9 @@ class Lease:
     >>> import tempfile
     >>> place = tempfile.mkdtemp()
     >>> first, second = Lease(Files(place)), Lease(Files(place))
-    >>> first.take(Entry()).attempt, second.take(Entry()).attempt
+    >>> def settle(newest):
+    ...     return newest or Entry()
+    >>> first.take(settle).attempt, second.take(settle).attempt
     (1, 2)
     >>> made = Committed(7, 2, "7.json")
     >>> second.append(second.own.with_version(made)).number
@@ -104,27 +111,29 @@ class Lease:
     def newest(self) -> Entry | None:
         """The newest entry, whoever made it; nothing if there is none.
 
-        One that is damaged is passed over: then the version that it was about is lost. If no
-        version is left, that is an error, and no fresh start.
+        One that is damaged is passed over: then the version that it was about is lost. If there
+        were versions and none is left, that is an error, and no fresh start.
         """
         return self._look()[1]
 
-    def take(self, initial: Entry) -> Entry:
+    def take(self, settle: Callable[[Entry | None], Entry], *, query: str | None = None) -> Entry:
         """From now on no run that held the lease before can change the store.
 
-        ``initial`` is the state of a store that has no log yet. A run that has held the lease
-        before takes it anew only if no other has it: else it is `Superseded`.
+        ``settle`` says what the state is if that is the newest entry, or if there is none yet.
+        ``query`` is for a store that has no name yet. A run that has held the lease before takes
+        it anew only if no other has it: else it is `Superseded`.
         """
         while True:
             held = self._held()
             number, newest = (held.number, held) if held else self._look()
-            before = newest or initial
+            before = settle(newest)
             entry = replace(
                 before,
                 number=number + 1,
-                token=os.urandom(8).hex(),
+                # The same for all entries of a run, so that it knows them whatever happens.
+                token=self.own.token or os.urandom(8).hex(),
                 attempt=before.attempt + 1,
-                query=before.query or initial.query,
+                query=before.query or query,
             )
             if self._create(entry):
                 return entry
@@ -158,6 +167,7 @@ class Lease:
 
     def _whole(self, numbers: Sequence[int]) -> Entry | None:
         error: CorruptCheckpoint | None = None
+        lease: Entry | None = None
         for number in numbers:
             try:
                 found = self._read(number)
@@ -167,17 +177,35 @@ class Lease:
             else:
                 if error is None or found.versions:
                     return found
-        if error is not None:
+                lease = lease or found
+        if error is not None and self._has_manifests():
             raise CorruptCheckpoint(f"no entry of the log in {self._folder} is whole: {error}")
-        return None
+        # If one was damaged, nothing had been committed by then.
+        return lease
+
+    def _has_manifests(self) -> bool:
+        """Whether there are versions of which only the log can tell whether they count."""
+        found = map(MANIFEST.fullmatch, self._files.names(self._files.root / "manifests"))
+        return any(match is not None and len(match[2]) >= DIGITS for match in found)
 
     def _held(self) -> Entry | None:
         """The newest entry, if this run made it; nothing if it has not made any yet."""
         if not self.own.number:
             return None
-        if max(self._numbers(), default=0) > self.own.number:
-            newest = self.newest()
-            if newest is None or newest.token != self.own.token:
+        number = max(self._numbers(), default=0)
+        if number > self.own.number:
+            try:
+                newest = self._read(number)
+            except FileNotFoundError:
+                # It was deleted meanwhile, since there are newer ones.
+                raise self._superseded() from None
+            except CorruptCheckpoint as error:
+                # Passed over by whoever starts, so that no version goes on from it.
+                raise Superseded(
+                    f"whether another run has taken over the checkpoint in {self._files.root} is "
+                    f"not known, so this one cannot go on. Start it again. {error}"
+                ) from error
+            if newest.token != self.own.token:
                 raise self._superseded()
             # It was created, although there was an error then.
             self.own = newest
@@ -207,7 +235,7 @@ class Lease:
         try:
             body = decoded(self._files.read(path), str(path))
             versions = tuple(Committed(int(v), int(e), str(n)) for v, e, n in body.pop("versions"))
-            return Entry(**body, versions=versions)
+            return Entry(**body | {"earlier": tuple(body["earlier"])}, versions=versions)
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -194,12 +194,21 @@ class _Attempts:
                 wait = self.restarts.wait(present.cause, commits.version)
                 if wait is None or not query.restart(wait, cause):
                     break
-                ground = commits.recover()
-        except Exception as caught:
+                ground = None
+        except BaseException as caught:
             error, cause = caught, told(caught)
         query.ended(error, cause)
 
     def _attempt(self, ground: Ground | None) -> tuple[Presence, BaseException | None]:
+        """Find the ground, if it is not given, and run a job on it; tell what went wrong."""
+        if ground is None and self.query.commits is not None:
+            try:
+                ground = self.query.commits.recover()
+            except Exception as caught:
+                return Presence(cause=told(caught)), caught
+        return self._job(ground)
+
+    def _job(self, ground: Ground | None) -> tuple[Presence, BaseException | None]:
         """Run a job to its end, and tell what went wrong, if anything did."""
         query, workers = self.query, self.query.workers
         server, plan = rendezvous_of(self.spark), next_plan(self.flow)

@@ -1,0 +1,144 @@
+"""A driver starts, or starts again, while another one still acts, or the store has its moods."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import jeton as jt
+from jeton.spark.checkpoints import Checkpoints
+from jeton.spark.files import Files
+from jeton.spark.leases import Superseded
+from jeton.spark.long_lived import _Attempts
+from jeton.spark.presence import Presence
+from jeton.spark.query import Query
+from jeton.spark.restarts import Restarts
+from jeton.spark.sinks import Callback
+from tests.spark.gated import LIMIT
+from tests.spark.test_commits import PART, Driver, commits
+
+
+class Interrupted(Files):
+    """Files where something happens just before one in a folder is read for the first time."""
+
+    def __init__(self, path: Path, folder: str, act: Callable[[], None]) -> None:
+        super().__init__(path)
+        self.folder, self.act = folder, act
+
+    def read(self, path: PurePosixPath) -> bytes:
+        self._look(path)
+        return super().read(path)
+
+    def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
+        self._look(path)
+        return super().read_at(path, start, size)
+
+    def _look(self, path: PurePosixPath) -> None:
+        if path.parent.name == self.folder:
+            self.folder = ""
+            self.act()
+
+
+def test_a_driver_takes_over_from_one_that_commits_quickly(tmp_path: Path) -> None:
+    """What it reads is cleaned up meanwhile, again and again: that is no damage."""
+    flow = jt.Flow("f")
+    flow.output("rows", flow.input("in").key_by("k").rolling().count())
+    first = Driver(
+        flow, Checkpoints(tmp_path), {}, lambda wait: False, every=None, keep=2, allow_removed=()
+    )
+    first.recover()
+    with flow.open(workers=1) as run:
+
+        def commit(version: int) -> None:
+            run.input("in").send({"time": [version], "k": [version]})
+            run.run_to_rest()
+            [worker] = run.workers
+            part = first._store.write_part(version, 0, worker.snapshot(), bins=worker.bins)
+            first.commit(version, {0: {**PART, "part": part.to_json()}}, {}, {}, 0.0)
+
+        def more() -> None:
+            for version in range(3, 9):
+                commit(version)
+
+        for version in (1, 2):
+            commit(version)
+        files = Interrupted(tmp_path, "parts", more)
+        store = Checkpoints(tmp_path, files=files)
+        second = Driver(flow, store, {}, lambda wait: False, every=None, keep=2, allow_removed=())
+        assert second.recover().version == 8
+        with pytest.raises(Superseded):
+            commit(9)
+
+
+def test_rows_that_a_driver_before_has_delivered_meanwhile(tmp_path: Path) -> None:
+    """It was superseded in the middle, and marks and deletes them after the look at marks."""
+    called, go_on = threading.Event(), threading.Event()
+    took: list[str] = []
+
+    def slow(table: pa.Table) -> None:
+        called.set()
+        assert go_on.wait(LIMIT)
+        took.append("first")
+
+    first = commits(tmp_path, {"rows": Callback(slow)})
+    first.recover()
+
+    def commit() -> None:
+        with pytest.raises(Superseded):
+            first.commit(1, {0: PART}, {"rows": [pa.table({"n": [1]})]}, {}, 0.0)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    assert called.wait(LIMIT)
+
+    def finish() -> None:
+        go_on.set()
+        thread.join(LIMIT)
+
+    store = Checkpoints(tmp_path, files=Interrupted(tmp_path, "rows", finish))
+    sink = Callback(lambda table: took.append("second"))
+    assert commits(tmp_path, {"rows": sink}, store).recover().version == 1
+    assert took == ["first"]
+
+
+def test_errors_before_an_attempt_are_judged_as_those_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not answer for a moment ends no query that may be restarted."""
+    texts = ["the server is gone", "stale file handle"]
+
+    class Moody(Files):
+        def put(self, path: PurePosixPath, data: bytes) -> None:
+            if failures and path.parent.name == "log":
+                raise OSError(errno.EIO, failures.pop(0))
+            super().put(path, data)
+
+    def job(self: Any, ground: Any) -> tuple[Presence, BaseException | None]:
+        jobs.append(ground.attempt)
+        return (
+            (Presence(lost="worker 1 has gone"), OSError()) if len(jobs) < 2 else (Presence(), None)
+        )
+
+    monkeypatch.setattr(_Attempts, "_job", job)
+    for most, again, status in (
+        (9, [*texts], "ended"),
+        (2, [*texts], "failed"),
+        (9, texts[:1] * 2, "failed"),
+    ):
+        failures: list[str] = []
+        jobs: list[int] = []
+        spark: Any = None
+        query = Query("q", spark, 1, {}, "tag")
+        path = tmp_path / f"{most} {len({*again})}"
+        query.commits = commits(path, store=Checkpoints(path, files=Moody(path)))
+        ground = query.commits.recover()
+        failures = again
+        _Attempts(query, spark, jt.Flow("f"), {}, {}, "tag", Restarts(most)).run(ground)
+        assert query.status == status
+        assert len(jobs) == (2 if status == "ended" else 1)
