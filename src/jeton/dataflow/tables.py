@@ -34,7 +34,7 @@ def _as_table(data: Any) -> pa.Table:
         if isinstance(data, Mapping):
             return pa.table(dict(data))
         if isinstance(data, list):
-            return pa.Table.from_pylist(data)
+            return _from_rows(data)
         if hasattr(data, "iloc"):
             # Before Arrow's own way, in which a frame's index would become a column.
             cols.require_unique([str(name) for name in data.columns], "this frame")
@@ -47,6 +47,18 @@ def _as_table(data: Any) -> pa.Table:
         f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
         "of columns, a pandas or Polars data frame, or a list of rows"
     )
+
+
+def _from_rows(rows: list[Any]) -> pa.Table:
+    """A table of all columns that any row has: where a row lacks one, it has a null there."""
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise BatchError(
+                f"a list of records has a dictionary for each, not {row!r}: pass a dictionary of "
+                "columns, or one row for each record"
+            )
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _reason(data: Any, error: Exception) -> str:

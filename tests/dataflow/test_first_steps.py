@@ -1,0 +1,41 @@
+"""What a new user does first: answers follow from the data, and errors say what to pass instead."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import jeton as jt
+
+
+def run_one(make: Any, *batches: Any, **options: Any) -> pa.Table:
+    """The result of a flow with one input and one output."""
+    flow = jt.Flow("one")
+    flow.output("o", make(flow.input("i", **options)))
+    with flow.open() as run:
+        for batch in batches:
+            run.input("i").send(batch)
+        return run.finish()["o"]
+
+
+def run_table(make: Any, data: Any, **options: Any) -> pa.Table:
+    """The same from a whole table."""
+    flow = jt.Flow("one")
+    flow.output("o", make(flow.input("i", **options)))
+    return flow.run({"i": data})["o"]
+
+
+def test_rows_keep_columns_that_the_first_row_lacks() -> None:
+    rows = [{"time": 1, "k": "a"}, {"time": 2, "k": "b", "z": 5}]
+    expected = [{"time": 1, "k": "a", "z": None}, {"time": 2, "k": "b", "z": 5}]
+    assert run_table(lambda s: s, rows).to_pylist() == expected
+    assert run_one(lambda s: s, rows).to_pylist() == expected
+
+
+def test_rows_that_are_no_dictionaries_are_refused() -> None:
+    with pytest.raises(jt.BatchError, match=r"a dictionary for each, not 5"):
+        run_table(lambda s: s, [5, 6])
