@@ -39,3 +39,21 @@ def test_rows_keep_columns_that_the_first_row_lacks() -> None:
 def test_rows_that_are_no_dictionaries_are_refused() -> None:
     with pytest.raises(jt.BatchError, match=r"a dictionary for each, not 5"):
         run_table(lambda s: s, [5, 6])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: s.key_by("k").tumbling(10).sum("n", name="time"),
+        lambda s: s.key_by("k").rolling().count(name="time"),
+        lambda s: s.key_by("k").session(10).count(name="time"),
+    ],
+)
+def test_an_aggregate_cannot_take_the_time_columns_place(make: Any) -> None:
+    with pytest.raises(jt.GraphError, match=r"'time' is the time column.*another name"):
+        make(jt.Flow("f").input("i"))
+
+
+def test_a_session_cannot_tell_its_start_in_the_time_column() -> None:
+    with pytest.raises(jt.GraphError, match=r"give the time column of the input another name"):
+        jt.Flow("f").input("i", time="start").key_by().session(10)

@@ -46,6 +46,10 @@ class Sessions(Grouped):
             raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
         if START in keyed.key:
             raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
+        if keyed.stream.time_name == START:
+            raise GraphError(
+                f"sessions tell their {START!r}: give the time column of the input another name"
+            )
         self._gap = gap
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
