@@ -57,3 +57,22 @@ def test_an_aggregate_cannot_take_the_time_columns_place(make: Any) -> None:
 def test_a_session_cannot_tell_its_start_in_the_time_column() -> None:
     with pytest.raises(jt.GraphError, match=r"give the time column of the input another name"):
         jt.Flow("f").input("i", time="start").key_by().session(10)
+
+
+@pytest.mark.parametrize(("zone", "declared"), [(None, "Europe/Berlin"), ("Europe/Berlin", None)])
+def test_a_schema_does_not_take_clocks_for_instants(zone: str | None, declared: str | None) -> None:
+    stamps = pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("us", zone))
+    with pytest.raises(jt.BatchError, match=r"column 'e' is of type .* cast it first"):
+        run_one(
+            lambda s: s,
+            {"time": [0], "e": stamps},
+            schema={"e": pa.timestamp("us", declared)},
+        )
+
+
+def test_a_schema_converts_between_zones_and_units() -> None:
+    stamps = pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("ms", "UTC"))
+    kind = pa.timestamp("us", "Europe/Berlin")
+    found = run_one(lambda s: s, {"time": [0], "e": stamps}, schema={"e": kind})["e"]
+    assert found.type == kind
+    assert found.cast(pa.int64()).to_pylist() == [1577836800000000]

@@ -202,4 +202,7 @@ def _family(kind: pa.DataType) -> object:
         return "bytes"
     if types.is_date(kind):
         return "date"
+    if types.is_timestamp(kind):
+        # An instant and what a clock shows are different things, between which a zone decides.
+        return "instant" if kind.tz is not None else "clock"
     return kind.id
