@@ -76,3 +76,41 @@ def test_a_schema_converts_between_zones_and_units() -> None:
     found = run_one(lambda s: s, {"time": [0], "e": stamps}, schema={"e": kind})["e"]
     assert found.type == kind
     assert found.cast(pa.int64()).to_pylist() == [1577836800000000]
+
+
+@pytest.mark.parametrize("kind", [pa.time64("ns"), pa.timestamp("ns", "UTC")], ids=str)
+def test_extremes_of_times_keep_their_nanoseconds(kind: pa.DataType) -> None:
+    rows = {"time": [0, 0, 0], "v": pa.array([7, 5, None], kind)}
+    found = run_table(
+        lambda s: s.key_by().tumbling(10).aggregate(low=jt.agg.min("v"), high=jt.agg.max("v")),
+        rows,
+    )
+    assert found["low"].type == kind
+    assert found["low"].cast(pa.int64()).to_pylist() == [5]
+    assert found["high"].cast(pa.int64()).to_pylist() == [7]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([3, 1, 2], pa.date32()),
+        pa.array([3, 1, 2], pa.timestamp("us")),
+        pa.array([3, 1, 2], pa.time64("ns")),
+        pa.array([3, 1, 2], pa.duration("ms")),
+        pa.array([3, 1, 2]).cast(pa.decimal128(25, 2)),
+        pa.array(["c", "a", "b"]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_extremes_of_categories_of_any_type(values: pa.Array) -> None:
+    rows = {"time": [0, 0, 0], "v": values.dictionary_encode()}
+    found = run_table(lambda s: s.key_by().tumbling(10).min("v"), rows)["min"].combine_chunks()
+    if pa.types.is_dictionary(found.type):
+        found = found.dictionary_decode()
+    assert found.equals(values[1:2])
+
+
+def test_structures_have_no_least() -> None:
+    rows = {"time": [0, 0], "v": [{"a": 1}, {"a": 2}]}
+    with pytest.raises(jt.BatchError, match=r"have no order.*fields"):
+        run_table(lambda s: s.key_by().tumbling(10).min("v"), rows)

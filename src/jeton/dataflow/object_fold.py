@@ -12,6 +12,7 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, Unrepresentable, is_unknown, pylist
 from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
+from jeton.dataflow.state.slot_bytes import encoded
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.values import brought_back, stored
 
@@ -68,7 +69,7 @@ class Objects(Accumulator):
         states = [self._state[slot] for slot in slots.tolist()]
         plain = [None if state is _NOTHING else state for state in states]
         # Without an initial state the states are values of the column, and keep its type.
-        kept = stored(plain) if self._initial is not None else pa.array(plain, self._type)
+        kept = stored(plain) if self._initial is not None else _typed_array(plain, self._type)
         return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
@@ -77,7 +78,7 @@ class Objects(Accumulator):
         column = saved["state"]
         if not isinstance(column, np.ndarray):
             self._type = column.type
-        states = pylist(column) if self._initial is None else brought_back(to_arrow(column))
+        states = self._values(column) if self._initial is None else brought_back(to_arrow(column))
         for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
             self._state[slot] = state if seen else _NOTHING
 
@@ -99,7 +100,11 @@ class Objects(Accumulator):
         plain = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
         if not plain and not is_unknown(column):
             self._type = self._typed(to_arrow(column[:0]).type)
-        return zip(slots.tolist(), pylist(column), strict=True)
+        return zip(slots.tolist(), self._values(column), strict=True)
+
+    def _values(self, column: Column) -> list[Any]:
+        """The values that are folded."""
+        return pylist(column)
 
     def _take(self, slot: int, value: Any) -> None:
         if value is None and self._skip_nulls:
@@ -127,7 +132,7 @@ class Objects(Accumulator):
     def _column(self, values: list[Any]) -> Column:
         kind = self._type if self._initial is None and self._finish is None else None
         try:
-            return as_column(values) if kind is None else from_arrow(pa.array(values, kind))
+            return as_column(values) if kind is None else from_arrow(_typed_array(values, kind))
         except (pa.ArrowException, OverflowError, BatchError) as error:
             raise self._misfit(values, kind) or error from None
 
@@ -135,7 +140,7 @@ class Objects(Accumulator):
         """What to say of the first result that is too much for its type."""
         for row, value in enumerate(values):
             try:
-                pa.array([value], kind)
+                _typed_array([value], kind)
             except (pa.ArrowException, OverflowError):
                 what = "number of 64 bits" if kind is None else kind
                 return Unrepresentable(row, f"a result is {value}, which is no {what}")
@@ -143,6 +148,19 @@ class Objects(Accumulator):
 
     def _grow(self, size: int) -> None:
         self._state.extend([_NOTHING] * (size - len(self._state)))
+
+
+class Extreme(Objects):
+    """The least or the greatest of values that are no plain numbers: text, decimals, times."""
+
+    def _values(self, column: Column) -> list[Any]:
+        """Times as integers: Python's own have no nanoseconds."""
+        if not isinstance(column, np.ndarray):
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            if pa.types.is_time64(column.type) or pa.types.is_timestamp(column.type):
+                column = column.cast(pa.int64())
+        return pylist(column)
 
 
 class DecimalSum(Objects):
@@ -209,3 +227,10 @@ class Nothing(Accumulator):
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Nothing."""
+
+
+def _typed_array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    """Values as an Arrow array; Arrow itself makes dictionaries of few types only."""
+    if kind is not None and pa.types.is_dictionary(kind):
+        return encoded(pa.array(values, kind.value_type), kind)
+    return pa.array(values, kind)
