@@ -114,3 +114,50 @@ def test_structures_have_no_least() -> None:
     rows = {"time": [0, 0], "v": [{"a": 1}, {"a": 2}]}
     with pytest.raises(jt.BatchError, match=r"have no order.*fields"):
         run_table(lambda s: s.key_by().tumbling(10).min("v"), rows)
+
+
+ZEROS = [
+    np.array([0.0, -0.0]),
+    np.array([0.0, -0.0], np.float32),
+    pa.array([0.0, -0.0, None]),
+    pa.array([0.0, -0.0, None], pa.float16()),
+]
+
+
+@pytest.mark.parametrize("zeros", ZEROS, ids=lambda zeros: str(getattr(zeros, "type", "numpy")))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: s.key_by("k").tumbling(10).count(),
+        lambda s: s.key_by("k").distinct(),
+        lambda s: s.key_by("k").tumbling(10).distinct(),
+    ],
+    ids=["count", "distinct", "window"],
+)
+def test_a_key_of_zero_has_one_sign(zeros: Any, make: Any) -> None:
+    keys = pa.array(zeros)
+    for order in (keys, keys.take(pa.array(range(len(keys))[::-1]))):
+        found = run_table(make, {"time": [0] * len(order), "k": order})["k"].to_pylist()
+        known = [value for value in found if value is not None]
+        assert len(found) == (2 if keys.null_count else 1)
+        assert not np.signbit(known).any()
+
+
+def test_equal_records_are_told_apart_by_the_sign_of_zero() -> None:
+    def best(values: list[float]) -> list[Any]:
+        rows = {"time": [0, 0], "x": values}
+        return run_table(lambda s: s.key_by().tumbling(10).top_k(1, by="x"), rows)["x"].to_pylist()
+
+    assert str(best([-0.0, 0.0])) == str(best([0.0, -0.0]))
+
+
+def test_half_floats_with_nulls_are_keys() -> None:
+    rows = {"time": [1, 2, 3, 4], "k": pa.array([1.0, None, 1.0, None], pa.float16())}
+    found = run_table(lambda s: s.key_by("k").tumbling(10).count(), rows).to_pylist()
+    assert sorted((row["k"] is None, row["count"]) for row in found) == [(False, 2), (True, 2)]
+
+
+def test_intervals_of_months_cannot_be_keys() -> None:
+    rows = {"time": [1], "k": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}
+    with pytest.raises(jt.BatchError, match=r"month_day_nano_interval cannot be keys"):
+        run_table(lambda s: s.key_by("k").tumbling(10).count(), rows)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
-from jeton.dataflow.keys import Hashes, hash_columns, is_bytes
+from jeton.dataflow.keys import Hashes, hash_columns, is_bytes, is_float, one_form
 from jeton.dataflow.state.key_columns import SlotColumn, exact_words, is_exact
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.slot_pool import Slots
@@ -124,7 +124,11 @@ class KeySlots:
                 kind = column.type
                 if pa.types.is_dictionary(kind) and kind.ordered:
                     categories = column.dictionary
-            store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
+            if is_float(values):
+                # Which of the forms of zero or NaN came first must not matter.
+                store.put(slots, one_form(cols.take(values, rows)), size, kind=kind)
+            else:
+                store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
 
     def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
         """The rows whose slot is another key's."""
