@@ -161,3 +161,22 @@ def test_intervals_of_months_cannot_be_keys() -> None:
     rows = {"time": [1], "k": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}
     with pytest.raises(jt.BatchError, match=r"month_day_nano_interval cannot be keys"):
         run_table(lambda s: s.key_by("k").tumbling(10).count(), rows)
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        [[100, 1, 300, 200, 294, 295]],
+        [[100], [1], [300], [200], [294], [295]],
+        [[100, 1, 300], [200, 294, 295]],
+    ],
+)
+def test_late_records_bear_the_time_they_missed_however_they_are_batched(
+    sends: list[list[int]],
+) -> None:
+    found = run_one(lambda s: s.late, *({"time": times} for times in sends), lateness=5)
+    assert found.to_pylist() == [
+        {"time": 95, "event_time": 1},
+        {"time": 295, "event_time": 200},
+        {"time": 295, "event_time": 294},
+    ]
