@@ -146,7 +146,8 @@ def test_a_key_of_zero_has_one_sign(zeros: Any, make: Any) -> None:
 def test_equal_records_are_told_apart_by_the_sign_of_zero() -> None:
     def best(values: list[float]) -> list[Any]:
         rows = {"time": [0, 0], "x": values}
-        return run_table(lambda s: s.key_by().tumbling(10).top_k(1, by="x"), rows)["x"].to_pylist()
+        found = run_table(lambda s: s.key_by().tumbling(10).top_k(1, by="x"), rows)
+        return list(found["x"].to_pylist())
 
     assert str(best([-0.0, 0.0])) == str(best([0.0, -0.0]))
 

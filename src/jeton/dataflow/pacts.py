@@ -115,7 +115,9 @@ class Exchange(Pact):
 
     def keys(self, batch: Batch) -> list[Column]:
         """The key columns of a batch, or what a function makes of it instead."""
-        return [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+        return [
+            batch.column(k) if isinstance(k, str) else self._computed(k, batch) for k in self.key
+        ]
 
     def _deal(
         self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]

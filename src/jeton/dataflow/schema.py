@@ -108,8 +108,8 @@ class _Sample(Batch):
 
     __slots__ = ()
 
-    def __getitem__(self, name: str) -> Column:
-        column = super().__getitem__(name)
+    def column(self, name: str) -> Column:
+        column = super().column(name)
         if not isinstance(column, np.ndarray) and pa.types.is_null(column.type):
             # A guess from no values of no type would look like knowledge.
             raise _TypeNotKnown(name)

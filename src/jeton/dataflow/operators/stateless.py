@@ -62,7 +62,7 @@ def mask_function(
     if isinstance(condition, str):
         require_type(stream, condition, pa.types.is_boolean, "booleans", operator)
         column = condition
-        return lambda batch: _as_mask(batch[column], f"column {column!r}")
+        return lambda batch: _as_mask(batch.column(column), f"column {column!r}")
     function = condition
     stream.learn(function, operator=operator)
     return lambda batch: _as_mask(function(batch), "the condition")

@@ -106,11 +106,11 @@ class Best:
         return batch.take(np.sort(order[ranks <= self._k]))
 
     def _order(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        columns = [batch[name] for name in self._key]
+        columns = [batch.column(name) for name in self._key]
         times = batch.times
         groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
         groups += _groups_of(columns, len(batch))
-        by = require_sortable(batch[self._by], self._by, descending=not self._ascending)
+        by = require_sortable(batch.column(self._by), self._by, descending=not self._ascending)
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
         order = order_by(batch, *groups, by, *own)
         first = np.zeros(len(order), dtype=bool)

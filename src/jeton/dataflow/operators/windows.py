@@ -125,7 +125,7 @@ class Until(Assigner):
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """What the column says."""
         name = f"column {self._column!r}, which ends windows"
-        ends = column_times(batch[self._column], batch.unit, name)
+        ends = column_times(batch.column(self._column), batch.unit, name)
         early = np.flatnonzero(ends < batch.times)
         if len(early):
             raise TimeError(
