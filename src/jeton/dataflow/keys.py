@@ -101,6 +101,30 @@ def is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+def key_family(kind: pa.DataType) -> object:
+    """What keys must share to be comparable: all integers are, timestamps only of one unit.
+
+    >>> key_family(pa.int8()) == key_family(pa.uint32())
+    True
+    >>> key_family(pa.int64()) == key_family(pa.float64())
+    False
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return key_family(kind.value_type)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integers"
+    if types.is_floating(kind):
+        return "floating-point numbers"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if is_bytes(kind):
+        return "bytes"
+    if types.is_decimal(kind):
+        return f"decimals with {kind.scale} digits"
+    return str(kind)
+
+
 def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
     hashes: Hashes = _hash_bytes(*bytes_of(column), start)
     return hashes
