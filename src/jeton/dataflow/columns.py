@@ -54,6 +54,11 @@ def as_column(values: Any) -> Column:
         )
     if isinstance(values, pa.Array):
         return from_arrow(values)
+    if not hasattr(values, "__iter__") and not hasattr(values, "__arrow_array__"):
+        raise BatchError(
+            f"{values!r} is no column: a column has one value for each record, as an array or a "
+            "list"
+        )
     try:
         if isinstance(values, list) and len(values) <= _FEW:
             kinds = set(map(type, values))
