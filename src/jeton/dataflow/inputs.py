@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN, for_everyone
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
+from jeton.dataflow.time_arithmetic import whole
 from jeton.dataflow.time_columns import Times
 from jeton.dataflow.time_units import INTEGER, convert
 
@@ -94,6 +96,7 @@ def add_input(
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
+        lateness = whole(lateness, f"the lateness of input {name!r}")
         if not 0 <= lateness <= END_OF_TIME:
             raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
     if idle_after is not None and not idle_after > 0:
@@ -316,6 +319,11 @@ class InputHandle:
             data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
             given = times is not None
+            if isinstance(times, date | np.datetime64):
+                # A single record's; its unit is that of a column.
+                times = [times] if isinstance(times, date) else np.array([times])
+            elif isinstance(times, np.integer):
+                times = int(times)
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
                 time = now if times is None else kind.check(times)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import BatchError
@@ -32,21 +33,36 @@ def _as_table(data: Any) -> pa.Table:
         return data.to_arrow()
     try:
         if isinstance(data, Mapping):
-            return pa.table(dict(data))
+            return pa.table({name: _readable(name, values) for name, values in data.items()})
         if isinstance(data, list):
             return _from_rows(data)
-        if hasattr(data, "iloc"):
+        if hasattr(data, "iloc") and hasattr(data, "columns"):
             # Before Arrow's own way, in which a frame's index would become a column.
             cols.require_unique([str(name) for name in data.columns], "this frame")
             return pa.Table.from_pandas(data, preserve_index=False)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.table(data)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise BatchError(f"these values do not make a table: {_reason(data, error)}") from error
     raise BatchError(
         f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
         "of columns, a pandas or Polars data frame, or a list of rows"
     )
+
+
+def _readable(name: str, values: Any) -> Any:
+    """A column for Arrow, which has no times in minutes, hours or the like."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
+        unit, count = np.datetime_data(values.dtype)
+        if values.dtype.kind == "M" and unit == "D" and count == 1:
+            return values
+        if unit not in ("s", "ms", "us", "ns") or count != 1:
+            kind = "datetime64[s]" if values.dtype.kind == "M" else "timedelta64[s]"
+            raise BatchError(
+                f"column {name!r} is of type {values.dtype}, which Arrow does not have: "
+                f"cast it, values.astype({kind!r})"
+            )
+    return values
 
 
 def _from_rows(rows: list[Any]) -> pa.Table:
