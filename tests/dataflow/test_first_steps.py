@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
@@ -181,3 +182,104 @@ def test_late_records_bear_the_time_they_missed_however_they_are_batched(
         {"time": 295, "event_time": 200},
         {"time": 295, "event_time": 294},
     ]
+
+
+@pytest.mark.parametrize("length", ["10s", datetime.timedelta(seconds=10), 2.5, True, None])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s, length: s.key_by().tumbling(length),
+        lambda s, length: s.key_by().tumbling(10, offset=length),
+        lambda s, length: s.key_by().sliding(length, every=1),
+        lambda s, length: s.key_by().sliding(10, every=length),
+        lambda s, length: s.key_by().session(length),
+        lambda s, length: s.key_by("k").interval_join(s.key_by("k"), length, 5),
+        lambda s, length: s.key_by("k").interval_join(s.key_by("k"), -5, length),
+        lambda s, length: s.key_by("k").asof_join(s.key_by("k"), tolerance=length or 0.0),
+        lambda s, length: s.flow.input("late", lateness=length or "5s"),
+    ],
+)
+def test_lengths_of_time_are_integers(make: Any, length: Any) -> None:
+    stream = jt.Flow("f").input("i", schema={"k": int})
+    with pytest.raises(jt.GraphError, match=r"pass an integer, in the unit of the time column"):
+        make(stream, length)
+
+
+def test_lengths_of_time_may_be_numpys_integers() -> None:
+    rows = {"time": [3, 12]}
+    found = run_table(lambda s: s.key_by().tumbling(np.int32(10)).count(), rows)
+    assert found["time"].to_pylist() == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda s: s.delay(5), r"function from a batch to times, not 5"),
+        (lambda s: s.filter(5), r"function from a batch to booleans, not 5"),
+        (lambda s: s.map({"n": 5}), r"function from a batch to columns, not"),
+    ],
+)
+def test_what_is_no_function_is_refused_at_the_call(make: Any, message: str) -> None:
+    with pytest.raises(jt.GraphError, match=message):
+        make(jt.Flow("f").input("i"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda s: s.map(lambda b: None), r"returned a NoneType"),
+        (lambda s: s.with_columns(z=lambda b: 5), r"5 is no column: .*one value for each record"),
+        (lambda s: s.filter(lambda b: True), r"True is no column"),
+    ],
+)
+def test_errors_of_functions_name_the_users_line(make: Any, message: str) -> None:
+    with pytest.raises(jt.BatchError, match=message) as caught:
+        run_table(make, {"time": [0], "n": [1]})
+    assert "test_first_steps.py" in str(caught.value)
+
+
+def test_errors_from_arrow_name_the_users_line() -> None:
+    with pytest.raises(jt.OperatorFailed) as caught:
+        run_table(lambda s: s.filter(lambda b: pa.array([1]).cast("ever")), {"time": [0]})
+    assert "test_first_steps.py" in str(caught.value)
+    assert ".pxi" not in str(caught.value.line)
+
+
+@pytest.mark.parametrize("unit", ["m", "h", "10s"])
+def test_times_in_units_that_arrow_lacks_are_refused_by_name(unit: str) -> None:
+    with pytest.raises(jt.BatchError, match=r"column 'time' .*astype\('datetime64\[s\]'\)"):
+        run_table(lambda s: s, {"time": np.array([0], f"datetime64[{unit}]")})
+
+
+def test_result_times_beyond_the_type_of_the_time_column() -> None:
+    rows = {"time": pa.array([2**31 - 1], pa.date32())}
+    with pytest.raises(jt.TimeError, match=r"output 'o' has times that are no date32"):
+        run_table(lambda s: s.key_by().tumbling(7).count(), rows)
+
+
+def test_containers_that_are_no_tables_are_refused() -> None:
+    with pytest.raises(jt.BatchError, match=r"cannot read records from a Series"):
+        run_table(lambda s: s, pd.Series([1, 2]))
+    sparse = pd.DataFrame({"time": pd.arrays.SparseArray([0, 1])})
+    with pytest.raises(jt.BatchError, match=r"Sparse"):
+        run_table(lambda s: s, sparse)
+
+
+@pytest.mark.parametrize(
+    "time", [np.int64(5), datetime.datetime(1970, 1, 1, 0, 0, 5), np.datetime64(5, "us")]
+)
+def test_a_single_record_may_have_any_time(time: Any) -> None:
+    found = run_one(lambda s: s, {"time": time, "n": 1})
+    assert found["n"].to_pylist() == [1]
+    assert found["time"].cast(pa.int64()).to_pylist() in ([5], [5000000])
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"), [(pa.date32(), 2**31 - 1), (pa.timestamp("us", "UTC"), 2**62)], ids=str
+)
+def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
+    values = pa.array([0, last], pa.int64()).cast(pa.int32() if last < 2**31 else pa.int64())
+    rows = {"time": [0, 0], "v": values.cast(kind)}
+    found = run_table(lambda s: s.key_by().tumbling(10).max("v"), rows)["max"]
+    assert found.type == kind
+    assert found.cast(values.type).to_pylist() == [last]

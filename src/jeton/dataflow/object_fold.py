@@ -154,11 +154,14 @@ class Extreme(Objects):
     """The least or the greatest of values that are no plain numbers: text, decimals, times."""
 
     def _values(self, column: Column) -> list[Any]:
-        """Times as integers: Python's own have no nanoseconds."""
+        """Times as integers: Python's own have no nanoseconds, and end with the year 9999."""
         if not isinstance(column, np.ndarray):
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
-            if pa.types.is_time64(column.type) or pa.types.is_timestamp(column.type):
+            kind = column.type
+            if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+                column = column.cast(pa.int32())
+            elif pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
         return pylist(column)
 
