@@ -15,7 +15,7 @@ from jeton.dataflow.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.dataflow.columns import Column
 from jeton.dataflow.kernel import Kernel
 from jeton.dataflow.kernel_fold import kernel_fold
-from jeton.dataflow.object_fold import DecimalSum, Extreme, Nothing, Objects
+from jeton.dataflow.object_fold import DecimalMean, DecimalSum, Extreme, Nothing, Objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,10 @@ def _greatest(left: Any, right: Any) -> Any:
 def _mean(values: Column | None) -> Accumulator:
     if is_unknown(values):
         return Nothing()
-    if _is_numeric(values, times=False) or _is_decimal(values):
+    if _is_numeric(values, times=False):
         return Numeric("mean")
+    if _is_decimal(values):
+        return DecimalMean()
     raise BatchError("values of this type have no mean")
 
 

@@ -76,8 +76,8 @@ class Objects(Accumulator):
         """The same again."""
         self._grow(size)
         column = saved["state"]
-        if not isinstance(column, np.ndarray):
-            self._type = column.type
+        if self._initial is None:
+            self._learn_type(column)
         states = self._values(column) if self._initial is None else brought_back(to_arrow(column))
         for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
             self._state[slot] = state if seen else _NOTHING
@@ -96,11 +96,15 @@ class Objects(Accumulator):
         self._grow(size)
         if column is None:
             raise BatchError("this aggregate needs a column")
-        # Results of plain numbers are as wide as Python makes them.
-        plain = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
-        if not plain and not is_unknown(column):
-            self._type = self._typed(to_arrow(column[:0]).type)
+        self._learn_type(column)
         return zip(slots.tolist(), self._values(column), strict=True)
+
+    def _learn_type(self, column: Column) -> None:
+        kind = to_arrow(column[:0]).type
+        # Results of plain numbers are as wide as Python makes them, with nulls or without.
+        plain = pa.types.is_primitive(kind) and not pa.types.is_temporal(kind)
+        if not plain and not is_unknown(column):
+            self._type = self._typed(kind)
 
     def _values(self, column: Column) -> list[Any]:
         """The values that are folded."""
@@ -202,6 +206,52 @@ class DecimalSum(Objects):
         if pa.types.is_decimal256(kind):
             return pa.decimal256(76, kind.scale)
         return pa.decimal128(38, kind.scale)
+
+
+class DecimalMean(DecimalSum):
+    """Means of decimals: of exact sums, so that no order of the values makes another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count: list[int] = []
+
+    def clear(self, slots: Slots) -> None:
+        """Back to the start."""
+        super().clear(slots)
+        for slot in slots.tolist():
+            self._count[slot] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The sums, and of how many values."""
+        counts = np.array([self._count[slot] for slot in slots.tolist()], dtype=np.int64)
+        return {**super().save(slots), "count": counts}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        super().load(slots, saved, size)
+        for slot, count in zip(slots.tolist(), pylist(saved["count"]), strict=True):
+            self._count[slot] = count or 0
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        super().merge(into, others)
+        for slot, other in zip(into.tolist(), others.tolist(), strict=True):
+            self._count[slot] += self._count[other]
+
+    def _take(self, slot: int, value: Any) -> None:
+        super()._take(slot, value)
+        self._count[slot] += value is not None
+
+    def _told(self, slot: int) -> Any:
+        total = super()._told(slot)
+        return None if total is None else float(_EXACT.divide(total, self._count[slot]))
+
+    def _column(self, values: list[Any]) -> Column:
+        return from_arrow(pa.array(values, pa.float64()))
+
+    def _grow(self, size: int) -> None:
+        super()._grow(size)
+        self._count.extend([0] * (size - len(self._count)))
 
 
 class Nothing(Accumulator):
