@@ -283,3 +283,16 @@ def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
     found = run_table(lambda s: s.key_by().tumbling(10).max("v"), rows)["max"]
     assert found.type == kind
     assert found.cast(values.type).to_pylist() == [last]
+
+
+def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
+    flow = jt.Flow("f")
+    flow.output("o", flow.input("i"))
+    with pytest.raises(jt.GraphError, match=r"input 'i' is a DataFrame, no DataFrame of Spark"):
+        flow.on_spark({"i": pd.DataFrame({"time": [0]})})
+
+
+@pytest.mark.parametrize("bins", ["256", 512.0])
+def test_bins_are_integers(bins: Any) -> None:
+    with pytest.raises(jt.GraphError, match=r"is not a power of two"):
+        jt.Flow("f", bins=bins)

@@ -32,7 +32,8 @@ def top_k(
     keyed: KeyedStream, assigner: Assigner, k: int, by: str, *, ascending: bool, name: str
 ) -> Stream:
     """Add the operator: ``windows.top_k`` says what it does."""
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    given: object = k
+    if not isinstance(given, int) or k < 1:
         raise GraphError(f"top_k needs an integer from 1, not {k!r}")
     stream = keyed.stream
     stream.require_columns(*keyed.key, by, operator="top_k")
