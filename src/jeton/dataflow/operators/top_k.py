@@ -34,7 +34,7 @@ def top_k(
     """Add the operator: ``windows.top_k`` says what it does."""
     given: object = k
     if not isinstance(given, int) or k < 1:
-        raise GraphError(f"top_k needs an integer from 1, not {k!r}")
+        raise GraphError(f"top_k needs an integer, at least one, not {k!r}")
     stream = keyed.stream
     stream.require_columns(*keyed.key, by, operator="top_k")
     best = Best(keyed.key, k, by, ascending, name, own_times=assigner.inclusive)
