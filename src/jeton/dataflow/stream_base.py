@@ -79,7 +79,8 @@ class StreamBase:
         This is what other systems also call union: all records of all streams. The time column
         has this stream's name for it. Streams that are known to have different columns are
         refused; where only their types or their order differ, values are cast to a
-        type that holds both, in this stream's order.
+        type that holds both, in this stream's order. Without schemas, ``select`` the same order in
+        all of them where it decides between records, as in `state_machine` and ``top_k``.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("both")
