@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -296,3 +297,18 @@ def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
 def test_bins_are_integers(bins: Any) -> None:
     with pytest.raises(jt.GraphError, match=r"is not a power of two"):
         jt.Flow("f", bins=bins)
+
+
+def test_python_objects_of_polars_are_refused() -> None:
+    frame = pl.DataFrame({"time": [0], "v": pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(jt.BatchError, match=r"column 'v' of this frame has Python objects"):
+        run_table(lambda s: s, frame)
+    assert run_table(lambda s: s, pl.DataFrame({"time": [0], "v": ["a"]}))["v"].to_pylist() == ["a"]
+
+
+def test_a_function_that_exits_does_not_end_the_program_that_builds_the_flow() -> None:
+    def leave(batch: jt.Batch) -> dict[str, Any]:
+        raise SystemExit(3)
+
+    with pytest.raises(jt.OperatorFailed, match=r"SystemExit\(3\).*\n.*test_first_steps"):
+        run_table(lambda s: s.map(leave), {"time": [0], "n": [1]}, schema={"n": int})

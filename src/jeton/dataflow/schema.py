@@ -137,7 +137,8 @@ def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
             return function(batch)
     except MissingColumn:
         raise
-    except Exception:
+    except (Exception, SystemExit):
+        # With data it fails again, and then the error names the operator.
         return None
 
 

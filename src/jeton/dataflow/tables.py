@@ -41,6 +41,7 @@ def _as_table(data: Any) -> pa.Table:
             cols.require_unique([str(name) for name in data.columns], "this frame")
             return pa.Table.from_pandas(data, preserve_index=False)
         if hasattr(data, "__arrow_c_stream__"):
+            _require_values(data)
             return pa.table(data)
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise BatchError(f"these values do not make a table: {_reason(data, error)}") from error
@@ -48,6 +49,17 @@ def _as_table(data: Any) -> pa.Table:
         f"cannot read records from a {type(data).__name__}: pass an Arrow table, a dictionary "
         "of columns, a pandas or Polars data frame, or a list of rows"
     )
+
+
+def _require_values(frame: Any) -> None:
+    """Refuse a Polars frame with Python objects, of which Arrow would get the addresses."""
+    schema = getattr(frame, "schema", None)
+    for name, kind in schema.items() if isinstance(schema, Mapping) else ():
+        if str(kind).startswith("Object"):
+            raise BatchError(
+                f"column {name!r} of this frame has Python objects, which cannot be read: cast it "
+                "to a type with values"
+            )
 
 
 def _readable(name: str, values: Any) -> Any:
