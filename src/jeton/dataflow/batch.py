@@ -134,6 +134,9 @@ class Batch:
         return len(self.times)
 
     def __getitem__(self, name: str) -> Column:
+        column = self.columns.get(name)
+        if type(column) is np.ndarray:  # nearly always
+            return column
         column = self.column(name)
         return column if isinstance(column, np.ndarray) else ArrowColumn(column)
 
