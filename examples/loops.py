@@ -73,6 +73,7 @@ def page_rank(edges: jt.Stream, rounds: int = 20, damping: float = 0.85) -> jt.S
         links = edges.with_columns(
             share=lambda batch: batch["node"] * 0.0 - 1, round=lambda batch: batch["node"] * 0
         )
+        links = links.select("node", "share", "round", "to")  # edges first, by this order
         told = totals.concat(links.enter(totals.scope)).key_by("node").state_machine(pass_on, list)
         going, done = told.branch(lambda batch: batch["rank"] > 0)
         return going.select("node", "share", "round"), done

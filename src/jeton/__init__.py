@@ -34,12 +34,12 @@ from jeton.dataflow.compiled import njit
 from jeton.dataflow.flow import Flow
 from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
 from jeton.dataflow.keyed import KeyedStream
-from jeton.dataflow.keys import hash_columns, same_values
+from jeton.dataflow.keys import hash_columns, key_family, same_values
 from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
-from jeton.dataflow.state.key_ids import KeyTypes, key_family
+from jeton.dataflow.state.key_ids import KeyTypes
 from jeton.dataflow.state.keyed_times import KeyedTimes
 from jeton.dataflow.state.keyed_values import KeyedValues
 from jeton.dataflow.state.queue import RecordQueue

@@ -15,6 +15,9 @@ _OURS: Final = str(Path(__file__).parents[1])
 _PYTHON: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
+_COMPILED: Final = (".pxi", ".pyx")
+"""Sources of compiled packages, whose frames name files that are not there."""
+
 _NO_FILES: Final = ("<frozen", "<string>", "<__array_function__")
 
 
@@ -83,4 +86,6 @@ def _owner(file: str) -> Literal["library", "package", "python", "user"]:
         return "library"
     if file.startswith(_INSTALLED):
         return "package"
+    if file.endswith(_COMPILED):
+        return "python"
     return "python" if file.startswith((*_PYTHON, *_NO_FILES)) else "user"

@@ -194,17 +194,32 @@ class Numeric(Accumulator):
             column = filled(column, self._shown or self._value.dtype)
             assert isinstance(column, np.ndarray), "other types have accumulators of their own"
         if column.dtype.kind in "mM":
+            if self._shown is not None and self._shown != column.dtype and self._seen.any():
+                raise BatchError(
+                    f"values are of type {column.dtype}, but they were {self._shown} before: cast "
+                    "them to one type, or give the input a schema=…"
+                )
             self._shown = column.dtype
             column = column.view(np.int64)
         elif self._how in ("min", "max") and (self._shown is None or self._shown.kind not in "mM"):
             self._shown = np.promote_types(self._shown or column.dtype, column.dtype)
         kept = _kept_type(column.dtype)
         if self._value.dtype != kept:
+            self._require_common(column.dtype, kept)
             self._keep_as(np.promote_types(self._value.dtype, kept) if self._seen.any() else kept)
         self._grow(size)
         usual = valid is _ALL and column.dtype == self._value.dtype and self._shown is None
         self._usual = column.dtype if usual else None
         return plain(column.astype(self._value.dtype, copy=False)), valid
+
+    def _require_common(self, given: np.dtype[Any], kept: np.dtype[Any]) -> None:
+        """Refuse integers of which no type holds both: of floats they would not be exact."""
+        before = self._value.dtype
+        if self._seen.any() and before.kind != "f" != kept.kind:
+            raise BatchError(
+                f"values are of type {given}, but they were {before} before, and no type of "
+                "integers holds both: cast them to one type, or give the input a schema=…"
+            )
 
     def _keep_as(self, kept: np.dtype[Any]) -> None:
         """Values of another type from here on: integers may be followed by other numbers."""

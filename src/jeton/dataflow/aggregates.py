@@ -15,7 +15,7 @@ from jeton.dataflow.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.dataflow.columns import Column
 from jeton.dataflow.kernel import Kernel
 from jeton.dataflow.kernel_fold import kernel_fold
-from jeton.dataflow.object_fold import DecimalSum, Nothing, Objects
+from jeton.dataflow.object_fold import DecimalMean, DecimalSum, Extreme, Nothing, Objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,14 @@ def _least_or_greatest(
 ) -> Accumulator:
     if is_unknown(values):
         return Nothing()
-    return Numeric(how) if _is_numeric(values, times=True) else Objects(function, merge=function)
+    if _is_numeric(values, times=True):
+        return Numeric(how)
+    if isinstance(values, pa.Array) and pa.types.is_struct(values.type):
+        raise BatchError(
+            f"values of type {values.type} have no order, so none is the {how}: choose one of "
+            "their fields, with_columns(x=lambda batch: pc.struct_field(batch[…], …))"
+        )
+    return Extreme(function, merge=function)
 
 
 def _least(left: Any, right: Any) -> Any:
@@ -196,8 +203,10 @@ def _greatest(left: Any, right: Any) -> Any:
 def _mean(values: Column | None) -> Accumulator:
     if is_unknown(values):
         return Nothing()
-    if _is_numeric(values, times=False) or _is_decimal(values):
+    if _is_numeric(values, times=False):
         return Numeric("mean")
+    if _is_decimal(values):
+        return DecimalMean()
     raise BatchError("values of this type have no mean")
 
 

@@ -15,6 +15,7 @@ from jeton.core.errors import BatchError, MissingColumn
 from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.dataflow import columns as cols
 from jeton.dataflow import show, time_columns
+from jeton.dataflow.arrow_column import ArrowColumn, bare
 from jeton.dataflow.columns import Column, as_column
 from jeton.dataflow.time_columns import Times
 from jeton.dataflow.time_units import INTEGER, unit_of
@@ -134,6 +135,14 @@ class Batch:
 
     def __getitem__(self, name: str) -> Column:
         column = self.columns.get(name)
+        if type(column) is np.ndarray:  # nearly always
+            return column
+        column = self.column(name)
+        return column if isinstance(column, np.ndarray) else ArrowColumn(column)
+
+    def column(self, name: str) -> Column:
+        """A column as it is kept: where it is Arrow's, without the operators that users want."""
+        column = self.columns.get(name)
         if column is None:
             if name == self.time_name:
                 return self.times
@@ -145,7 +154,7 @@ class Batch:
 
     def select(self, *names: str) -> Batch:
         """Only these value columns; times stay."""
-        return self._with({name: self[name] for name in names if name != self.time_name})
+        return self._with({name: self.column(name) for name in names if name != self.time_name})
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
         """Value columns added or replaced.
@@ -171,6 +180,7 @@ class Batch:
 
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
+        mask = bare(mask)
         if isinstance(mask, pa.Array | pa.ChunkedArray):
             mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
         mask = np.asarray(mask, dtype=bool)
@@ -284,6 +294,7 @@ def _plain(value: Any) -> Any:
 
 def _plain_stamps(times: Any, name: str) -> tuple[Any, str | None]:
     """Times without Arrow and Python's own types of them, and their unit if they have one."""
+    times = bare(times)
     if isinstance(times, np.ndarray):
         return times, unit_of(times.dtype) if times.dtype.kind == "M" else None
     if isinstance(times, list) and times and isinstance(times[0], date):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.core.errors import BatchError, JetonError
+from jeton.dataflow.arrow_column import bare
 
 Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 """One value for each record."""
@@ -34,6 +35,7 @@ def as_column(values: Any) -> Column:
     >>> as_column(["a", None]).null_count
     1
     """
+    values = bare(values)
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise BatchError(f"a column has one dimension, not {values.ndim}")
@@ -52,6 +54,11 @@ def as_column(values: Any) -> Column:
         )
     if isinstance(values, pa.Array):
         return from_arrow(values)
+    if not hasattr(values, "__iter__") and not hasattr(values, "__arrow_array__"):
+        raise BatchError(
+            f"{values!r} is no column: a column has one value for each record, as an array or a "
+            "list"
+        )
     try:
         if isinstance(values, list) and len(values) <= _FEW:
             kinds = set(map(type, values))

@@ -254,6 +254,12 @@ class Flow(Scope):
         See `jeton.spark.batch.on_spark` for the options; for streaming DataFrames
         `jeton.spark.streaming.on_stream`.
         """
+        for name, frame in inputs.items():
+            if not hasattr(frame, "isStreaming"):
+                raise GraphError(
+                    f"input {name!r} is a {type(frame).__name__}, no DataFrame of Spark: use "
+                    "spark.createDataFrame(…), or flow.run(…) to run without Spark"
+                )
         if any(frame.isStreaming for frame in inputs.values()):
             from jeton.spark.streaming import on_stream
 

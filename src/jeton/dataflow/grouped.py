@@ -49,6 +49,11 @@ class Grouped(ABC):
         if not aggregates:
             raise GraphError("aggregate() needs at least one, as in aggregate(n=jt.agg.count())")
         for name in aggregates:
+            if name == self.keyed.stream.time_name:
+                raise GraphError(
+                    f"{name!r} is the time column, which results have too: give the aggregate "
+                    "another name"
+                )
             if name in self.keyed.key:
                 raise GraphError(f"{name!r} is a key column: give the aggregate another name")
         needed = [a.column for a in aggregates.values() if a.column is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from jeton.core.tokens import TimestampToken
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import plain
-from jeton.dataflow.lateness import sift
+from jeton.dataflow.lateness import passed, sift
 from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import is_single
@@ -31,6 +32,8 @@ from jeton.dataflow.schema import SchemaLike, as_schema, conform
 from jeton.dataflow.state.snapshot import BIN, for_everyone
 from jeton.dataflow.stream import Stream
 from jeton.dataflow.tables import as_table
+from jeton.dataflow.time_arithmetic import whole
+from jeton.dataflow.time_columns import Times
 from jeton.dataflow.time_units import INTEGER, convert
 
 if TYPE_CHECKING:
@@ -50,7 +53,8 @@ class InputStream(Stream):
     def late(self) -> Stream:
         """Records whose time the input had already given up when they were sent.
 
-        They come at the input's own time, with the time they claim in ``event_time``.
+        They come at the least time at which they would not have been late, with the time they
+        claim in ``event_time``.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("late")
@@ -92,6 +96,7 @@ def add_input(
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
+        lateness = whole(lateness, f"the lateness of input {name!r}")
         if not 0 <= lateness <= END_OF_TIME:
             raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
     if idle_after is not None and not idle_after > 0:
@@ -228,13 +233,17 @@ class InputHandle:
             if partition is not None:
                 bound = max(bound, partition.floor)
             if batch.bound_from(bound) is None:
-                batch = self._set_late_aside(batch, self._earlier(batch, bound))
+                late = self._earlier(batch, bound)
+                at = time_columns.constant(self.kind, bound, int(late.sum()))
+                batch = self._set_late_aside(batch, late, at)
         else:
+            floor, least = partition.floor, self.kind.minimum
             late, count, partition.floor = sift(
-                plain(batch.times), partition.floor, bound, self.lateness, self.kind.minimum
+                plain(batch.times), floor, bound, self.lateness, least
             )
             if count:
-                batch = self._set_late_aside(batch, late)
+                at = passed(batch.times, floor, bound, self.lateness, least)[late]
+                batch = self._set_late_aside(batch, late, at)
         self._outputs[0].send(batch.bound_from(self._time), batch)
         if partition is not None:
             self.settle()
@@ -310,6 +319,11 @@ class InputHandle:
             data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
             given = times is not None
+            if isinstance(times, date | np.datetime64):
+                # A single record's; its unit is that of a column.
+                times = [times] if isinstance(times, date) else np.array([times])
+            elif isinstance(times, np.integer):
+                times = int(times)
             if times is None or type(times) is int or isinstance(times, tuple):
                 length = max((len(values) for values in data.values()), default=0)
                 time = now if times is None else kind.check(times)
@@ -345,15 +359,14 @@ class InputHandle:
         late[time_columns.earlier(now, batch.times)] = True
         return late
 
-    def _set_late_aside(self, batch: Batch, late: npt.NDArray[np.bool_]) -> Batch:
+    def _set_late_aside(self, batch: Batch, late: npt.NDArray[np.bool_], at: Times) -> Batch:
         """Send what is late to the late output, if there is one; return what is not."""
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
             name = _claimed([behind.time_name, *behind.names])
             claimed = {name: time_columns.to_arrow(behind.times)}
-            now = time_columns.constant(self._info.kind, self._time, len(behind))
-            self._outputs[1].send(self._time, behind.with_columns(claimed).at(now, self._time))
+            self._outputs[1].send(self._time, behind.with_columns(claimed).at(at, self._time))
         return batch.filter(~late)
 
     def _require_open(self) -> None:

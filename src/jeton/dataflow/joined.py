@@ -125,7 +125,7 @@ def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, P
 
 def split_known(batch: Batch, key: Sequence[str]) -> tuple[Batch, Batch | None]:
     """Records whose keys have no nulls, and the others if there are any."""
-    known = known_keys([batch[name] for name in key])
+    known = known_keys([batch.column(name) for name in key])
     if known is None:
         return batch, None
     return batch.filter(known), batch.filter(~known)

@@ -65,7 +65,7 @@ def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
         return _hash_text(pc.cast(column, pa.string()), start)
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         column = column.cast(pa.int32())
-    elif pa.types.is_temporal(kind):
+    elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise BatchError(f"values of type {kind} cannot be keys")
@@ -99,6 +99,30 @@ def is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
+
+
+def key_family(kind: pa.DataType) -> object:
+    """What keys must share to be comparable: all integers are, timestamps only of one unit.
+
+    >>> key_family(pa.int8()) == key_family(pa.uint32())
+    True
+    >>> key_family(pa.int64()) == key_family(pa.float64())
+    False
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return key_family(kind.value_type)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integers"
+    if types.is_floating(kind):
+        return "floating-point numbers"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if is_bytes(kind):
+        return "bytes"
+    if types.is_decimal(kind):
+        return f"decimals with {kind.scale} digits"
+    return str(kind)
 
 
 def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
@@ -157,10 +181,38 @@ def same_values(left: Column, right: Column) -> npt.NDArray[np.bool_]:
     return np.asarray(same, dtype=np.bool_)
 
 
+def is_float(column: Column) -> bool:
+    """Whether a column has floating-point numbers, of which some are equal but not the same."""
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind == "f"
+    return bool(pa.types.is_floating(column.type))
+
+
+def one_form(column: Column) -> Column:
+    """A column in which values that are the same key look the same: 0.0 has one sign.
+
+    >>> one_form(np.array([-0.0, 1.0]))
+    array([0., 1.])
+    """
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind != "f":
+            return column
+        numbers: npt.NDArray[Any] = column + column.dtype.type(0)
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers
+    if not pa.types.is_floating(column.type):
+        return column
+    unknown = column.is_null().to_numpy(zero_copy_only=False)
+    wide = one_form(column.cast(pa.float64()).fill_null(0.0).to_numpy())
+    return pa.array(wide, mask=unknown).cast(column.type)
+
+
 def _plain_arrow(column: Column) -> pa.Array:
     array = pa.array(column) if isinstance(column, np.ndarray) else column
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_float16(array.type):
+        return array.cast(pa.float32())
     if pa.types.is_string_view(array.type):
         return array.cast(pa.large_string())
     return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array

@@ -34,3 +34,19 @@ def sift(
         if time > safe:
             floor = max(floor, time - lateness)
     return late, count, floor
+
+
+def passed(
+    times: npt.NDArray[np.int64], floor: int, bound: int, lateness: int, least: int
+) -> npt.NDArray[np.int64]:
+    """For each record the time below which it would have been late when it came: see `sift`.
+
+    >>> passed(np.array([3, 9, 4, 5]), 2, 2, 4, 0)
+    array([2, 2, 5, 5])
+    """
+    safe = min(least + lateness, END_OF_TIME)
+    # What would overflow is not used.
+    raised = np.where(times > safe, times - lateness, least)
+    before = np.concatenate([np.array([max(floor, bound)], np.int64), raised[:-1]])
+    floors: npt.NDArray[np.int64] = np.maximum.accumulate(before)
+    return floors

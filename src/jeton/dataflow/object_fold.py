@@ -12,6 +12,7 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow.accumulators import Accumulator, Unrepresentable, is_unknown, pylist
 from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
+from jeton.dataflow.state.slot_bytes import encoded
 from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.state.values import brought_back, stored
 
@@ -68,16 +69,16 @@ class Objects(Accumulator):
         states = [self._state[slot] for slot in slots.tolist()]
         plain = [None if state is _NOTHING else state for state in states]
         # Without an initial state the states are values of the column, and keep its type.
-        kept = stored(plain) if self._initial is not None else pa.array(plain, self._type)
+        kept = stored(plain) if self._initial is not None else _typed_array(plain, self._type)
         return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
         """The same again."""
         self._grow(size)
         column = saved["state"]
-        if not isinstance(column, np.ndarray):
-            self._type = column.type
-        states = pylist(column) if self._initial is None else brought_back(to_arrow(column))
+        if self._initial is None:
+            self._learn_type(column)
+        states = self._values(column) if self._initial is None else brought_back(to_arrow(column))
         for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
             self._state[slot] = state if seen else _NOTHING
 
@@ -95,11 +96,19 @@ class Objects(Accumulator):
         self._grow(size)
         if column is None:
             raise BatchError("this aggregate needs a column")
-        # Results of plain numbers are as wide as Python makes them.
-        plain = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
+        self._learn_type(column)
+        return zip(slots.tolist(), self._values(column), strict=True)
+
+    def _learn_type(self, column: Column) -> None:
+        kind = to_arrow(column[:0]).type
+        # Results of plain numbers are as wide as Python makes them, with nulls or without.
+        plain = pa.types.is_primitive(kind) and not pa.types.is_temporal(kind)
         if not plain and not is_unknown(column):
-            self._type = self._typed(to_arrow(column[:0]).type)
-        return zip(slots.tolist(), pylist(column), strict=True)
+            self._type = self._typed(kind)
+
+    def _values(self, column: Column) -> list[Any]:
+        """The values that are folded."""
+        return pylist(column)
 
     def _take(self, slot: int, value: Any) -> None:
         if value is None and self._skip_nulls:
@@ -127,7 +136,7 @@ class Objects(Accumulator):
     def _column(self, values: list[Any]) -> Column:
         kind = self._type if self._initial is None and self._finish is None else None
         try:
-            return as_column(values) if kind is None else from_arrow(pa.array(values, kind))
+            return as_column(values) if kind is None else from_arrow(_typed_array(values, kind))
         except (pa.ArrowException, OverflowError, BatchError) as error:
             raise self._misfit(values, kind) or error from None
 
@@ -135,7 +144,7 @@ class Objects(Accumulator):
         """What to say of the first result that is too much for its type."""
         for row, value in enumerate(values):
             try:
-                pa.array([value], kind)
+                _typed_array([value], kind)
             except (pa.ArrowException, OverflowError):
                 what = "number of 64 bits" if kind is None else kind
                 return Unrepresentable(row, f"a result is {value}, which is no {what}")
@@ -143,6 +152,22 @@ class Objects(Accumulator):
 
     def _grow(self, size: int) -> None:
         self._state.extend([_NOTHING] * (size - len(self._state)))
+
+
+class Extreme(Objects):
+    """The least or the greatest of values that are no plain numbers: text, decimals, times."""
+
+    def _values(self, column: Column) -> list[Any]:
+        """Times as integers: Python's own have no nanoseconds, and end with the year 9999."""
+        if not isinstance(column, np.ndarray):
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            kind = column.type
+            if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+                column = column.cast(pa.int32())
+            elif pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
+                column = column.cast(pa.int64())
+        return pylist(column)
 
 
 class DecimalSum(Objects):
@@ -183,6 +208,52 @@ class DecimalSum(Objects):
         return pa.decimal128(38, kind.scale)
 
 
+class DecimalMean(DecimalSum):
+    """Means of decimals: of exact sums, so that no order of the values makes another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count: list[int] = []
+
+    def clear(self, slots: Slots) -> None:
+        """Back to the start."""
+        super().clear(slots)
+        for slot in slots.tolist():
+            self._count[slot] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The sums, and of how many values."""
+        counts = np.array([self._count[slot] for slot in slots.tolist()], dtype=np.int64)
+        return {**super().save(slots), "count": counts}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        super().load(slots, saved, size)
+        for slot, count in zip(slots.tolist(), pylist(saved["count"]), strict=True):
+            self._count[slot] = count or 0
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        super().merge(into, others)
+        for slot, other in zip(into.tolist(), others.tolist(), strict=True):
+            self._count[slot] += self._count[other]
+
+    def _take(self, slot: int, value: Any) -> None:
+        super()._take(slot, value)
+        self._count[slot] += value is not None
+
+    def _told(self, slot: int) -> Any:
+        total = super()._told(slot)
+        return None if total is None else float(_EXACT.divide(total, self._count[slot]))
+
+    def _column(self, values: list[Any]) -> Column:
+        return from_arrow(pa.array(values, pa.float64()))
+
+    def _grow(self, size: int) -> None:
+        super()._grow(size)
+        self._count.extend([0] * (size - len(self._count)))
+
+
 class Nothing(Accumulator):
     """The memory of a column that has been null throughout, so that its type is not known yet."""
 
@@ -209,3 +280,10 @@ class Nothing(Accumulator):
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Nothing."""
+
+
+def _typed_array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    """Values as an Arrow array; Arrow itself makes dictionaries of few types only."""
+    if kind is not None and pa.types.is_dictionary(kind):
+        return encoded(pa.array(values, kind.value_type), kind)
+    return pa.array(values, kind)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from jeton.core.errors import BatchError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.columns import Column
+from jeton.dataflow.keys import is_float
 
 Rows = npt.NDArray[np.intp]
 Sortable = npt.NDArray[Any]
@@ -74,9 +75,10 @@ def tie_breakers(batch: Batch, *, descending: bool = False) -> list[Sortable]:
     """Arrays that sort like the columns of a batch, from the first to the last.
 
     Values that have no order, such as lists, are sorted by their text: any order will do, as long
-    as it follows from the values.
+    as it follows from the values. What is equal but not the same, as the zeros of both signs, is
+    told apart at the end.
     """
-    found = []
+    found, forms = [], []
     for column in batch.columns.values():
         keys = sortable(column, descending=descending)
         if keys is None:
@@ -85,7 +87,17 @@ def tie_breakers(batch: Batch, *, descending: bool = False) -> list[Sortable]:
             keys = sortable(texts, descending=descending)
             assert keys is not None
         found.append(keys)
-    return found
+        if is_float(column):
+            forms.append(_forms(column))
+    return found + forms
+
+
+def _forms(column: Column) -> Sortable:
+    """The bits of floating-point numbers."""
+    if not isinstance(column, np.ndarray):
+        column = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+    bits: Sortable = column.astype(np.float64).view(np.int64)
+    return bits
 
 
 def require_sortable(column: Column, name: str, *, descending: bool = False) -> Sortable:

@@ -39,8 +39,9 @@ def require_bins(bins: int, workers: int = 1) -> int:
     Traceback (most recent call last):
     jeton.core.errors.GraphError: 5000 workers are more than the 4096 bins that keys hash to...
     """
-    if not FEWEST_BINS <= bins <= MOST_BINS or bins & (bins - 1):
-        raise GraphError(f"bins={bins} is not a power of two from {FEWEST_BINS} to {MOST_BINS:,}")
+    given: object = bins
+    if not isinstance(given, int) or not FEWEST_BINS <= bins <= MOST_BINS or bins & (bins - 1):
+        raise GraphError(f"bins={bins!r} is not a power of two from {FEWEST_BINS} to {MOST_BINS:,}")
     if workers > bins:
         raise GraphError(
             f"{workers} workers are more than the {bins} bins that keys hash to: use fewer, or "
@@ -115,7 +116,9 @@ class Exchange(Pact):
 
     def keys(self, batch: Batch) -> list[Column]:
         """The key columns of a batch, or what a function makes of it instead."""
-        return [batch[k] if isinstance(k, str) else self._computed(k, batch) for k in self.key]
+        return [
+            batch.column(k) if isinstance(k, str) else self._computed(k, batch) for k in self.key
+        ]
 
     def _deal(
         self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]

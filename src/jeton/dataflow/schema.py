@@ -108,8 +108,8 @@ class _Sample(Batch):
 
     __slots__ = ()
 
-    def __getitem__(self, name: str) -> Column:
-        column = super().__getitem__(name)
+    def column(self, name: str) -> Column:
+        column = super().column(name)
         if not isinstance(column, np.ndarray) and pa.types.is_null(column.type):
             # A guess from no values of no type would look like knowledge.
             raise _TypeNotKnown(name)
@@ -137,7 +137,8 @@ def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
             return function(batch)
     except MissingColumn:
         raise
-    except Exception:
+    except (Exception, SystemExit):
+        # With data it fails again, and then the error names the operator.
         return None
 
 
@@ -202,4 +203,7 @@ def _family(kind: pa.DataType) -> object:
         return "bytes"
     if types.is_date(kind):
         return "date"
+    if types.is_timestamp(kind):
+        # An instant and what a clock shows are different things, between which a zone decides.
+        return "instant" if kind.tz is not None else "clock"
     return kind.id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
@@ -74,11 +74,13 @@ class StreamBase:
         return stream
 
     def concat(self, *others: StreamBase) -> Stream:
-        """This stream and others as one. Costs nothing: no operator is added.
+        """This stream and others as one. Costs nothing where the types of columns agree.
 
         This is what other systems also call union: all records of all streams. The time column
         has this stream's name for it. Streams that are known to have different columns are
-        refused.
+        refused; where only their types or their order differ, values are cast to a
+        type that holds both, in this stream's order. Without schemas, ``select`` the same order in
+        all of them where it decides between records, as in `state_machine` and ``top_k``.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("both")
@@ -88,11 +90,24 @@ class StreamBase:
         [1, 2]
         """
         require_same_flow([self, *others])
-        sources = [source for stream in (self, *others) for source in stream.sources]
         schema = self.schema
         for other in others:
             schema = schemas.unify(schema, other.schema, f"{self!r} and {other!r}")
+        streams = [stream._as(schema) for stream in (self, *others)]
+        sources = [source for stream in streams for source in stream.sources]
         return self.scope.stream(sources, self.time_name, schema)
+
+    def _as(self, common: pa.Schema | None) -> StreamBase:
+        """This stream with columns of the types of a schema that has the same names."""
+        if common is None or self.schema is None:
+            return self
+        pairs = zip(self.schema, common, strict=True)
+        if all(own.name == new.name and own.type in (new.type, pa.null()) for own, new in pairs):
+            return self
+        what = f"{self!r}, beside others"
+        return cast("Stream", self)._stateless(
+            lambda batch: schemas.conform(batch, common, what), "cast", schema=common
+        )
 
     def require_columns(self, *names: str, operator: str) -> None:
         """Refuse to build ``operator`` if this stream is known to lack a column that it needs."""

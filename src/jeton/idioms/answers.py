@@ -66,7 +66,7 @@ def conform(batch: jt.Batch, schema: pa.Schema) -> jt.Batch:
     if odd := set(batch.names) ^ set(schema.names):
         raise _unpromised(odd, schema)
     return batch.select(*schema.names).with_columns(
-        {field.name: _typed(batch[field.name], field) for field in schema}
+        {field.name: _typed(batch.column(field.name), field) for field in schema}
     )
 
 

@@ -177,7 +177,7 @@ class Index:
 
     def learn(self, batch: jt.Batch) -> None:
         """Let all readers know the types of the keys that are arranged."""
-        columns = [batch[name] for name in self.spine.content.key]
+        columns = [batch.column(name) for name in self.spine.content.key]
         layout = tuple(getattr(column, "type", None) or column.dtype for column in columns)
         if layout not in self._layouts:
             self._types.learn("arranged", self.spine.content.key, columns)
@@ -240,12 +240,12 @@ class Reader:
         batch that comes, the empty ones too: then all workers refuse what one of them does.
         """
         names = on or self._key
-        self._types.learn("asked", names, [batch[name] for name in names])
+        self._types.learn("asked", names, [batch.column(name) for name in names])
 
     def learn_arranged(self, batch: jt.Batch) -> None:
         """Take note of the types of keys that are arranged."""
         key = self._index.spine.content.key
-        self._types.learn("arranged", key, [batch[name] for name in key])
+        self._types.learn("arranged", key, [batch.column(name) for name in key])
 
     def lookup(
         self, batch: jt.Batch, *, on: Sequence[str] = (), at: Any = None
@@ -260,7 +260,7 @@ class Reader:
         arranged are refused.
         """
         self.learn(batch, on=on)
-        columns = [batch[name] for name in on or self._key]
+        columns = [batch.column(name) for name in on or self._key]
         asking = np.arange(len(batch))
         for column in columns:
             if isinstance(column, pa.Array) and column.null_count:

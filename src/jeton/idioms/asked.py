@@ -110,7 +110,10 @@ def _bins(batch: jt.Batch, pact: jt.Pact | None) -> npt.NDArray[np.uint16]:
     """Which workers records go to when they are asked again: those that the pact chooses."""
     if isinstance(pact, jt.Exchange):
         return jt.bins_of(
-            [batch[key] if isinstance(key, str) else np.asarray(key(batch)) for key in pact.key]
+            [
+                batch.column(key) if isinstance(key, str) else np.asarray(key(batch))
+                for key in pact.key
+            ]
         )
     if isinstance(pact, jt.Together):
         return np.zeros(len(batch), np.uint16)

@@ -165,7 +165,7 @@ def sorting(batch: jt.Batch, key: Sequence[str]) -> npt.NDArray[np.intp]:
     >>> sorting(jt.Batch({"k": ["b", "a", "b"]}, times=[2, 9, 1]), ["k"]).tolist()
     [1, 2, 0]
     """
-    columns = {f"key {at}": _in_order(batch[name], name) for at, name in enumerate(key)}
+    columns = {f"key {at}": _in_order(batch.column(name), name) for at, name in enumerate(key)}
     columns |= {f"time {at}": column for at, column in enumerate(time_keys(batch.times))}
     order: npt.NDArray[np.intp] = pc.sort_indices(
         pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
@@ -196,7 +196,7 @@ def consolidated(batch: jt.Batch, diff: str) -> jt.Batch:
 
 def diffs_of(batch: jt.Batch, diff: str) -> npt.NDArray[np.int64]:
     """The ``diff`` column, which must be of whole numbers."""
-    column = batch[diff]
+    column = batch.column(diff)
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
         raise jt.BatchError(f"column {diff!r} must be of whole numbers, without nulls")
     if column.dtype == np.uint64 and len(column) and column.max() > _MOST:
@@ -213,13 +213,13 @@ def compared(batch: jt.Batch, names: Sequence[str]) -> list[Any]:
     jeton.core.errors.BatchError: column 'x' is of type list<item: int64>, but with diff=…...
     """
     for name in names:
-        column = batch[name]
+        column = batch.column(name)
         if isinstance(column, pa.Array) and pa.types.is_nested(column.type):
             raise jt.BatchError(
                 f"column {name!r} is of type {column.type}, but with diff=… records are compared "
                 "by all their columns: drop it, or make it text before"
             )
-    return [batch[name] for name in names]
+    return [batch.column(name) for name in names]
 
 
 def time_keys(times: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:

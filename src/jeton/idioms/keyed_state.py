@@ -153,7 +153,7 @@ class KeyedCounts:
 
     def counted(self, batch: jt.Batch) -> jt.Batch:
         """The batch with the count of each record's key, that record included."""
-        words, known = self._words.of(batch[self._key])
+        words, known = self._words.of(batch.column(self._key))
         counts = self._counts(words)
         if known is not None:
             whole = np.empty(len(batch), np.int64)
@@ -186,7 +186,7 @@ class KeyedCounts:
         """The counts again."""
         if state.num_rows:
             batch = jt.Batch.from_arrow(state, time="count")
-            words, known = self._words.of(batch["key"])
+            words, known = self._words.of(batch.column("key"))
             counts = plain(batch.times)
             if known is not None:
                 self._nulls = int(counts[~known].sum())

@@ -153,7 +153,7 @@ class _Joined:
         answers = []
         if rows is not None and len(asking):
             left = batch.take(asking.astype(np.intp, copy=False))
-            values = {name: rows[name] for name in rows.names if name not in self._gone}
+            values = {name: rows.column(name) for name in rows.names if name not in self._gone}
             answers.append(self._beside(left, values))
         if self._nulls is not None:
             alone = np.ones(len(batch), dtype=bool)

@@ -241,7 +241,7 @@ def schedule(
         stream.require_columns(at, operator=name)
 
     def due(batch: jt.Batch) -> jt.Batch:
-        return _at(batch, batch[at] if isinstance(at, str) else at(batch), stream.kind)
+        return _at(batch, batch.column(at) if isinstance(at, str) else at(batch), stream.kind)
 
     def build(
         token: jt.TimestampToken, info: jt.OperatorInfo

@@ -94,7 +94,7 @@ class Run:
         """Which of some records have the keys of those who asked, and not only their hashes."""
         same = np.ones(len(rows), dtype=bool)
         for name, column in zip(key, keys.columns, strict=True):
-            same &= same_rows(self.batch[name], rows, column, asking)
+            same &= same_rows(self.batch.column(name), rows, column, asking)
         return same
 
 
@@ -143,7 +143,7 @@ class Content:
         if diffs is None and self.forgets:
             diffs = np.ones(len(batch), dtype=np.int64)
         batch = batch.select(*(name for name in batch.names if name != self.diff))
-        keys = Keys.of([batch[name] for name in self.key])
+        keys = Keys.of([batch.column(name) for name in self.key])
         arrays = {"words": keys.words, "checks": keys.checks}
         if diffs is not None:
             arrays["diffs"] = diffs
@@ -178,7 +178,7 @@ class Content:
         if not self.counts:
             run = run.take(order)
             return self._latest(run, since, oldest) if self.upsert and since is not None else run
-        values = [run.batch[name] for name in run.batch.names]
+        values = [run.batch.column(name) for name in run.batch.names]
         order, starts = grouping_by_value(keys, values, order)
         if not len(starts):
             return run
@@ -202,7 +202,7 @@ class Content:
         equal = np.flatnonzero((words[1:] == words[:-1]) & (checks[1:] == checks[:-1]))
         same = np.ones(len(equal), dtype=bool)
         for name in self.key:
-            column = run.batch[name]
+            column = run.batch.column(name)
             same &= same_rows(column, equal, column, equal + 1)
         gone[equal[same]] = old[equal[same] + 1]
         if oldest and same.all():
@@ -213,7 +213,7 @@ class Content:
     def _without_equals(self, run: Run) -> Run:
         """Of records with equal key and time the greatest, column by column; removals are least."""
         keys = [run.words, run.arrays["checks"], run.batch.times]
-        order, starts = grouping_by_value(keys, [run.batch[name] for name in self.key])
+        order, starts = grouping_by_value(keys, [run.batch.column(name) for name in self.key])
         if len(starts) == len(run):
             return run
         group = np.empty(len(run), dtype=np.int64)
@@ -234,7 +234,7 @@ class Content:
         times = run.batch.times
         if times.ndim != 1:
             raise jt.SnapshotError("an arrangement inside a loop cannot be kept: empty it before")
-        bins = jt.bins_of([run.batch[name] for name in self.key])
+        bins = jt.bins_of([run.batch.column(name) for name in self.key])
         values = {f"value.{name}": column for name, column in self.with_diffs(run).columns.items()}
         name = f"time.{run.batch.time_name}"
         return pa.table({"bin": pa.array(bins), name: pa.array(times), **values})

@@ -240,7 +240,7 @@ def _accumulated(found: Found, names: Sequence[str]) -> Found:
     keys = [found.asking, found.of_each("row_words"), found.of_each("row_checks")]
     rows = found.batch()
     assert rows is not None, "what was found is in some run"
-    order, starts = grouping_by_value(keys, [rows[name] for name in names])
+    order, starts = grouping_by_value(keys, [rows.column(name) for name in names])
     sums = np.add.reduceat(found.of_each("diffs")[order], starts)
     there = np.flatnonzero(sums > 0)
     return found.take(np.repeat(order[starts[there]], sums[there]))

@@ -155,11 +155,11 @@ class WindowSums:
 
     def add(self, batch: jt.Batch) -> Words:
         """Add records to their windows; returns the ends of windows of new keys, in order."""
-        values = batch[self._value]
+        values = batch.column(self._value)
         if not isinstance(values, np.ndarray):
             raise jt.BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
         ends = window_ends(batch.times, self._size)
-        words, known = self.words.of(batch[self._key])
+        words, known = self.words.of(batch.column(self._key))
         numbers = plain(values, np.float64)
         if known is not None:
             none = ends[~known]
@@ -210,7 +210,7 @@ class WindowSums:
         """Open the windows again."""
         if state.num_rows:
             batch = jt.Batch.from_arrow(state, time="end")
-            words, known = self.words.of(batch["key"])
+            words, known = self.words.of(batch.column("key"))
             there = np.ones(len(batch), dtype=bool) if known is None else known
             for table, mine in ((self._keyed, there), (self._nulls, ~there)):
                 ends, counts = plain(batch.times)[mine], plain(batch["count"])[mine]

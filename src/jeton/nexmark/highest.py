@@ -42,7 +42,7 @@ class Highest:
         return np.array(ends, dtype=np.int64)
 
     def _keep(self, end: int, part: jt.Batch) -> None:
-        values = part[self._by]
+        values = part.column(self._by)
         highest, known = int(values.max()), self._best.get(end)
         if known is not None and highest < known[0]:
             return

@@ -43,7 +43,7 @@ class InOrder:
         batch = self._waiting.take(limit)
         if batch is None:
             return None
-        return self._fold.fold(batch.take(np.lexsort((batch[self._by], batch.times))))
+        return self._fold.fold(batch.take(np.lexsort((batch.column(self._by), batch.times))))
 
     @property
     def least(self) -> int | None:

@@ -96,11 +96,11 @@ def daily_statistics(bids: jt.Stream, *key: str) -> jt.Stream:
         counted = with_ranks.key_by(*key, column).tumbling(DAY).aggregate(**bids_by_rank())
 
         def added(batch: jt.Batch) -> dict[str, Any]:
-            made: dict[str, Any] = {name: batch[name] for name in key}
+            made: dict[str, Any] = {name: batch.column(name) for name in key}
             nothing = np.zeros(len(batch), np.int64)
             for kind in _KINDS:
                 for which in _WHICH:
-                    count = np.asarray(batch[f"{which}_bids"])
+                    count = np.asarray(batch.column(f"{which}_bids"))
                     adds = count if kind == "bids" else np.sign(count)
                     made[f"{which}_{kind}"] = adds if kind in kinds else nothing
             return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from jeton.core.errors import GraphError, JetonError
+from jeton.core.errors import GraphError, JetonError, TimeError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
@@ -67,7 +67,14 @@ class Tables:
         table = whole.to_arrow()
         if self._time_type is not None and isinstance(self._flow.kind, IntegerTimes):
             times = table.column(whole.time_name).cast(pa.int64())
-            table = table.set_column(0, whole.time_name, _as_type(times, self._time_type))
+            try:
+                typed = _as_type(times, self._time_type)
+            except pa.ArrowInvalid as error:
+                raise TimeError(
+                    f"output {name!r} has times that are no {self._time_type}, the type of the "
+                    f"inputs' time columns: cast those to a wider type ({error})"
+                ) from error
+            table = table.set_column(0, whole.time_name, typed)
         return table
 
 

@@ -22,7 +22,7 @@ from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.run_kernels import find_last
 from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.time_arithmetic import FARTHEST, MOST, Integers
+from jeton.dataflow.time_arithmetic import FARTHEST, MOST, Integers, whole
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -73,8 +73,10 @@ class AsofJoin:
         keyed = cast("KeyedStream", self)
         if not keyed.stream.kind.total:
             raise GraphError("asof_join needs integer times: inside a loop, use join()")
-        if tolerance is not None and tolerance < 0:
-            raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
+        if tolerance is not None:
+            tolerance = whole(tolerance, "the tolerance of asof_join")
+            if tolerance < 0:
+                raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
         joined = Joined(keyed, other, how, suffix, "asof_join")
 
         def build(

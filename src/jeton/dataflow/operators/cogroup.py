@@ -87,7 +87,7 @@ class Cogroup:
             def step(left: Input, right: Input, output: Output) -> None:
                 for name, side, input in zip(("left", "right"), sides, (left, right), strict=True):
                     for ref, batch in input:
-                        types.learn(name, side.key, [batch[one] for one in side.key])
+                        types.learn(name, side.key, [batch.column(one) for one in side.key])
                         side.waiting.push(ref, batch)
                 frontier = Antichain([*left.frontier, *right.frontier])
                 for groups in _complete(sides, frontier, info.kind, keyed.key):
@@ -119,7 +119,7 @@ class _Side:
 
     def keys(self, batch: Batch) -> list[Column]:
         """The key columns of a batch."""
-        return [batch[name] for name in self.key if len(batch)]
+        return [batch.column(name) for name in self.key if len(batch)]
 
 
 def _complete(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jeton.core.errors import TimeError
 from jeton.dataflow import time_columns
 from jeton.dataflow.batch import Batch
-from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.operators.stateless import StatelessBase, require_function
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -29,6 +29,7 @@ class Delay(StatelessBase):
         >>> flow.run({"n": {"time": [0, 0], "n": [5, 2]}})["later"].to_pylist()
         [{'time': 2, 'n': 2}, {'time': 5, 'n': 5}]
         """
+        require_function(to, name, "times")
         kind = self.kind
 
         def change(batch: Batch) -> Batch:

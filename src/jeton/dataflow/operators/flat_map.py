@@ -82,7 +82,7 @@ class FlatMap(StatelessBase):
         require_type(self, column, _is_list, "lists", name)
 
         def change(batch: Batch) -> Batch:
-            lists = to_arrow(as_column(batch[column]))
+            lists = to_arrow(as_column(batch.column(column)))
             if not _is_list(lists.type):
                 raise BatchError(f"column {column!r} is of type {lists.type}, not of lists")
             if pa.types.is_fixed_size_list(lists.type):
@@ -93,7 +93,9 @@ class FlatMap(StatelessBase):
             if into is not None and into in others:
                 raise BatchError(f"there is a column {into!r} already: choose another into=")
             columns = {
-                (into or one) if one == column else one: elements if one == column else others[one]
+                (into or one) if one == column else one: elements
+                if one == column
+                else others.column(one)
                 for one in batch.names
             }
             return others.select().with_columns(columns)

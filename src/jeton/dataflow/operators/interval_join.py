@@ -20,7 +20,7 @@ from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered, si
 from jeton.dataflow.state.key_ids import KeyIds
 from jeton.dataflow.state.queue import RecordQueue
 from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.time_arithmetic import MOST, later, shifted
+from jeton.dataflow.time_arithmetic import MOST, later, shifted, whole
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -68,6 +68,8 @@ class IntervalJoin:
         keyed = cast("KeyedStream", self)
         if not keyed.stream.kind.total:
             raise GraphError("interval_join needs integer times: inside a loop, use join()")
+        lower = whole(lower, "the lower bound of an interval")
+        upper = whole(upper, "the upper bound of an interval")
         if not -MOST <= lower <= upper <= MOST:
             raise GraphError(
                 f"an interval from {lower} to {upper} is empty or longer than time itself"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jeton.core.errors import BatchError
 from jeton.dataflow.batch import Batch
 from jeton.dataflow.kernel import Kernel
-from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.operators.stateless import StatelessBase, require_function
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -31,6 +32,7 @@ class Map(StatelessBase):
         >>> flow.run({"words": {"time": [4], "n": [21]}})["doubled"].to_pylist()
         [{'time': 4, 'twice': 42}]
         """
+        require_function(function, name, "columns")
 
         def change(batch: Batch) -> Batch:
             made = function(batch)
@@ -38,6 +40,11 @@ class Map(StatelessBase):
                 return made
             if isinstance(function, Kernel):
                 made = {function.__name__: made}
+            if not isinstance(made, Mapping):
+                raise BatchError(
+                    f"map needs a function that returns columns, as {{name: values}}, or a batch: "
+                    f"this one returned a {type(made).__name__}"
+                )
             return batch.select().with_columns(made)
 
         return self._stateless(change, name, schema=self._schema_after(change, name))

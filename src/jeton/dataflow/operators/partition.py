@@ -49,7 +49,7 @@ class Partition(StreamBase):
         if isinstance(to, str):
             column = to
             require_type(self, column, pa.types.is_integer, "integers", name)
-            number: Callable[[Batch], Any] = lambda batch: batch[column]  # noqa: E731
+            number: Callable[[Batch], Any] = lambda batch: batch.column(column)  # noqa: E731
         else:
             number = to
             self.learn(number, operator=name)

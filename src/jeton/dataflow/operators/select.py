@@ -50,7 +50,7 @@ class Select(StatelessBase):
 
         def change(batch: Batch) -> Batch:
             for one in names:
-                batch[one]  # raises if it is not there
+                batch.column(one)  # raises if it is not there
             return batch.select(*(one for one in batch.names if one not in names))
 
         return self._stateless(change, name, schema=schema)
@@ -77,7 +77,7 @@ class Select(StatelessBase):
 
         def change(batch: Batch) -> Batch:
             for one in names:
-                batch[one]  # raises if it is not there
+                batch.column(one)  # raises if it is not there
             new = _renamed(batch.names, names)
             columns = dict(zip(new, batch.columns.values(), strict=True))
             return batch.select().with_columns(columns)

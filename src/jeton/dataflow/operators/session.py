@@ -25,7 +25,7 @@ from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.session_chains import Nodes, SessionChains
 from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.slot_pool import grown
-from jeton.dataflow.time_arithmetic import MOST, later
+from jeton.dataflow.time_arithmetic import MOST, later, whole
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -42,10 +42,15 @@ class Sessions(Grouped):
         super().__init__(keyed)
         if not keyed.stream.kind.total:
             raise GraphError("sessions need integer times: inside a loop, use each_time()")
+        gap = whole(gap, "the gap between sessions")
         if not 1 <= gap <= MOST:
             raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
         if START in keyed.key:
             raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
+        if keyed.stream.time_name == START:
+            raise GraphError(
+                f"sessions tell their {START!r}: give the time column of the input another name"
+            )
         self._gap = gap
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:

@@ -139,7 +139,7 @@ class _Answers:
         names = dict.fromkeys(name for row in rows for name in row)
         names.pop(time_name, None)
         of = np.array(self._of, dtype=np.intp)
-        columns = {name: cols.take(self._batch[name], of) for name in self._key}
+        columns = {name: cols.take(self._batch.column(name), of) for name in self._key}
         for name in names:
             if name in columns:  # a key column, where an answer may name another key
                 own = cols.to_arrow(columns[name]).to_pylist()

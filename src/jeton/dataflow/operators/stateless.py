@@ -62,10 +62,19 @@ def mask_function(
     if isinstance(condition, str):
         require_type(stream, condition, pa.types.is_boolean, "booleans", operator)
         column = condition
-        return lambda batch: _as_mask(batch[column], f"column {column!r}")
+        return lambda batch: _as_mask(batch.column(column), f"column {column!r}")
+    require_function(condition, operator, "booleans")
     function = condition
     stream.learn(function, operator=operator)
     return lambda batch: _as_mask(function(batch), "the condition")
+
+
+def require_function(function: object, operator: str, what: str) -> None:
+    """Refuse what is no function of a batch."""
+    if not callable(function):
+        raise GraphError(
+            f"{operator} needs a function from a batch to {what}, not {function!r}"
+        ).located(operator=operator)
 
 
 def require_type(

@@ -32,8 +32,9 @@ def top_k(
     keyed: KeyedStream, assigner: Assigner, k: int, by: str, *, ascending: bool, name: str
 ) -> Stream:
     """Add the operator: ``windows.top_k`` says what it does."""
-    if k < 1:
-        raise GraphError(f"top_k needs at least one place, not {k}")
+    given: object = k
+    if not isinstance(given, int) or k < 1:
+        raise GraphError(f"top_k needs an integer, at least one, not {k!r}")
     stream = keyed.stream
     stream.require_columns(*keyed.key, by, operator="top_k")
     best = Best(keyed.key, k, by, ascending, name, own_times=assigner.inclusive)
@@ -106,11 +107,11 @@ class Best:
         return batch.take(np.sort(order[ranks <= self._k]))
 
     def _order(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        columns = [batch[name] for name in self._key]
+        columns = [batch.column(name) for name in self._key]
         times = batch.times
         groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
         groups += _groups_of(columns, len(batch))
-        by = require_sortable(batch[self._by], self._by, descending=not self._ascending)
+        by = require_sortable(batch.column(self._by), self._by, descending=not self._ascending)
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
         order = order_by(batch, *groups, by, *own)
         first = np.zeros(len(order), dtype=bool)

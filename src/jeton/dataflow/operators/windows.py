@@ -28,7 +28,7 @@ from jeton.dataflow.state.groups import Groups
 from jeton.dataflow.state.held import Held
 from jeton.dataflow.state.shapes import shape_of
 from jeton.dataflow.state.snapshot import BIN
-from jeton.dataflow.time_arithmetic import LEAST, MOST, sliding_ends, window_ends, within
+from jeton.dataflow.time_arithmetic import LEAST, MOST, sliding_ends, whole, window_ends, within
 from jeton.dataflow.time_columns import Times
 from jeton.dataflow.time_units import column_times
 
@@ -71,6 +71,8 @@ class Tumbling(Assigner):
     """Windows ``[start, start + size)``, one after the other."""
 
     def __init__(self, size: int, offset: int) -> None:
+        size = whole(size, "the size of a window")
+        offset = whole(offset, "the offset of windows")
         if not 1 <= size <= MOST:
             raise GraphError(f"a window must be from 1 to {MOST} long, not {size}")
         self._size = size
@@ -99,6 +101,9 @@ class Sliding(Assigner):
     """Windows ``[end - size, end)`` for every multiple of ``every``."""
 
     def __init__(self, size: int, every: int, offset: int) -> None:
+        size = whole(size, "the size of a window")
+        every = whole(every, "the step of windows")
+        offset = whole(offset, "the offset of windows")
         if not 1 <= every <= size <= MOST:
             raise GraphError(f"windows of {size} cannot slide by {every}")
         self._size = size
@@ -125,7 +130,7 @@ class Until(Assigner):
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """What the column says."""
         name = f"column {self._column!r}, which ends windows"
-        ends = column_times(batch[self._column], batch.unit, name)
+        ends = column_times(batch.column(self._column), batch.unit, name)
         early = np.flatnonzero(ends < batch.times)
         if len(early):
             raise TimeError(

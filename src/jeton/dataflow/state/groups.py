@@ -35,13 +35,13 @@ class Groups:
 
     def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
         """The group of each record, and the rows that opened a new one."""
-        return self._keys.find([batch[name] for name in self.key], len(batch), times)
+        return self._keys.find([batch.column(name) for name in self.key], len(batch), times)
 
     def add(self, slots: Slots, batch: Batch) -> None:
         """Fold records into their groups."""
         size = self._keys.slots_made
         for name, aggregate in self.aggregates.items():
-            column = None if aggregate.column is None else batch[aggregate.column]
+            column = None if aggregate.column is None else batch.column(aggregate.column)
             self._accumulator(name, column).add(slots, column, size)
 
     def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
@@ -49,11 +49,11 @@ class Groups:
         size = self._keys.slots_made
         rolled = {}
         for name, aggregate in self.aggregates.items():
-            column = None if aggregate.column is None else batch[aggregate.column]
+            column = None if aggregate.column is None else batch.column(aggregate.column)
             try:
                 rolled[name] = self._accumulator(name, column).roll(slots, column, size)
             except Unrepresentable as error:
-                keys = {key: batch[key] for key in self.key}
+                keys = {key: batch.column(key) for key in self.key}
                 raise error.of_group(name, keys, batch.times) from None
         return rolled
 

@@ -94,7 +94,7 @@ class Side(NamedTuple):
 
     def learn(self, batch: Batch) -> None:
         """Refuse a batch whose keys are never equal to those of the other side."""
-        self.types.learn(self.name, self.key, [batch[name] for name in self.key])
+        self.types.learn(self.name, self.key, [batch.column(name) for name in self.key])
 
 
 def sides(joined: Joined) -> tuple[Side, Side]:
@@ -130,7 +130,7 @@ class JoinSide:
 
     def run(self, batch: Batch, times: Times | None = None) -> Run:
         """A batch as a run, to ask the other side with or to be added to this one."""
-        keys = [without_nulls(batch[name]) for name in self._key]
+        keys = [without_nulls(batch.column(name)) for name in self._key]
         ids = self._ids.of(keys, len(batch))
         at = self._clock.at(batch.times if times is None else times)
         order = sorting(ids, at)
@@ -209,7 +209,7 @@ class JoinSide:
         if not self._clock.kind.total:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
         whole = concat([run.batch for run in self.runs])
-        keys = [whole[name] for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
+        keys = [whole.column(name) for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
         arrays = {BIN: bins_of(keys), "time": whole.times}
         arrays |= {_ROW + name: column for name, column in whole.columns.items()}
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})

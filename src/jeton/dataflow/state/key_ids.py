@@ -12,7 +12,7 @@ import pyarrow as pa
 from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
-from jeton.dataflow.keys import is_bytes
+from jeton.dataflow.keys import key_family
 from jeton.dataflow.state.key_columns import exact_words, is_exact
 from jeton.dataflow.state.key_slots import KeySlots
 from jeton.dataflow.state.slot_pool import Slots
@@ -121,30 +121,6 @@ def require_comparable(name: str, kind: pa.DataType, other: str, its: pa.DataTyp
         raise BatchError(
             f"the keys {name!r} ({kind}) and {other!r} ({its}) are never equal: cast one of them"
         )
-
-
-def key_family(kind: pa.DataType) -> object:
-    """What keys must share to be comparable: all integers are, timestamps only of one unit.
-
-    >>> key_family(pa.int8()) == key_family(pa.uint32())
-    True
-    >>> key_family(pa.int64()) == key_family(pa.float64())
-    False
-    """
-    types = pa.types
-    if types.is_dictionary(kind):
-        return key_family(kind.value_type)
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "integers"
-    if types.is_floating(kind):
-        return "floating-point numbers"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return "text"
-    if is_bytes(kind):
-        return "bytes"
-    if types.is_decimal(kind):
-        return f"decimals with {kind.scale} digits"
-    return str(kind)
 
 
 def known_keys(columns: Sequence[Column]) -> npt.NDArray[np.bool_] | None:

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.core.errors import BatchError
 from jeton.dataflow import columns as cols
 from jeton.dataflow.columns import Column
-from jeton.dataflow.keys import Hashes, hash_columns, is_bytes
+from jeton.dataflow.keys import Hashes, hash_columns, is_bytes, is_float, key_family, one_form
 from jeton.dataflow.state.key_columns import SlotColumn, exact_words, is_exact
 from jeton.dataflow.state.key_table import KeyTable
 from jeton.dataflow.state.slot_pool import Slots
@@ -39,6 +40,8 @@ class KeySlots:
         self._typed = False
         """Whether the columns' types are known, which takes a batch, though it be empty."""
         self._twins = Twins()
+        self._seen: set[tuple[object, ...]] = set()
+        self._kinds: list[pa.DataType | None] = [None] * columns
 
     def find(
         self, columns: Sequence[Column], rows: int, times: Hashes | None = None
@@ -51,6 +54,7 @@ class KeySlots:
             one = np.zeros(1, dtype=np.uint64) if times is None else times
             return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
         before = () if times is None else (times,)
+        self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
         hashes = self._words(plain, len(before))
@@ -63,6 +67,25 @@ class KeySlots:
             if len(wrong):
                 new = self._separate(plain, columns, times, slots, new, wrong)
         return slots, new
+
+    def _learn_types(self, columns: Sequence[Column]) -> None:
+        """Refuse keys of types between which none is equal, or which would be taken for others."""
+        seen = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
+        if seen in self._seen:
+            return
+        for at, column in enumerate(columns):
+            kind, before = cols.to_arrow(column[:0]).type, self._kinds[at]
+            if pa.types.is_null(kind) or not len(column):
+                continue
+            if before is None:
+                self._kinds[at] = kind
+            elif key_family(kind) != key_family(before) or _beyond(kind, before):
+                raise BatchError(
+                    f"a key column is of type {kind}, but it was {before} before: cast it to one "
+                    "type, or give the input a schema=…"
+                )
+        if all(map(len, columns)):
+            self._seen.add(seen)
 
     def values(self, slots: Slots) -> list[Column]:
         """The key columns of some slots."""
@@ -124,7 +147,11 @@ class KeySlots:
                 kind = column.type
                 if pa.types.is_dictionary(kind) and kind.ordered:
                     categories = column.dictionary
-            store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
+            if is_float(values):
+                # Which of the forms of zero or NaN came first must not matter.
+                store.put(slots, one_form(cols.take(values, rows)), size, kind=kind)
+            else:
+                store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
 
     def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
         """The rows whose slot is another key's."""
@@ -192,6 +219,12 @@ class Twins:
     def add(self, hashes: Hashes) -> None:
         """Take note that different keys have these hashes."""
         self._hashes = np.union1d(self._hashes, hashes)
+
+
+def _beyond(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Whether one of two types of integers has values beyond those of the other, with a sign."""
+    pair = (kind, other)
+    return pa.uint64() in pair and any(map(pa.types.is_signed_integer, pair))
 
 
 def _values(columns: Sequence[Column], rows: npt.NDArray[np.intp]) -> list[tuple[Any, ...]]:

@@ -64,21 +64,22 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     def get_or(self, key: Any, make: Callable[[], V]) -> V:
         """The value of ``key``, made if there is none."""
         try:
-            return self._values[key]
+            return self[key]
         except KeyError:
             value = self[key] = make()
             return value
 
     def __getitem__(self, key: Any) -> V:
-        return self._values[key]
+        return self._values[_one_nan(key)]
 
     def __setitem__(self, key: Any, value: V) -> None:
+        key = _one_nan(key)
         if key not in self._values:
             check_key(key)
         self._values[key] = value
 
     def __delitem__(self, key: Any) -> None:
-        del self._values[key]
+        del self._values[_one_nan(key)]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
@@ -95,7 +96,18 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The entries again."""
-        self._values.update(zip(*entries(state), strict=True))
+        for key, value in zip(*entries(state), strict=True):
+            self._values[_one_nan(key)] = value
+
+
+_NAN: Final = float("nan")
+
+
+def _one_nan(key: Any) -> Any:
+    """A key in which every NaN is the same, as it is for ``Exchange``."""
+    if isinstance(key, tuple):
+        return tuple(map(_one_nan, key)) if any(part != part for part in key) else key
+    return _NAN if key != key else key
 
 
 def check_key(key: Any) -> None:

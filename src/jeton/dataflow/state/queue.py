@@ -198,7 +198,7 @@ class RecordQueue:
     def _keys(self, whole: Batch) -> list[Column]:
         """The key columns of what waits: of the key, or of the pact that brought it here."""
         if self._key is not None:
-            return [whole[name] for name in self._key]
+            return [whole.column(name) for name in self._key]
         pacts = {repr(pact): pact for pact in self._pacts or ()}
         [pact] = pacts.values() if len(pacts) == 1 else [None]
         if isinstance(pact, Pipeline | Together):

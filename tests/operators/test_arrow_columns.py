@@ -1,0 +1,148 @@
+"""Functions of a batch: columns of text, or with nulls, compare and compute like all others."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import operator
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jeton as jt
+
+ROWS = {"time": [1, 2, 3], "k": ["a", "b", "a"], "n": [1, 2, 3], "m": [1, 2, None]}
+
+
+def run_one(make: Any, data: Any = ROWS) -> pa.Table:
+    """The result of a flow with one input and one output."""
+    flow = jt.Flow("one")
+    flow.output("o", make(flow.input("i")))
+    return flow.run({"i": data})["o"]
+
+
+def column(values: Any) -> Any:
+    """A column as users' functions get it."""
+    return jt.Batch({"x": values}, times=[0] * len(values))["x"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        (lambda b: b["k"] == "a", [1, 3]),
+        (lambda b: b["k"] != "a", [2]),
+        (lambda b: b["k"] > "a", [2]),
+        (lambda b: (b["k"] == "a") & (b["n"] > 1), [3]),
+        (lambda b: (b["n"] > 1) & (b["k"] == "a"), [3]),
+        (lambda b: (b["k"] == "b") | (b["n"] == 1), [1, 2]),
+        (lambda b: ~(b["k"] == "a"), [2]),
+        (lambda b: (b["m"] == 1) & (b["n"] > 0), [1]),
+        (lambda b: (b["n"] > 0) & (b["m"] >= 1), [1, 2]),
+        (lambda b: np.logical_and(b["m"] >= 1, b["n"] > 1), [2]),
+        (lambda b: b["m"] + b["n"] > 2, [2]),
+        (lambda b: b["n"] == b["m"], [1, 2]),
+        (lambda b: np.maximum(b["m"], 2) == 2, [1, 2]),
+        (lambda b: (b["k"] != "a") & (b["time"] > 0), [2]),
+        (lambda b: pc.equal(b["k"], "a"), [1, 3]),
+        (lambda b: pc.is_in(b["k"], value_set=pa.array(["b"])), [2]),
+        (lambda b: b["m"].is_null(), [3]),
+    ],
+)
+def test_conditions_on_text_and_nulls(condition: Any, kept: list[int]) -> None:
+    assert run_one(lambda s: s.filter(condition))["n"].to_pylist() == kept
+    assert run_one(lambda s: s.branch(condition)[1])["n"].to_pylist() == kept
+    others = [n for n in (1, 2, 3) if n not in kept]
+    assert run_one(lambda s: s.branch(condition)[0])["n"].to_pylist() == others
+
+
+def test_computed_columns() -> None:
+    made = run_one(
+        lambda s: s.with_columns(
+            a=lambda b: (b["k"] == "a") * b["n"],
+            b=lambda b: b["m"] * 2 - b["n"],
+            c=lambda b: b["k"] + "!",
+            d=lambda b: -b["m"],
+            e=lambda b: 10 - b["m"],
+        ).select("a", "b", "c", "d", "e")
+    )
+    assert made.drop_columns(["time"]).to_pylist() == [
+        {"a": 1, "b": 1, "c": "a!", "d": -1, "e": 9},
+        {"a": 0, "b": 2, "c": "b!", "d": -2, "e": 8},
+        {"a": 3, "b": None, "c": "a!", "d": None, "e": None},
+    ]
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "gt", "eq"])
+@given(
+    values=st.lists(st.none() | st.integers(-50, 50), min_size=1, max_size=8),
+    other=st.integers(1, 9),
+)
+def test_a_null_changes_nothing_for_other_records(
+    name: str, values: list[int | None], other: int
+) -> None:
+    apply = getattr(operator, name)
+    found = pa.array(apply(column(pa.array(values, pa.int64())), other)).to_pylist()
+    expected = [None if v is None else apply(np.array([v]), other)[0] for v in values]
+    assert found == expected
+
+
+def test_answers_do_not_depend_on_which_batch_has_the_null() -> None:
+    flow = jt.Flow("f")
+    flow.output("o", flow.input("i").filter(lambda b: (b["m"] == 1) & (b["n"] > 0)))
+    batchings: list[list[list[int | None]]] = [[[1, None]], [[1], [None]]]
+    for sends in batchings:
+        with flow.open() as run:
+            for m in sends:
+                run.input("i").send({"time": [0] * len(m), "m": m, "n": [1] * len(m)})
+            assert run.finish()["o"]["m"].to_pylist() == [1]
+
+
+def test_instants_compare_with_instants() -> None:
+    stamps = column(pa.array([1, 2, None], pa.timestamp("s", "UTC")))
+    second = pa.scalar(2, pa.timestamp("s", "UTC"))
+    assert (stamps >= second).to_pylist() == [False, True, None]
+    days = column(pa.array([1, 2], pa.date32()))
+    assert (days == datetime.date(1970, 1, 3)).tolist() == [False, True]
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    text = column(["a", "b"])
+    with pytest.raises(jt.BatchError, match=r"do not go together"):
+        _ = text > 5
+    with pytest.raises(jt.BatchError, match=r"is_null"):
+        _ = text == None  # noqa: E711
+    with pytest.raises(ValueError, match=r"with & and \|"):
+        bool(text)
+    with pytest.raises(jt.BatchError, match=r"there is no mul"):
+        text * 2
+
+
+def test_columns_go_wherever_arrow_arrays_do() -> None:
+    array = pa.array(["a", None, "c"])
+    mine = column(array)
+    assert isinstance(mine, pa.Array)
+    assert pa.array(mine).equals(array)
+    assert pa.table({"x": mine})["x"].to_pylist() == ["a", None, "c"]
+    assert np.asarray(mine).tolist() == ["a", None, "c"]
+    assert [value.as_py() for value in mine] == ["a", None, "c"]
+    assert mine.to_pylist() == ["a", None, "c"]
+    assert mine[1:].to_pylist() == [None, "c"]
+    assert mine[np.array([2, 0])].to_pylist() == ["c", "a"]
+    assert mine[np.array([True, False, True])].to_pylist() == ["a", "c"]
+    assert "a" in mine
+    assert "z" not in mine
+    assert pickle.loads(pickle.dumps(mine)).to_pylist() == ["a", None, "c"]
+    assert pd.Series(mine).tolist()[::2] == ["a", "c"]
+    assert pl.Series(mine.arrow).to_list() == ["a", None, "c"]
+    assert len(list(mine)) == len(sorted(column(["b", "a"]).to_pylist())) + 1 == 3
+    assert jt.Batch({"y": mine}, times=[0, 0, 0]).rows()[2] == {"time": 0, "y": "c"}
+    with pytest.raises(TypeError):
+        json.dumps(mine)
