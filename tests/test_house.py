@@ -65,9 +65,3 @@ def test_rooms_on_top_use_the_public_api_only(room: str) -> None:
                     module.startswith(f"{public}.") for public in PUBLIC[1:]
                 )
                 assert allowed, f"{name} imports {module}"
-
-
-def test_modules_can_be_read_in_one_sitting() -> None:
-    for path in [*files("."), *sorted(TESTS.rglob("*.py"))]:
-        lines = len(path.read_text().splitlines())
-        assert lines <= 400, f"{path.relative_to(TESTS.parent)} has {lines} lines"
