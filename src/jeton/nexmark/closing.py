@@ -115,7 +115,7 @@ class OpenAuctions:
             return _NOTHING
         self._best.open(auctions)
         columns = {
-            name: auctions.times if name == START else auctions[name]
+            name: auctions.times if name == START else auctions.column(name)
             for name in ("id", *self._auction)
         }
         expires: Times = np.asarray(auctions["expires"])
