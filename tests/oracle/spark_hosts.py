@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
+from jeton.spark.schemas import spark_schema
 from tests.oracle.case import Case
 from tests.oracle.choices import Seeded
 from tests.oracle.duck import Oracle, Refused
@@ -104,10 +105,15 @@ def apart(found: pa.Table, cases: Sequence[Case]) -> list[list[pa.Table]]:
     ]
 
 
+def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A DataFrame in which timestamps without a zone have none either."""
+    return spark.createDataFrame(table, spark_schema(table.schema))
+
+
 def in_one_batch(spark: SparkSession, cases: Sequence[Case], workers: int) -> list[list[pa.Table]]:
     """The outputs of each case, from one batch flow."""
     inputs = {
-        f"c{number}_in{which}": spark.createDataFrame(table).repartition(2)
+        f"c{number}_in{which}": frame_of(spark, table).repartition(2)
         for number, case in enumerate(cases)
         for which, table in enumerate(case.tables)
     }
@@ -196,6 +202,6 @@ def _stream(spark: SparkSession, table: pa.Table, folder: Path, pieces: list[int
         path = folder / f"{number:04d}.parquet"
         hidden.rename(path)
         os.utime(path, (0, 1000 + 10 * number))
-    schema = spark.createDataFrame(table).schema
+    schema = frame_of(spark, table).schema
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(folder))
