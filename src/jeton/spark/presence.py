@@ -15,7 +15,13 @@ from jeton.spark.deliveries import Inbox
 
 @dataclass(slots=True)
 class Presence:
-    """The workers of one attempt at a query, as far as they have come."""
+    """The workers of one attempt at a query, as far as they have come.
+
+    >>> present = Presence()
+    >>> present.reports = {0: {"inputs": {"n": (7, False)}}, 1: {"inputs": {"n": (3, True)}}}
+    >>> present.to_follow(1, workers=2)  # its partitions are idle
+    {'n': 7}
+    """
 
     attempt: Attempt | None = None
     """The checkpoints that they take."""
