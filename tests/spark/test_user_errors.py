@@ -74,6 +74,8 @@ ACTIONS: dict[str, Callable[[DataFrame, Path], object]] = {
 IN_CI = ("collect", "toPandas")
 
 
+# PySpark itself warns of every error in toPandas.
+@pytest.mark.filterwarnings("ignore:toPandas attempted Arrow optimization:UserWarning")
 @pytest.mark.parametrize(
     "action",
     [
