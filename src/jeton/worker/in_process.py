@@ -7,7 +7,6 @@ random, the same way each time, and checks every frontier against the truth at e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from random import Random
 from threading import Condition
@@ -77,7 +76,7 @@ class Run:
         self._feeds: list[Iterator[None]] = []
         self._woken = Condition()
         self._tables = Tables(flow)
-        with _interruptible():
+        try:
             self.workers = [
                 Worker(
                     flow.operators,
@@ -92,6 +91,8 @@ class Run:
                 )
                 for index in range(workers)
             ]
+        except OperatorFailed as error:
+            raise _interrupt_behind(error) or error
         self.network.receivers.extend(self.workers)
         self._idle: set[str] = set()
         """Inputs that may be idle on some workers, where they follow those of the others."""
@@ -144,20 +145,20 @@ class Run:
         if self._idle:
             self._idle = {name for name in self._idle if follow(self._ends(name))}
         try:
-            with _interruptible():
-                did = (
-                    self._step_in_order()
-                    if self._random is None
-                    else self._step_at_random(self._random)
-                )
-                if did and self.checker is not None:
-                    self.checker.check()
-        except Exception as error:
-            self._failure = error
-            raise
+            did = (
+                self._step_in_order()
+                if self._random is None
+                else self._step_at_random(self._random)
+            )
+            if did and self.checker is not None:
+                self.checker.check()
         except BaseException as error:
-            self._failure = FlowStalled(f"the run was interrupted by {error!r}")
-            raise
+            interrupt = error if not isinstance(error, Exception) else _interrupt_behind(error)
+            if interrupt is None:
+                self._failure = error
+                raise
+            self._failure = FlowStalled(f"the run was interrupted by {interrupt!r}")
+            raise interrupt from None
         self.steps += did
         return did
 
@@ -329,14 +330,10 @@ class Run:
         return "; ".join(held) or "nothing is held"
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the program, wherever it hits: it is the user's, not an operator's."""
-    try:
-        yield
-    except OperatorFailed as error:
-        cause = error.__cause__
-        if isinstance(cause, KeyboardInterrupt):
-            cause.add_note(str(error))
-            raise cause from None
-        raise
+def _interrupt_behind(error: Exception) -> BaseException | None:
+    """Ctrl-C ends the program, wherever it hits: it is the user's, not an operator's."""
+    cause = error.__cause__
+    if not isinstance(error, OperatorFailed) or not isinstance(cause, KeyboardInterrupt):
+        return None
+    cause.add_note(str(error))
+    return cause

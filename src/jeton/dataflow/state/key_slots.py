@@ -42,6 +42,8 @@ class KeySlots:
         self._twins = Twins()
         self._seen: set[tuple[object, ...]] = set()
         self._kinds: list[pa.DataType | None] = [None] * columns
+        self._usual: np.dtype[Any] | None = None
+        """The type of a single column of integers, once it is known to fit."""
 
     def find(
         self, columns: Sequence[Column], rows: int, times: Hashes | None = None
@@ -54,6 +56,12 @@ class KeySlots:
             one = np.zeros(1, dtype=np.uint64) if times is None else times
             return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
         before = () if times is None else (times,)
+        first = columns[0]
+        if isinstance(first, np.ndarray) and first.dtype is self._usual:
+            slots, new = self._table.find_or_add((*before, exact_words(first)))
+            if len(new):
+                self._columns[0].put(slots[new], first, self._table.slots_made, rows=new)
+            return slots, new
         self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
@@ -62,7 +70,11 @@ class KeySlots:
         if len(new) or not self._typed:
             self._typed = True
             self._put(slots[new], plain, new, columns)
-        if not self._exact:
+        if self._exact:
+            assert isinstance(first, np.ndarray)
+            self._usual = first.dtype if rows else None
+        else:
+            self._usual = None
             wrong = self._wrong(slots, plain)
             if len(wrong):
                 new = self._separate(plain, columns, times, slots, new, wrong)
