@@ -92,7 +92,10 @@ class Run:
                 for index in range(workers)
             ]
         except OperatorFailed as error:
-            raise _interrupt_behind(error) or error
+            interrupt = _interrupt_behind(error)
+            if interrupt is None:
+                raise
+            raise interrupt from None
         self.network.receivers.extend(self.workers)
         self._idle: set[str] = set()
         """Inputs that may be idle on some workers, where they follow those of the others."""
