@@ -71,7 +71,7 @@ class Run:
         self.now = 0.0
         """The simulated clock, in seconds: it jumps when there is nothing else to do."""
         self.steps = 0
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._random = None if seed is None else Random(seed)
         self._feeds: list[Iterator[None]] = []
         self._woken = Condition()
