@@ -24,16 +24,17 @@ $(READY): pyproject.toml requirements.lock requirements-java.lock tools/setup.py
 demo: $(READY) ## Show that Jeton and Spark work on this machine
 	@$(BIN)/jeton demo $(ARGS)
 
-test: lint ## Check style and types, then run all tests
+test: lint ## Check style, types and imports, then run all tests
 	$(BIN)/pytest -n 2 $(ARGS)
 
 soak: $(READY) ## Run the campaigns that CI leaves out, for MINUTES=60; ends with a table
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
-lint: $(READY) ## Check style and types
+lint: $(READY) ## Check style, types, and which floor imports which
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(READY) ## Mend style in place
 	$(BIN)/ruff check --fix

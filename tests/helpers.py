@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.worker.operator import Operator
+from jeton.runtime.operator import Operator
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -7,6 +7,10 @@
 [{'time': 0, 'n': 42}]
 """
 
+from jeton.columns.batch import Batch, concat
+from jeton.columns.compiled import njit
+from jeton.columns.kernel import Kernel, SlowKernel, kernel
+from jeton.columns.keys import hash_columns, key_family, same_values
 from jeton.core.antichain import Antichain, MutableAntichain
 from jeton.core.changes import ChangeBatch
 from jeton.core.errors import (
@@ -28,26 +32,22 @@ from jeton.core.summaries import IDENTITY, Advance, Summary
 from jeton.core.times import END_OF_TIME, START_OF_TIME, IntegerTimes, Product, Timestamp
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
-from jeton.dataflow import aggregates as agg
-from jeton.dataflow.batch import Batch, concat
-from jeton.dataflow.compiled import njit
 from jeton.dataflow.flow import Flow
-from jeton.dataflow.kernel import Kernel, SlowKernel, kernel
 from jeton.dataflow.keyed import KeyedStream
-from jeton.dataflow.keys import hash_columns, key_family, same_values
 from jeton.dataflow.pacts import Broadcast, Exchange, Pact, Pipeline, Together
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output, Session
 from jeton.dataflow.scope import Loop, Scope
-from jeton.dataflow.state.key_ids import KeyTypes
-from jeton.dataflow.state.keyed_times import KeyedTimes
-from jeton.dataflow.state.keyed_values import KeyedValues
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.snapshot import Snapshot, Stateful, bins_of
 from jeton.dataflow.stream import Stream
-from jeton.dataflow.time_map import TimeMap
-from jeton.worker.in_process import Run
-from jeton.worker.result import Probe, Result
+from jeton.runtime.in_process import Run
+from jeton.runtime.result import Probe, Result
+from jeton.state import aggregates as agg
+from jeton.state.key_ids import KeyTypes
+from jeton.state.keyed_times import KeyedTimes
+from jeton.state.keyed_values import KeyedValues
+from jeton.state.record_queue import RecordQueue
+from jeton.state.snapshot import Snapshot, Stateful, bins_of
+from jeton.state.time_map import TimeMap
 
 __version__ = "0.1.0"
 

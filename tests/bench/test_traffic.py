@@ -10,8 +10,8 @@ from jeton.bench import traffic
 from jeton.bench.traffic import Case, simulate
 from jeton.cli import main
 from jeton.idioms.watermark_ports import MARK
+from jeton.mesh.wire import Encoder
 from jeton.progress.protocol import ProgressBatch
-from jeton.worker.wire import Encoder
 
 
 def test_a_chain_costs_one_batch_for_each_pair_however_long_it_is() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.dataflow.columns import as_column
+from jeton.columns.column import as_column
 
 CATEGORY = pa.dictionary(pa.uint32(), pa.string_view())
 

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sinks import Parquet
+from jeton.connectors.sources import Rate
 from jeton.spark.java import ensure_java
 from jeton.spark.query import Query
 from jeton.spark.session import local_session
-from jeton.spark.sinks import Parquet
-from jeton.spark.sources import Rate
 
 RATE = 20_000
 EVERY = 0.2

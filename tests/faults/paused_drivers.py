@@ -24,13 +24,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints, Part
-from jeton.spark.commits import Commits
-from jeton.spark.deliveries import open_rows
-from jeton.spark.files import Files
-from jeton.spark.leases import Superseded
-from jeton.spark.sinks import Callback, Delivery, Parquet, Sink
-from jeton.spark.state_files import CorruptCheckpoint
+from jeton.cluster.commits import Commits
+from jeton.connectors.deliveries import open_rows
+from jeton.connectors.sinks import Callback, Delivery, Parquet, Sink
+from jeton.storage.checkpoints import Checkpoints, Part
+from jeton.storage.chunk_format import CorruptCheckpoint
+from jeton.storage.files import Files
+from jeton.storage.leases import Superseded
 
 ROWS = 2
 """Rows of a version."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from jeton.worker.liveness import Keepalive
+from jeton.mesh.liveness import Keepalive
 
 ROOT = Path(__file__).parents[2]
 BATCHES, ROWS = 80, 50_000
@@ -279,9 +279,9 @@ def _say(pipe: IO[bytes] | None, what: dict[str, Any]) -> None:
 def _work(plan: dict[str, Any]) -> None:
     from dataclasses import asdict, replace
 
-    from jeton.worker.doorway import Address, Doorway
-    from jeton.worker.mesh import Mesh
-    from jeton.worker.process import BEAT, Process
+    from jeton.mesh.listener import Address, Doorway
+    from jeton.mesh.mesh import Mesh
+    from jeton.runtime.process import BEAT, Process
 
     index = plan["index"]
     doorway = Doorway(b"s" * 32, plan["host"])

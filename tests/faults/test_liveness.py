@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jeton.worker.liveness import Keepalive
+from jeton.mesh.liveness import Keepalive
 from tests.faults.peers_over_network import Fault, Load, can_have_machines, stall
 
 BRIEF = Keepalive(idle=1, interval=1, probes=2)

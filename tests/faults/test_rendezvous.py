@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from jeton.cluster.rendezvous import Meeting, Rendezvous, _receive, meet
 from jeton.core.errors import ProtocolError
+from jeton.mesh import acceptor
+from jeton.mesh.handshake import greet
+from jeton.mesh.listener import Address
+from jeton.mesh.open_files import make_room_for
 from jeton.spark.long_lived_tasks import WorkerTask
-from jeton.spark.rendezvous import Meeting, Rendezvous, _receive, meet
-from jeton.worker import acceptor
-from jeton.worker.doorway import Address
-from jeton.worker.files import make_room_for
-from jeton.worker.handshake import greet
 
 LIMIT = 120.0
 

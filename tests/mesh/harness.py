@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 import jeton as jt
-from jeton.dataflow.batch import concat
-from jeton.worker.doorway import Address, Doorway
-from jeton.worker.mesh import Mesh, PeerFailed
-from jeton.worker.process import BEAT, Process
+from jeton.columns.batch import concat
+from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.mesh import Mesh, PeerFailed
+from jeton.runtime.process import BEAT, Process
 
 pickling: Any = cloudpickle
 SECRET = b"s" * 32
@@ -33,7 +33,7 @@ LIMIT = 60.0
 
 # A process forked from a server that has imported everything starts in milliseconds.
 CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["jeton", "jeton.worker.process", "pyspark.cloudpickle"])
+CONTEXT.set_forkserver_preload(["jeton", "jeton.runtime.process", "pyspark.cloudpickle"])
 
 
 @dataclass

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jeton as jt
-from jeton.worker import link as link_module
-from jeton.worker import wire
-from jeton.worker.link import Link
-from jeton.worker.wire import HEADER, LONGEST, Buffer, Decoder, Encoder, Kind
+from jeton.mesh import link as link_module
+from jeton.mesh import wire
+from jeton.mesh.link import Link
+from jeton.mesh.wire import HEADER, LONGEST, Buffer, Decoder, Encoder, Kind
 
 MB = 1 << 20
 

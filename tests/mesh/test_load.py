@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.worker import process as host
-from jeton.worker.process import Process
+from jeton.runtime import process as host
+from jeton.runtime.process import Process
 from tests.mesh.harness import gathered, run
 
 BATCH = 50_000

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.worker.doorway import Address, connect
-from jeton.worker.handshake import greet
-from jeton.worker.process import Process
+from jeton.mesh.handshake import greet
+from jeton.mesh.listener import Address, connect
+from jeton.runtime.process import Process
 from tests.mesh.harness import EPOCH, SECRET, Running, gathered, in_order, run, sending, started
 
 ROWS = 5_000

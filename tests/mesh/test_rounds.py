@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import jeton as jt
-from jeton.worker.process import Process
+from jeton.runtime.process import Process
 from tests.mesh.harness import run, sending
 
 ROUNDS = 10

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.dataflow.batch import Batch
+from jeton.columns.batch import Batch
+from jeton.mesh.wire import HEADER, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
-from jeton.worker.wire import HEADER, Buffer, Decoder, Encoder, Kind
 
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901)
 

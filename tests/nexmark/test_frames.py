@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
 from jeton import nexmark
+from jeton.connectors import sinks
 from jeton.nexmark.config import KINDS
 from jeton.nexmark.stream import EventStreamReader, StreamOptions
-from jeton.spark import sinks
 
 EVENTS = 20_000
 CONFIG = nexmark.Config(rate=1_000_000, seed=11, avg_bid_extra=10)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton import nexmark
+from jeton.connectors.sources import Reader
 from jeton.nexmark.config import KINDS
-from jeton.spark.sources import Reader
 
 CONFIG = nexmark.Config(rate=1_000_000, seed=3)
 SLIM: nexmark.Columns = {"persons": ["id"], "auctions": ["seller"], "bids": ["price", "auction"]}

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.dataflow.keys import same_values
-from jeton.dataflow.state.key_slots import KeySlots
+from jeton.columns.keys import same_values
 from jeton.idioms.arrangement import arrange
 from jeton.idioms.intervals import batch_intervals
 from jeton.idioms.lookup_join import lookup_join
+from jeton.state.key_slots import KeySlots
 from tests.operators.colliding import colliding
 
 TWINS = colliding(4)

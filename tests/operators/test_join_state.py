@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.dataflow.state import join_side
-from jeton.dataflow.state.join_side import JoinSide
-from jeton.dataflow.state.key_ids import KeyIds
+from jeton.state import join_side
+from jeton.state.join_side import JoinSide
+from jeton.state.key_ids import KeyIds
 
 SCHEMA = {"key": int, "word": str, "value": int}
 TIMES, PER_TIME = 200, 50

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.dataflow.schema import as_schema, schema_of
+from jeton.columns.schema import as_schema, schema_of
 
 COLUMNS = {"n": int, "price": float, "word": str, "flag": bool}
 SCHEMA = as_schema(COLUMNS)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.dataflow.state.session_chains import SessionChains
+from jeton.state.session_chains import SessionChains
 from tests.helpers import messages
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jeton.dataflow import compiled
+from jeton.columns import compiled
 
 
 @compiled.njit(cache=True)

@@ -87,7 +87,7 @@ def test_packages_in_a_zip_file_run(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read_are_made_anew(tmp_path: Path) -> None:
     code = """
-from jeton.dataflow import compiled
+from jeton.columns import compiled
 from tests.setup.compiled_loop import twice
 print(twice(21), compiled._warned())
 """

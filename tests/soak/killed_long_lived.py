@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import jeton as jt
-from jeton.spark.sinks import Parquet, StagedWriter
-from jeton.spark.sources import Reader, Source
+from jeton.connectors.sinks import Parquet, StagedWriter
+from jeton.connectors.sources import Reader, Source
 from tests.soak.fatal import Plans, Planter, guarded
 from tests.soak.sessions import cluster
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from jeton.spark.rendezvous import Rendezvous, meet
-from jeton.worker.doorway import Address
+from jeton.cluster.rendezvous import Rendezvous, meet
+from jeton.mesh.listener import Address
 
 WITHIN = 5.0
 """Seconds within which tasks must have met after a flood."""

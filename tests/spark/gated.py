@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sinks import Parquet
+from jeton.connectors.sources import Batches
 from jeton.spark.query import Query
-from jeton.spark.sinks import Parquet
-from jeton.spark.sources import Batches
 
 LIMIT = 300.0
 PARTITIONS = 2

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sinks import Memory
+from jeton.connectors.sources import Batches
 from jeton.spark.java import ensure_java
-from jeton.spark.sinks import Memory
-from jeton.spark.sources import Batches
 
 
 def session(master: str) -> SparkSession:

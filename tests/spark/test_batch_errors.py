@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
-from jeton.spark.sources import Rate
+from jeton.connectors.sources import Rate
 from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
 

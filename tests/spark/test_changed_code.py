@@ -9,7 +9,7 @@ import pytest
 
 import jeton as jt
 from jeton.core.errors import SnapshotError
-from jeton.spark.checkpoints import Checkpoint, Checkpoints
+from jeton.storage.checkpoints import Checkpoint, Checkpoints
 
 
 def counter(token: Any, info: Any) -> Any:

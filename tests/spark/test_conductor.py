@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
+from jeton.cluster.control import Control
 from jeton.spark.conductor import Conductor, Rules
-from jeton.spark.control import Control
-from jeton.spark.homes import Home, Running
+from jeton.spark.query_location import Home, Running
+from jeton.storage.checkpoints import Checkpoints
 
 
 class Tasks:

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sources import Batches
 from jeton.spark import batch
-from jeton.spark.sources import Batches
 
 HERE = Path(__file__).parent
 

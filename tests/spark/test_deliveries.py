@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.commits import Commits
-from jeton.spark.control import Control
-from jeton.spark.deliveries import SinkFailed, open_rows
+from jeton.cluster.commits import Commits
+from jeton.cluster.control import Control
+from jeton.cluster.presence import Presence
+from jeton.connectors.deliveries import SinkFailed, open_rows
+from jeton.connectors.sinks import Callback, Delivery, Memory, Retry
 from jeton.spark.long_lived_tasks import CREDIT, _ToDriver
-from jeton.spark.presence import Presence
 from jeton.spark.query import Query
-from jeton.spark.sinks import Callback, Delivery, Memory, Retry
+from jeton.storage.checkpoints import Checkpoints
+from tests.cluster.test_commits import PART, Driver, commits
 from tests.spark.gated import LIMIT, until
-from tests.spark.test_commits import PART, Driver, commits
 
 QUICK = Retry(times=2, first_wait=0.0)
 

@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sinks import Callback, Memory, Parquet, Retry
+from jeton.connectors.sources import Batches, Files, Rate
 from jeton.spark.query import Query, QueryFailed
-from jeton.spark.sinks import Callback, Memory, Parquet, Retry
-from jeton.spark.sources import Batches, Files, Rate
 
 LIMIT = 300.0
 

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.commits import Commits
-from jeton.spark.leases import Superseded
+from jeton.cluster.commits import Commits
+from jeton.connectors.sinks import Callback, Memory, Parquet
+from jeton.connectors.sources import Batches, Reader, Source
 from jeton.spark.query import QueryFailed
-from jeton.spark.sinks import Callback, Memory, Parquet
-from jeton.spark.sources import Batches, Reader, Source
+from jeton.storage.checkpoints import Checkpoints
+from jeton.storage.leases import Superseded
 from tests.spark.gated import (
     LIMIT,
     PARTITIONS,

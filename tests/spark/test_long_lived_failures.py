@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
+from jeton.cluster.restarts import Restarts
+from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry
+from jeton.connectors.sources import Batches
 from jeton.spark.query import Query, QueryFailed
-from jeton.spark.restarts import Restarts
-from jeton.spark.sinks import Callback, Delivery, Parquet, Retry
-from jeton.spark.sources import Batches
+from jeton.storage.checkpoints import Checkpoints
 from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, in_order, until, written
 
 # Kills and errors

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.connectors.sinks import Memory, Parquet
+from jeton.connectors.sources import Batches
 from jeton.spark.query import Query
-from jeton.spark.sinks import Memory, Parquet
-from jeton.spark.sources import Batches
 from tests.spark.gated import LIMIT, Place, counting
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.core.errors import GraphError
-from jeton.spark.checkpoints import Checkpoints
 from jeton.spark.streaming import parquet_writer
+from jeton.storage.checkpoints import Checkpoints
 from tests.spark.micro_batches import (
     ARROW,
     LIMIT,

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
 from jeton.spark.streaming import go_back
+from jeton.storage.checkpoints import Checkpoints
 from tests.spark.micro_batches import LIMIT, Sink, Source, readings
 
 SECOND = 1_000_000

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.files import Files
-from jeton.spark.leases import Superseded
+from jeton.cluster.presence import Presence
+from jeton.cluster.restarts import Restarts
+from jeton.connectors.sinks import Callback
 from jeton.spark.long_lived import _Attempts
-from jeton.spark.presence import Presence
 from jeton.spark.query import Query
-from jeton.spark.restarts import Restarts
-from jeton.spark.sinks import Callback
+from jeton.storage.checkpoints import Checkpoints
+from jeton.storage.files import Files
+from jeton.storage.leases import Superseded
+from tests.cluster.test_commits import PART, Driver, commits
 from tests.spark.gated import LIMIT
-from tests.spark.test_commits import PART, Driver, commits
 
 
 class Interrupted(Files):

@@ -18,11 +18,11 @@ from pyspark.errors.exceptions import captured
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
+from jeton.cluster.failures import Failure, UserError, WorkerFailed
+from jeton.connectors.sinks import WorkerSink
+from jeton.connectors.sources import Batches
 from jeton.spark.batch import rendezvous_of
-from jeton.spark.failures import Failure, UserError, WorkerFailed
 from jeton.spark.query import QueryFailed
-from jeton.spark.sinks import WorkerSink
-from jeton.spark.sources import Batches
 from jeton.spark.streaming import on_stream
 
 LIMIT = 300

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.columns import time_columns
 from jeton.core.times import IntegerTimes, ProductTimes, TimeKind, sort_key
-from jeton.dataflow import time_columns
-from jeton.dataflow.state.agenda import Agenda
+from jeton.state.agenda import Agenda
 
 INTEGERS = st.integers(0, 20)
 PRODUCTS = st.builds(jt.Product, st.integers(0, 4), st.integers(0, 4))

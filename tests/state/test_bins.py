@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.dataflow.state.snapshot import Snapshot
-from jeton.spark.checkpoints import Checkpoints
+from jeton.state.snapshot import Snapshot
+from jeton.storage.checkpoints import Checkpoints
 
 KEYS = 300
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import jeton as jt
-from jeton.spark.checkpoints import Checkpoints
+from jeton.storage.checkpoints import Checkpoints
 
 Program: TypeAlias = Callable[[jt.Stream], dict[str, jt.Stream]]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.dataflow.state.groups import Groups
+from jeton.state.groups import Groups
 
 
 def test_text_keys_of_closed_groups_are_forgotten() -> None:

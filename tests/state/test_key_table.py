@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jeton.dataflow.state.key_table import KeyTable
+from jeton.state.key_table import KeyTable
 
 SMALL = st.integers(0, 40)
 ANY = st.one_of(SMALL, st.integers(1000, 5000), st.sampled_from([2**21, 2**40, 2**64 - 1]))

@@ -76,7 +76,7 @@ class Host:
             return run.results()
 
     def _run_on_spark(self, spark: SparkSession, flow: jt.Flow) -> tuple[list[str], Line]:
-        from jeton.spark import sinks
+        from jeton.connectors import sinks
 
         reports: list[str] = []
         all_told = Event()

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(spark: SparkSession, workers: int, seconds: float) -> Line:
     """One line: the share of a core that each worker took, on average and at most."""
-    from jeton.spark import sinks, sources
+    from jeton.connectors import sinks, sources
 
     flow = jt.Flow("idle word count")
     flow.output("counts", word_count(flow.input("words", schema={"word": int})))

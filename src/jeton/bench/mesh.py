@@ -17,8 +17,8 @@ import numpy as np
 
 import jeton as jt
 from jeton.bench.timing import in_turn
-from jeton.worker.link import Link
-from jeton.worker.wire import Decoder, Encoder, Kind
+from jeton.mesh.link import Link
+from jeton.mesh.wire import Decoder, Encoder, Kind
 
 
 def mesh(say: Callable[..., None]) -> dict[str, float]:

@@ -111,7 +111,7 @@ def in_process(program: str, workers: int, records: int, data: Path) -> list[dic
 
 def on_spark(program: str, workers: int, records: int, data: Path) -> list[dict[str, Any]]:
     """What each worker of a long-lived query told."""
-    from jeton.spark import sinks, sources
+    from jeton.connectors import sinks, sources
     from jeton.spark.session import local_session
 
     def make(partition: int, partitions: int) -> Iterator[jt.Batch]:

@@ -99,7 +99,7 @@ def word_count(
     spark: SparkSession, workers: int, records: int, say: Callable[..., None]
 ) -> dict[str, float]:
     """Records a second of a rolling word count whose records are made in the workers."""
-    from jeton.spark import sources
+    from jeton.connectors import sources
 
     batch = 32_768
     flow = jt.Flow("word count")

@@ -115,7 +115,7 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
     one after 1 % changed, anywhere; and going on from the last. A worker pauses for the snapshot;
     the rest is writing.
     """
-    from jeton.spark.checkpoints import Checkpoints, Part
+    from jeton.storage.checkpoints import Checkpoints, Part
 
     flow = jt.Flow("state")
     flow.output("counts", flow.input("rows").key_by("k").rolling().count())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import GraphError
 from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
 from jeton.dataflow.pacts import Exchange, Pact, Pipeline
 from jeton.dataflow.plan import Build, InputPlan, Notify, OperatorPlan, Source, require_same_flow
-from jeton.dataflow.schema import SchemaLike, as_schema
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from jeton.columns.batch import Batch
 from jeton.core.antichain import MutableAntichain, frontier_changes
 from jeton.core.times import Time
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.stream_base import StreamBase

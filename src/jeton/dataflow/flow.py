@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from jeton.columns.schema import SchemaLike
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import calling_line
 from jeton.core.times import TimeKind, time_kind
 from jeton.dataflow.capture import Captured, add_replay
 from jeton.dataflow.inputs import InputStream, add_input
 from jeton.dataflow.outputs import add_output
-from jeton.dataflow.pacts import BINS, require_bins
 from jeton.dataflow.plan import OperatorPlan
-from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.scope import Scope
 from jeton.dataflow.sequencer import add_sequencer
 from jeton.dataflow.unordered_inputs import add_unordered_input
+from jeton.state.bins import BINS, require_bins
 
 if TYPE_CHECKING:
-    from jeton.dataflow.state.snapshot import Snapshot
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
+    from jeton.runtime.in_process import Run
+    from jeton.runtime.result import Result
     from jeton.spark.metrics import Frames
     from jeton.spark.query import Query
-    from jeton.worker.in_process import Run
-    from jeton.worker.result import Result
+    from jeton.state.snapshot import Snapshot
 
 
 class Flow(Scope):
@@ -216,7 +216,7 @@ class Flow(Scope):
         With ``restore``, it goes on from a snapshot, on any number of workers.
         """
         # The one step up the stairs of the house: a flow offers to run itself.
-        from jeton.worker.in_process import Run
+        from jeton.runtime.in_process import Run
 
         return Run(self, workers=workers, seed=seed, check=check, restore=restore)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.schema import schema_of
 from jeton.core.errors import GraphError
-from jeton.dataflow import aggregates as agg
-from jeton.dataflow.aggregates import Aggregate
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.schema import schema_of
-from jeton.dataflow.state.groups import Groups
+from jeton.state import aggregates as agg
+from jeton.state.aggregates import Aggregate
+from jeton.state.groups import Groups
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -11,6 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.column import plain
+from jeton.columns.schema import SchemaLike, as_schema, conform
+from jeton.columns.tables import as_table
+from jeton.columns.time_arithmetic import whole
+from jeton.columns.time_columns import Times
+from jeton.columns.time_units import INTEGER, convert
 from jeton.core.errors import (
     GraphError,
     JetonError,
@@ -20,21 +28,13 @@ from jeton.core.errors import (
 )
 from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import plain
 from jeton.dataflow.lateness import passed, sift
 from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import is_single
 from jeton.dataflow.posted import PostedOutput
-from jeton.dataflow.schema import SchemaLike, as_schema, conform
-from jeton.dataflow.state.snapshot import BIN, for_everyone
 from jeton.dataflow.stream import Stream
-from jeton.dataflow.tables import as_table
-from jeton.dataflow.time_arithmetic import whole
-from jeton.dataflow.time_columns import Times
-from jeton.dataflow.time_units import INTEGER, convert
+from jeton.state.snapshot import BIN, for_everyone
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope

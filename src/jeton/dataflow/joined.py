@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.time_columns import Times
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.pacts import Exchange, Pact, Together
-from jeton.dataflow.state.key_ids import known_keys, require_comparable
 from jeton.dataflow.stream_base import StreamBase
-from jeton.dataflow.time_columns import Times
+from jeton.state.key_ids import known_keys, require_comparable
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

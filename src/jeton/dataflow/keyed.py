@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jeton.columns.schema import SchemaLike
+from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
 from jeton.dataflow.operators.asof_join import AsofJoin
 from jeton.dataflow.operators.cogroup import Cogroup
@@ -19,8 +21,6 @@ from jeton.dataflow.operators.unary import UnaryBuild
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
 from jeton.dataflow.pacts import Exchange, Pact, Together
 from jeton.dataflow.plan import Notify
-from jeton.dataflow.schema import SchemaLike
-from jeton.dataflow.time_units import unit_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from jeton.columns import compiled as nb
 from jeton.core.times import END_OF_TIME
-from jeton.dataflow import compiled as nb
 
 
 @nb.njit(cache=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jeton.columns.batch import Batch
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 

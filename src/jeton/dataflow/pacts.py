@@ -4,52 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import Column, plain
-from jeton.dataflow.keys import hash_columns, scatter_order, scatter_words
-
-BINS: Final = 4096
-"""Keys hash to this many bins unless a flow says otherwise; a worker owns bins, and state moves
-between workers by bins."""
-FEWEST_BINS: Final = 256
-MOST_BINS: Final = 1 << 16
-"""As many as a 16-bit number of a bin can tell apart: state is kept with such numbers, whatever the
-number of bins, whose bin is the number modulo that."""
-
-
-def bin_owners(workers: int, bins: int = BINS) -> npt.NDArray[np.uint16]:
-    """The worker that owns each bin.
-
-    >>> bin_owners(2)[:4]
-    array([0, 1, 0, 1], dtype=uint16)
-    """
-    return (np.arange(bins) % workers).astype(np.uint16)
-
-
-def require_bins(bins: int, workers: int = 1) -> int:
-    """Refuse a number of bins that cannot be, or that is too small for so many workers.
-
-    >>> require_bins(4096, workers=5000)
-    Traceback (most recent call last):
-    jeton.core.errors.GraphError: 5000 workers are more than the 4096 bins that keys hash to...
-    """
-    given: object = bins
-    if not isinstance(given, int) or not FEWEST_BINS <= bins <= MOST_BINS or bins & (bins - 1):
-        raise GraphError(f"bins={bins!r} is not a power of two from {FEWEST_BINS} to {MOST_BINS:,}")
-    if workers > bins:
-        raise GraphError(
-            f"{workers} workers are more than the {bins} bins that keys hash to: use fewer, or "
-            f"Flow(…, bins={1 << (workers - 1).bit_length()}). A query that goes on from a "
-            "checkpoint has the number of bins with which it was first started"
-        )
-    return bins
-
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column, plain
+from jeton.columns.keys import hash_columns, scatter_order, scatter_words
+from jeton.core.errors import BatchError, GraphError, SnapshotError
+from jeton.state.bins import bin_owners
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
@@ -72,6 +36,10 @@ class Pact(ABC):
         """`route` for a number of workers, and of bins, of which most pacts know nothing."""
         return lambda batch: self.route(batch, workers)
 
+    def placement(self, batch: Batch) -> list[Column]:
+        """The columns that decide which worker each record belongs to."""
+        raise SnapshotError(f"the operator's inputs come by {self!r}")
+
 
 class Pipeline(Pact):
     """Messages stay on their worker."""
@@ -81,6 +49,10 @@ class Pipeline(Pact):
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Never asked: local messages are not routed."""
         raise GraphError("a pipeline edge does not route")
+
+    def placement(self, batch: Batch) -> list[Column]:
+        """No columns: restored records go to the first worker."""
+        return []
 
     def __repr__(self) -> str:
         return "Pipeline()"
@@ -119,6 +91,15 @@ class Exchange(Pact):
         return [
             batch.column(k) if isinstance(k, str) else self._computed(k, batch) for k in self.key
         ]
+
+    def placement(self, batch: Batch) -> list[Column]:
+        """The key columns."""
+        missing = [key for key in self.key if isinstance(key, str) and key not in batch]
+        if missing:
+            raise SnapshotError(
+                f"they have no column {missing[0]!r}, by which the operator's input is exchanged"
+            )
+        return self.keys(batch)
 
     def _deal(
         self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]
@@ -163,6 +144,10 @@ class Together(Pact):
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The whole batch to the first worker."""
         yield 0, batch
+
+    def placement(self, batch: Batch) -> list[Column]:
+        """No columns: all records belong to the first worker."""
+        return []
 
     def __repr__(self) -> str:
         return "Together()"

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from jeton.columns import time_columns
 from jeton.core.errors import GraphError, JetonError, SnapshotError
 from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import time_columns
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.labels import Labelled, NoState, Origin
-from jeton.dataflow.state.snapshot import Stateful
 from jeton.progress.graph import ProgressGraph
+from jeton.state.snapshot import Stateful
+from jeton.state.tagged_state import Labelled, NoState, Origin
 
 if TYPE_CHECKING:
-    from jeton.dataflow.time_columns import Times
+    from jeton.columns.time_columns import Times
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch, concat
+from jeton.columns.column import Column, as_column
+from jeton.columns.time_columns import Times
+from jeton.columns.time_units import Units
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Connection
 from jeton.core.errors import BatchError, TokenError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch, concat
-from jeton.dataflow.columns import Column, as_column
-from jeton.dataflow.time_columns import Times
-from jeton.dataflow.time_units import Units
 
 Message = tuple[Time, Batch]
 """A batch, and a lower bound of its records' times: what is counted while it is under way."""

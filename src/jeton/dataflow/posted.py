@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError, OperatorFailed
 from jeton.core.times import Time
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.ports import Output
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike, summary
 from jeton.core.times import Time, TimeKind
@@ -15,7 +16,6 @@ from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.operators.feedback import Feedback, feedback
 from jeton.dataflow.plan import OperatorInfo, Source
 from jeton.dataflow.ports import Output
-from jeton.dataflow.schema import SchemaLike, as_schema
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
+from jeton.columns import schema as schemas
+from jeton.columns.batch import Batch
 from jeton.core.errors import GraphError, MissingColumn
-from jeton.dataflow import schema as schemas
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import Crossing, Source, require_same_flow
 
 if TYPE_CHECKING:

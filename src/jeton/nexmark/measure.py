@@ -19,13 +19,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import jeton as jt
+from jeton.connectors.sinks import Memory
 from jeton.idioms.mechanisms import Mechanism
 from jeton.nexmark import structured, truth
 from jeton.nexmark.config import Config
 from jeton.nexmark.frames import frames
 from jeton.nexmark.queries import RESULT, Query
 from jeton.nexmark.sources import sources
-from jeton.spark.sinks import Memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

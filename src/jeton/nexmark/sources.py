@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jeton as jt
+from jeton.connectors.sources import Reader, Source
 from jeton.nexmark.config import KINDS, Columns, Config, Kind
 from jeton.nexmark.generator import Generator
-from jeton.spark.sources import Reader, Source
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from jeton.cluster.progress_bar import ProgressBar
+from jeton.cluster.rendezvous import Meeting, Rendezvous
+from jeton.columns.batch import Batch
+from jeton.columns.schema import conform
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.schema import conform
-from jeton.spark.errors_of_spark import cancel_stage, install
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
-from jeton.spark.progress import ProgressBar
-from jeton.spark.rendezvous import Meeting, Rendezvous
 from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema, warn_of_collations
+from jeton.spark.spark_errors import cancel_stage, install
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, named, run_task
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from jeton.cluster.control import Control
 from jeton.core.errors import GraphError, JetonError, ProtocolError, SnapshotError
-from jeton.spark.checkpoints import Checkpoint, Checkpoints, Part
-from jeton.spark.control import Control
-from jeton.spark.homes import Running, folder_of, skips_what_it_has
-from jeton.spark.state_files import CorruptCheckpoint
+from jeton.spark.query_location import Running, folder_of, skips_what_it_has
 from jeton.spark.streaming_tasks import damaged
+from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
+from jeton.storage.chunk_format import CorruptCheckpoint
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -128,7 +128,7 @@ class Conductor:
     """Keeps the workers of one plan in step, for each query that runs it.
 
     >>> import tempfile, jeton as jt
-    >>> from jeton.spark.homes import Home
+    >>> from jeton.spark.query_location import Home
     >>> flow = jt.Flow("counts")
     >>> home = Home(tempfile.mkdtemp())
     >>> rules = Rules(allow_removed=(), keep=2, together=False)

@@ -14,19 +14,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jeton.cluster.checkpoint_writer import Ground
+from jeton.cluster.commits import Commits
+from jeton.cluster.failures import told
+from jeton.cluster.presence import Presence
+from jeton.cluster.restarts import Restarts
+from jeton.connectors.sinks import DriverSink, Sink, StagedSink
+from jeton.connectors.sources import Source
 from jeton.core.errors import GraphError
 from jeton.spark.batch import next_plan, rendezvous_of, require_slots
-from jeton.spark.checkpoints import Checkpoints
-from jeton.spark.commits import Commits
-from jeton.spark.failures import told
-from jeton.spark.keeper import Ground
-from jeton.spark.leases import Superseded
 from jeton.spark.long_lived_tasks import WorkerTask
-from jeton.spark.presence import Presence
 from jeton.spark.query import Query
-from jeton.spark.restarts import Restarts
-from jeton.spark.sinks import DriverSink, Sink, StagedSink
-from jeton.spark.sources import Source
+from jeton.storage.checkpoints import Checkpoints
+from jeton.storage.leases import Superseded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,8 +70,8 @@ def start(
         allow_removed: Operators which the checkpoint has state of, and the flow has no more.
 
     >>> import jeton as jt
-    >>> from jeton.spark.sinks import Memory
-    >>> from jeton.spark.sources import Rate
+    >>> from jeton.connectors.sinks import Memory
+    >>> from jeton.connectors.sources import Rate
     >>> flow = jt.Flow("live")
     >>> flow.output("numbers", flow.input("numbers").exchange("n"))
     >>> rate = Rate(10_000, lambda positions: {"n": positions}, limit=100)
@@ -164,7 +164,7 @@ def _require_staging(flow: Flow, sinks: Mapping[str, Sink]) -> None:
     if unfit:
         raise GraphError(
             f"the sinks of the outputs {unfit} of flow {flow.name!r} cannot commit with "
-            "checkpoints: see jeton.spark.sinks.StagedSink"
+            "checkpoints: see jeton.connectors.sinks.StagedSink"
         )
 
 

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from jeton.cluster.checkpoint_writer import Ground, Keeper
+from jeton.cluster.control import Control, written_table
+from jeton.cluster.failures import blaming
+from jeton.cluster.rendezvous import Meeting
+from jeton.columns.batch import Batch, concat
+from jeton.connectors.deliveries import open_rows
+from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
+from jeton.connectors.source_reader import Feed
+from jeton.connectors.sources import Source
 from jeton.core.errors import JetonError, SnapshotError
 from jeton.core.times import Product
-from jeton.dataflow.batch import Batch, concat
-from jeton.spark.control import Control, written_table
-from jeton.spark.deliveries import open_rows
-from jeton.spark.failures import blaming
-from jeton.spark.feeds import Feed
-from jeton.spark.keeper import Ground, Keeper
-from jeton.spark.rendezvous import Meeting
-from jeton.spark.sinks import StagedSink, StagedWriter, WorkerSink, Writer
-from jeton.spark.sources import Source
+from jeton.runtime.process import Process
 from jeton.spark.tasks import Joined, join_peers
-from jeton.worker.process import Process
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow

@@ -11,14 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from jeton.cluster.commits import Commits
+from jeton.cluster.control import Control, read_table
+from jeton.cluster.failures import find
+from jeton.cluster.presence import Presence
+from jeton.cluster.restarts import gist
+from jeton.connectors.deliveries import Inbox
+from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError
-from jeton.spark.commits import Commits
-from jeton.spark.control import Control, read_table
-from jeton.spark.deliveries import Inbox
-from jeton.spark.failures import find
-from jeton.spark.presence import Presence
-from jeton.spark.restarts import gist
-from jeton.spark.sinks import DriverSink, Memory, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ class Query:
     """A flow that runs on Spark in the background, as familiar as a ``StreamingQuery``.
 
     >>> import jeton as jt
-    >>> from jeton.spark.sources import Batches
+    >>> from jeton.connectors.sources import Batches
     >>> flow = jt.Flow("patient")
     >>> flow.output("numbers", flow.input("numbers"))
     >>> def nothing_yet(partition, partitions):

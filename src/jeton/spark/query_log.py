@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jeton.core.errors import SnapshotError
-from jeton.spark.files import Files
+from jeton.storage.files import Files
 
 _NOTHING = "-"
 """What stands for a source of which nothing has been read yet."""

@@ -32,8 +32,6 @@ from jeton.spark.batch import (
     together,
 )
 from jeton.spark.conductor import Conductor, Rules
-from jeton.spark.going_back import go_back
-from jeton.spark.homes import folder_of, running
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import (
     dealt_out_always,
@@ -42,6 +40,8 @@ from jeton.spark.plans import (
     only_passes_on,
     operators_of,
 )
+from jeton.spark.query_location import folder_of, running
+from jeton.spark.rollback import go_back
 from jeton.spark.schemas import spark_schema
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends, named

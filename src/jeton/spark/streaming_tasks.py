@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from jeton.cluster.control import Control
+from jeton.cluster.rendezvous import Meeting
+from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError
-from jeton.dataflow.batch import Batch
-from jeton.spark.checkpoints import Checkpoints, Part
-from jeton.spark.control import Control
-from jeton.spark.rendezvous import Meeting
-from jeton.spark.state_files import CorruptCheckpoint
+from jeton.runtime.process import BEAT, Process
 from jeton.spark.tasks import (
     ROWS_OUT,
     Ends,
@@ -31,7 +30,8 @@ from jeton.spark.tasks import (
     rows_by_input,
     take_rows,
 )
-from jeton.worker.process import BEAT, Process
+from jeton.storage.checkpoints import Checkpoints, Part
+from jeton.storage.chunk_format import CorruptCheckpoint
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
@@ -138,7 +138,7 @@ def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheck
 
     >>> raise damaged(7, CorruptCheckpoint("a file is gone"), "Start anew")
     Traceback (most recent call last):
-    jeton.spark.state_files.CorruptCheckpoint: the state after micro-batch 7 is damaged: ...
+    jeton.storage.chunk_format.CorruptCheckpoint: the state after micro-batch 7 is damaged: ...
     """
     return CorruptCheckpoint(
         f"the state after micro-batch {version} is damaged: {error.message}. {remedy}"

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import cloudpickle
 
+from jeton.cluster.control import Control
+from jeton.cluster.failures import FailedBefore, Failure, WorkerFailed
+from jeton.cluster.rendezvous import Meeting, meet, report_failure
+from jeton.columns.batch import Batch, concat
 from jeton.core.errors import GraphError, JetonError
-from jeton.dataflow.batch import Batch, concat
 from jeton.dataflow.inputs import InputHandle
-from jeton.spark.control import Control
-from jeton.spark.errors_of_spark import hide_traceback
-from jeton.spark.failures import FailedBefore, Failure, WorkerFailed
-from jeton.spark.rendezvous import Meeting, meet, report_failure
-from jeton.worker.doorway import Address, Doorway
-from jeton.worker.link import PeerLost
-from jeton.worker.mesh import Mesh, PeerFailed
-from jeton.worker.process import BEAT, Process
+from jeton.mesh.link import PeerLost
+from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.mesh import Mesh, PeerFailed
+from jeton.runtime.process import BEAT, Process
+from jeton.spark.spark_errors import hide_traceback
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
@@ -143,7 +144,9 @@ class Joined:
 
     def _report(self, error: BaseException, control: Control | None) -> PeerFailed | PeerLost:
         """Tell the driver, and learn from it what counts."""
-        failure = Failure.of(error, self.rank)
+        # A class of `__main__` or of a function travels by value, and is the same class
+        # again where it came from.
+        failure = Failure.of(error, self.rank, dumps=cloudpickle.dumps)
         if self.meeting is not None:
             with suppress(OSError, JetonError, ValueError, KeyError):
                 failure = report_failure(

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from jeton.columns.batch import Batch
+from jeton.columns.ordering import tie_breakers
+from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers, whole
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.interval_join import moved
-from jeton.dataflow.ordering import tie_breakers
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.join_side import Clock, JoinSide, Run, gathered, sides
-from jeton.dataflow.state.key_ids import KeyIds
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import find_last
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.time_arithmetic import FARTHEST, MOST, Integers, whole
+from jeton.state.join_side import Clock, JoinSide, Run, gathered, sides
+from jeton.state.key_ids import KeyIds
+from jeton.state.record_queue import RecordQueue
+from jeton.state.run_kernels import find_last
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -110,7 +110,7 @@ class Asof:
         self._tolerance = tolerance
         self._ids = KeyIds()
         clock = Clock(kind)
-        left, right = sides(joined)
+        left, right = sides(joined.left_key, joined.right_key)
         self._left = JoinSide(left, self._ids, clock, moved(0))
         """Never filled: it makes runs of left records."""
         self.latest = JoinSide(right, self._ids, clock, self._expiry, unify=without_equals)

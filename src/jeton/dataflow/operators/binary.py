@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from jeton.columns.schema import SchemaLike
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import Notify, OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.schema import SchemaLike
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns import column as cols
+from jeton.columns.batch import Batch, concat
+from jeton.columns.column import Column, as_column
+from jeton.columns.ordering import order_by
+from jeton.columns.schema import SchemaLike, as_schema, conform
+from jeton.columns.time_arithmetic import Integers
+from jeton.columns.time_columns import Times, as_times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import BatchError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import columns as cols
 from jeton.dataflow import joined as joins
-from jeton.dataflow.batch import Batch, concat
-from jeton.dataflow.columns import Column, as_column
-from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.schema import SchemaLike, as_schema, conform
-from jeton.dataflow.state.key_ids import KeyTypes
-from jeton.dataflow.state.key_slots import KeySlots
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.run_kernels import sorting
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.time_arithmetic import Integers
-from jeton.dataflow.time_columns import Times, as_times
+from jeton.state.key_ids import KeyTypes
+from jeton.state.key_slots import KeySlots
+from jeton.state.record_queue import RecordQueue
+from jeton.state.run_kernels import sorting
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
 from jeton.core.errors import TimeError
-from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.operators.stateless import StatelessBase, require_function
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow import time_columns
-from jeton.dataflow.accumulators import roomy
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.agenda import Agenda
-from jeton.dataflow.state.groups import Groups
-from jeton.dataflow.state.held import Held
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.state.slot_pool import Slots
 from jeton.dataflow.stream_base import StreamBase
-from jeton.dataflow.time_columns import Times
+from jeton.state.accumulators import roomy
+from jeton.state.agenda import Agenda
+from jeton.state.groups import Groups
+from jeton.state.held_tokens import Held
+from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jeton.columns import time_columns
+from jeton.columns.schema import unify
 from jeton.core.errors import GraphError
 from jeton.core.summaries import Summary
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import time_columns
 from jeton.dataflow.pacts import Pact, Pipeline
 from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, Source, Step
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.schema import unify
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.column import as_column, to_arrow
 from jeton.core.errors import BatchError, TimeError
-from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import as_column, to_arrow
 from jeton.dataflow.operators.stateless import StatelessBase, require_type
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jeton.dataflow.batch import Batch
+from jeton.columns.batch import Batch
 from jeton.dataflow.operators.stateless import StatelessBase
 
 if TYPE_CHECKING:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from jeton.columns.batch import Batch
+from jeton.columns.time_arithmetic import MOST, later, shifted, whole
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.binary import BinaryBuild
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.join_side import Clock, Expiry, JoinSide, gathered, sides
-from jeton.dataflow.state.key_ids import KeyIds
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.time_arithmetic import MOST, later, shifted, whole
+from jeton.state.join_side import Clock, Expiry, JoinSide, gathered, sides
+from jeton.state.key_ids import KeyIds
+from jeton.state.record_queue import RecordQueue
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -118,7 +118,7 @@ class Pairs:
         self._delay = max(upper, 0)
         """From a left record's time to when it is told that it has no partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
-        left, right = sides(joined)
+        left, right = sides(joined.left_key, joined.right_key)
         self.left = JoinSide(left, self._ids, self._clock, moved(upper))
         self.right = JoinSide(right, self._ids, self._clock, moved(-lower))
         self.waiting = RecordQueue(kind, joined.left_key)

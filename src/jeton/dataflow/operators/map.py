@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jeton.columns.batch import Batch
+from jeton.columns.kernel import Kernel
 from jeton.core.errors import BatchError
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.kernel import Kernel
 from jeton.dataflow.operators.stateless import StatelessBase, require_function
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column, as_column, from_arrow, to_arrow
+from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time
-from jeton.dataflow import time_columns
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
 from jeton.dataflow.operators.stateless import StatelessBase
-from jeton.dataflow.schema import SchemaLike, as_schema
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.column import as_column, plain
+from jeton.columns.keys import group_order
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import as_column, plain
-from jeton.dataflow.keys import group_order
 from jeton.dataflow.operators.stateless import require_type
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output

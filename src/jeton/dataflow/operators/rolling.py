@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.ordering import order_by
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.aggregates import Aggregate
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.grouped import Grouped
-from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.groups import Groups
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.shapes import shape_of
+from jeton.state.aggregates import Aggregate
+from jeton.state.groups import Groups
+from jeton.state.record_queue import RecordQueue
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.batch import Batch
 from jeton.dataflow.operators.stateless import StatelessBase
 
 if TYPE_CHECKING:

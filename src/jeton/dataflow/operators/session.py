@@ -9,23 +9,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.column import as_column
+from jeton.columns.time_arithmetic import MOST, later, whole
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.aggregates import Aggregate
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import as_column
 from jeton.dataflow.grouped import Grouped
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.agenda import Agenda
-from jeton.dataflow.state.groups import Groups
-from jeton.dataflow.state.held import Held
-from jeton.dataflow.state.session_chains import Nodes, SessionChains
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.state.slot_pool import grown
-from jeton.dataflow.time_arithmetic import MOST, later, whole
+from jeton.state.agenda import Agenda
+from jeton.state.aggregates import Aggregate
+from jeton.state.groups import Groups
+from jeton.state.held_tokens import Held
+from jeton.state.session_chains import Nodes, SessionChains
+from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import grown
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns import column as cols
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import columns as cols
-from jeton.dataflow import time_columns
-from jeton.dataflow.aggregates import maker
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.ordering import order_by
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.groups import Groups
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.state.values import brought_back, stored
+from jeton.state.aggregates import maker
+from jeton.state.groups import Groups
+from jeton.state.python_values import brought_back, stored
+from jeton.state.record_queue import RecordQueue
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

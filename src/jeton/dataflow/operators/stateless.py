@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.column import as_column
+from jeton.columns.schema import SchemaLike, schema_of
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import as_column
 from jeton.dataflow.operators.unary import Unary
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.schema import SchemaLike, schema_of
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:

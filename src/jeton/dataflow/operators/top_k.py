@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column
+from jeton.columns.keys import hash_columns
+from jeton.columns.ordering import order_by, require_sortable
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import Column
 from jeton.dataflow.inputs import EVENT_TIME
-from jeton.dataflow.keys import hash_columns
-from jeton.dataflow.ordering import order_by, require_sortable
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.key_columns import exact_words, is_exact
-from jeton.dataflow.state.key_slots import KeySlots
-from jeton.dataflow.state.queue import RecordQueue
-from jeton.dataflow.state.shapes import shape_of
+from jeton.state.key_columns import exact_words, is_exact
+from jeton.state.key_slots import KeySlots
+from jeton.state.record_queue import RecordQueue
+from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -10,27 +10,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch
+from jeton.columns.column import plain
+from jeton.columns.keys import Hashes
+from jeton.columns.time_arithmetic import LEAST, MOST, sliding_ends, whole, window_ends, within
+from jeton.columns.time_columns import Times
+from jeton.columns.time_units import column_times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow import time_columns
-from jeton.dataflow.aggregates import Aggregate
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import plain
 from jeton.dataflow.grouped import Grouped
-from jeton.dataflow.keys import Hashes
 from jeton.dataflow.operators.top_k import top_k
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.state.agenda import Agenda
-from jeton.dataflow.state.groups import Groups
-from jeton.dataflow.state.held import Held
-from jeton.dataflow.state.shapes import shape_of
-from jeton.dataflow.state.snapshot import BIN
-from jeton.dataflow.time_arithmetic import LEAST, MOST, sliding_ends, whole, window_ends, within
-from jeton.dataflow.time_columns import Times
-from jeton.dataflow.time_units import column_times
+from jeton.state.agenda import Agenda
+from jeton.state.aggregates import Aggregate
+from jeton.state.groups import Groups
+from jeton.state.held_tokens import Held
+from jeton.state.shapes import shape_of
+from jeton.state.snapshot import BIN
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column, as_column, from_arrow, to_arrow
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.batch import Batch
-from jeton.dataflow.columns import Column, as_column, from_arrow, to_arrow
 from jeton.dataflow.operators.stateless import StatelessBase
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The driver's side of a running flow, for any host."""

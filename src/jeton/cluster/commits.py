@@ -1,0 +1,397 @@
+"""Commits: the driver's side of the checkpoints of a long-lived query.
+
+For each version the driver asks the first worker to bring all to rest. Each worker tells when its
+part is written and its rows are staged; then the driver commits the version and makes the rows
+visible. Whatever happens in between, the next attempt finds a version whose rows are visible, or
+become so, and whose successors left no trace. A driver may be suspended at any step while another
+one takes over: whatever it does afterwards is refused or changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from jeton.cluster.checkpoint_writer import Ground
+from jeton.cluster.control import Control
+from jeton.connectors.deliveries import Deliveries
+from jeton.connectors.published import Shown
+from jeton.connectors.sinks import DriverSink, Sink, StagedSink
+from jeton.core.errors import SnapshotError
+from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
+from jeton.storage.chunk_format import CorruptCheckpoint
+from jeton.storage.files import Files
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+log = logging.getLogger(__name__)
+
+BREATH: Final = 0.1
+"""Seconds to wait after a version that workers missed."""
+
+
+class Commits:
+    """All attempts at one query: what they go on from, and what they have committed.
+
+    >>> import tempfile, jeton as jt
+    >>> commits = Commits(
+    ...     jt.Flow("none"),
+    ...     Checkpoints(tempfile.mkdtemp()),
+    ...     {},
+    ...     lambda seconds: False,
+    ...     every=None,
+    ...     keep=2,
+    ...     allow_removed=(),
+    ... )
+    >>> part = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.002, "bytes": 0}
+    >>> commits.recover().version, commits.commit(1, {0: part}, {}, seconds=0.1)
+    (None, None)
+    >>> ground = commits.recover()  # another attempt
+    >>> ground.attempt, ground.version, commits.metrics()["pause_ms"]
+    (2, 1, 2.0)
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        store: Checkpoints,
+        sinks: Mapping[str, Sink],
+        wait: Callable[[float], bool],
+        *,
+        every: float | None,
+        keep: int,
+        allow_removed: Collection[str],
+    ) -> None:
+        """``wait`` waits for some seconds, unless the query is in a hurry to end."""
+        self._flow = flow
+        self._store = store
+        self._deliveries = {
+            name: Deliveries(store.files, name, sink, wait)
+            for name, sink in sinks.items()
+            if isinstance(sink, DriverSink)
+        }
+        # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
+        self._shown = Shown(
+            store.files,
+            {
+                name: sink
+                for name, sink in sinks.items()
+                if isinstance(sink, StagedSink) and name not in self._deliveries
+            },
+        )
+        self._delivered = Shown(store.files, self._deliveries, at_driver=True)
+        self._at_workers = [name for name in sinks if name not in self._deliveries]
+        self._every = every
+        self._keep = keep
+        self._allow_removed = tuple(allow_removed)
+        self._query = ""
+        self._attempt = 0
+        self._metrics: dict[str, Any] = {"taken": 0, "missed": 0}
+        self.version: int | None = None
+        """The newest version that was committed, or that the present attempt goes on from."""
+
+    def metrics(self) -> dict[str, Any]:
+        """What checkpoints cost: the latest one, and the longest pause of all."""
+        return {"version": self.version, **self._metrics}
+
+    def recover(self) -> Ground:
+        """Before an attempt: find the newest whole version, and undo what goes beyond it."""
+        # Another run may have taken over, and be the reason why the attempt before failed.
+        self._store.require_lease()
+        committed = self._store.committed()
+        try:
+            # What does not fit is told before anybody is superseded.
+            found = self._find()
+        except CorruptCheckpoint:
+            if self._store.committed() == committed:
+                raise
+            # Whoever holds the lease went on, and cleaned up: nobody will once it is taken.
+            found = None
+        state = self._store.take_lease(query=self._name(found))
+        if self._store.committed() != committed:
+            # Whoever held it until now was quicker.
+            found = self._find()
+        version = 0 if found is None else found.version
+        if max([self.version or 0, *(known.version for known in state.versions)]) > version:
+            self._fall_back(version)
+        assert state.query is not None
+        self._query, self._attempt = state.query, state.attempt
+        if found is not None:
+            self._shown.require_none_owed(found, self._deliveries)
+            self._delivered.require_none_owed(found, self._at_workers)
+        try:
+            self._shown.recover(self._query, found, self._attempt)
+            self._delivered.recover(self._query, found, self._attempt)
+        except Exception:
+            self._store.require_lease()
+            raise
+        self.version = None if found is None else version
+        return Ground(
+            self._store,
+            self._query,
+            self._attempt,
+            self.version,
+            {} if found is None else found.meta["positions"],
+            self._allow_removed,
+            next_version=max(state.newest, 0) + 1,
+        )
+
+    def attempt(self, ground: Ground, workers: int, failed: Callable[[], None]) -> Attempt:
+        """Begin to take checkpoints of an attempt; ``failed`` is called if one cannot be taken."""
+        return Attempt(self, ground, workers, self._every, failed)
+
+    def commit(
+        self,
+        version: int,
+        told: Mapping[int, Mapping[str, Any]],
+        staged: Mapping[str, list[Any]],
+        seconds: float,
+    ) -> None:
+        """Commit a version, of which every worker has written its part; `Superseded` if too late.
+
+        Then its rows are made visible, and handed to sinks at the driver. If that fails, `recover`
+        does it.
+        """
+        positions: dict[str, dict[str, Any]] = {}
+        for part in told.values():
+            for name, partitions in part["positions"].items():
+                positions.setdefault(name, {}).update(partitions)
+        meta = {
+            "query": self._query,
+            "positions": positions,
+            "sinks": staged,
+            "at_driver": list(self._deliveries),
+        }
+        parts = [Part.from_json(part["part"]) for part in told.values()]
+        made = self._store.commit(
+            version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
+        )
+        self.version = version
+        try:
+            self._show(made)
+        except BaseException:
+            # A successor has done it, and has cleared away what this one would need.
+            self._store.require_lease()
+            raise
+        pause = round(max(part["pause"] for part in told.values()) * 1e3, 3)
+        self._metrics |= {
+            "taken": self._metrics["taken"] + 1,
+            "pause_ms": pause,
+            "longest_pause_ms": max(pause, self._metrics.get("longest_pause_ms", 0.0)),
+            "seconds": round(seconds, 4),
+            "bytes": sum(part["bytes"] for part in told.values()),
+        }
+        self._store.clean(self._keep)
+
+    def missed(self, version: int, why: str) -> None:
+        """Workers could not take a version; the next one will do."""
+        self._metrics["missed"] += 1
+        log.warning("checkpoint %d of flow %r was not taken: %s", version, self._flow.name, why)
+
+    # Inside
+
+    def _show(self, made: Checkpoint) -> None:
+        """Make the rows of a version visible that was committed just now."""
+        self._shown.show(self._query, made)
+        for deliveries in self._deliveries.values():
+            deliveries.again = False
+        try:
+            self._delivered.show(self._query, made)
+        finally:
+            for deliveries in self._deliveries.values():
+                deliveries.again = True
+        for name, deliveries in self._deliveries.items():
+            deliveries.discard(made.meta["sinks"].get(name, []))
+
+    def _name(self, found: Checkpoint | None) -> str:
+        """The name by which sinks know the query: made up once, and kept with its checkpoints."""
+        known = None if found is None else found.meta["query"]
+        return known or self._store.query() or _name_in_file(self._store.files)
+
+    def _fall_back(self, version: int) -> None:
+        """Go on from a version that is not the newest, since that is spoilt or gone."""
+        at_driver = list(self._deliveries)
+        if at_driver and self.version is not None and self.version > version:
+            raise SnapshotError(
+                f"version {self.version} in {self._store.root} cannot be read any more, but the "
+                f"sinks of {at_driver} have got its rows already, and cannot give them back"
+            )
+        # They must not come to life again: from now on they are not part of the history.
+        self._store.give_up(above=version)
+        log.warning(
+            "flow %r goes on from %s; rows of later ones are made again",
+            self._flow.name,
+            f"checkpoint {version}" if version else "the beginning",
+        )
+
+    def _find(self) -> Checkpoint | None:
+        """The newest version that is whole, which the flow must fit."""
+        found = self._store.latest()
+        if found is not None:
+            if "query" not in found.meta:
+                raise SnapshotError(
+                    f"{self._store.root} has checkpoints of something else than a long-lived query"
+                )
+            found.check(self._flow, allow_removed=self._allow_removed)
+        return found
+
+
+def _name_in_file(files: Files) -> str:
+    """A name that is new, or the one that releases without a log wrote before the first version."""
+    try:
+        return str(json.loads(files.read(files.root / "query.json"))["query"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return os.urandom(6).hex()
+
+
+class Attempt:
+    """The checkpoints of one attempt: begun one at a time, committed when all parts are there."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        ground: Ground,
+        workers: int,
+        every: float | None,
+        failed: Callable[[], None],
+    ) -> None:
+        self._commits = commits
+        self._workers = workers
+        self._every = every
+        self._failed = failed
+        self._leader: Control | None = None
+        self._next = ground.next_version
+        self._under_way: int | None = None
+        self._began = self._not_before = time.monotonic()
+        self._wanted: int | None = None
+        """The least version that would satisfy whoever asked for one."""
+        self._told: dict[int, dict[str, Any]] = {}
+        self._staged: dict[str, list[Any]] = {}
+        self._over = False
+        self._changed = threading.Condition()
+        self.error: BaseException | None = None
+        """Why a version could not be committed."""
+        self._thread = threading.Thread(target=self._run, name="jeton-commits", daemon=True)
+        self._thread.start()
+
+    # What workers tell
+
+    def joined(self, worker: int, control: Control) -> None:
+        """A worker is there; the first one is the one to ask for checkpoints."""
+        if worker == 0:
+            with self._changed:
+                self._leader = control
+                self._began = time.monotonic()
+                self._changed.notify_all()
+
+    def hear(self, worker: int, header: dict[str, Any]) -> None:
+        """A part is written, or was missed, or all is complete, so that there is a last one."""
+        with self._changed:
+            if header["kind"] == "complete":
+                self._wanted = self._next
+            elif header["kind"] == "part":
+                # They are covered by this version or, should it be missed, the next.
+                for output, items in header["staged"].items():
+                    self._staged.setdefault(output, []).extend(items)
+                if header["version"] == self._under_way:
+                    self._told[worker] = header
+            elif header["version"] == self._under_way:
+                self._commits.missed(header["version"], header["why"])
+                self._under_way = None
+                self._not_before = time.monotonic() + BREATH
+            self._changed.notify_all()
+
+    # What the query asks for
+
+    def take(self, timeout: float, *, last: bool = False) -> int | None:
+        """Take a checkpoint now; returns its version once it is committed, if that is in time.
+
+        None is begun by itself after the ``last`` one.
+        """
+        with self._changed:
+            wanted = self._wanted = self._next
+            if last:
+                self._every = None
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_done(wanted) or self._over, timeout)
+            return self._commits.version if self._is_done(wanted) else None
+
+    def end(self) -> None:
+        """The attempt is over; what all workers have written still counts."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # Inside
+
+    def _is_done(self, version: int) -> bool:
+        return self._commits.version is not None and self._commits.version >= version
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._under_way is not None and len(self._told) == self._workers
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                if self._is_whole:
+                    self._commit()
+                else:
+                    self._begin()
+        except BaseException as error:
+            with self._changed:
+                self.error = error
+                self._over = True
+                self._changed.notify_all()
+            self._failed()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; tells whether there is."""
+        with self._changed:
+            while not self._is_whole:
+                if self._over:
+                    return False
+                due = self._due()
+                now = time.monotonic()
+                if due is not None and due <= now:
+                    return True
+                self._changed.wait(None if due is None else due - now)
+            return True
+
+    def _due(self) -> float | None:
+        """When to begin the next version, if that is known."""
+        if self._leader is None or self._under_way is not None:
+            return None
+        if self._wanted is not None:
+            return self._not_before
+        return None if self._every is None else max(self._began + self._every, self._not_before)
+
+    def _begin(self) -> None:
+        with self._changed:
+            assert self._leader is not None
+            self._under_way, self._next = self._next, self._next + 1
+            self._told = {}
+            self._began = time.monotonic()
+        # If the worker has gone, so has the attempt, which somebody else will find out.
+        with suppress(OSError):
+            self._leader.send("checkpoint", version=self._under_way)
+
+    def _commit(self) -> None:
+        with self._changed:
+            version, told = self._under_way, self._told
+            staged, self._staged = self._staged, {}
+        assert version is not None
+        self._commits.commit(version, told, staged, time.monotonic() - self._began)
+        with self._changed:
+            self._under_way = None
+            if self._wanted is not None and version >= self._wanted:
+                self._wanted = None
+            self._changed.notify_all()

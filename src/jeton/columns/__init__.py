@@ -1,0 +1,1 @@
+"""The records of a flow: batches, columns, schemas, keys and compiled kernels."""

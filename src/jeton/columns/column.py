@@ -1,0 +1,203 @@
+"""Columns: NumPy arrays for fixed-width values without nulls, Arrow arrays for the rest."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.columns.arrow_column import bare
+from jeton.core.errors import BatchError, JetonError
+
+Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
+"""One value for each record."""
+
+_NUMPY_KINDS = "biufmM"
+
+_MOST: Final = int(np.iinfo(np.int64).max)
+
+_FEW: Final = 64
+"""Up to so many plain values become a column sooner without Arrow, which also yields the
+interpreter: another thread may take it for a while, and single records wait."""
+
+_PLAIN: Final[dict[type, type[np.generic]]] = {int: np.int64, float: np.float64, bool: np.bool_}
+
+
+def as_column(values: Any) -> Column:
+    """A column from an array, a list, an Arrow array or a pandas series.
+
+    >>> as_column([1, 2, 3])
+    array([1, 2, 3])
+    >>> as_column(["a", None]).null_count
+    1
+    """
+    values = bare(values)
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise BatchError(f"a column has one dimension, not {values.ndim}")
+        return values if values.dtype.kind in _NUMPY_KINDS else from_arrow(pa.array(values))
+    if isinstance(values, pa.ChunkedArray):
+        if without_views(values.type) != values.type:
+            return join(
+                [from_arrow(chunk) for chunk in values.chunks] or [pa.nulls(0, values.type)]
+            )
+        return from_arrow(
+            values.chunk(0)
+            if values.num_chunks == 1
+            else pa.concat_arrays(values.chunks)
+            if values.num_chunks
+            else pa.array([], type=values.type)
+        )
+    if isinstance(values, pa.Array):
+        return from_arrow(values)
+    if not hasattr(values, "__iter__") and not hasattr(values, "__arrow_array__"):
+        raise BatchError(
+            f"{values!r} is no column: a column has one value for each record, as an array or a "
+            "list"
+        )
+    try:
+        if isinstance(values, list) and len(values) <= _FEW:
+            kinds = set(map(type, values))
+            if len(kinds) == 1 and (plain_type := _PLAIN.get(kinds.pop())) is not None:
+                return np.array(values, plain_type)
+        return from_arrow(pa.array(values))
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise BatchError(f"these values do not make a column: {error}") from error
+
+
+def from_arrow(array: pa.Array) -> Column:
+    """An Arrow array as a column: fixed-width values without nulls become NumPy, uncopied."""
+    kind = array.type
+    wanted = without_views(kind)
+    if wanted != kind:
+        return from_arrow(_cast(array, wanted))
+    if array.null_count == 0 and (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_duration(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is None)
+    ):
+        converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return converted
+    if isinstance(array, pa.ExtensionArray):
+        return from_arrow(array.storage)
+    return array
+
+
+@functools.lru_cache(maxsize=1024)
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type that columns have whose values come as views, which Arrow can hardly work with.
+
+    Polars hands over text and binary values like that. Here they are what it calls large.
+
+    >>> without_views(pa.list_(pa.string_view()))
+    ListType(list<item: large_string>)
+    """
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        values = without_views(kind.value_type)
+        same = values == kind.value_type
+        return kind if same else pa.dictionary(kind.index_type, values, kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(without_views(field.type)) for field in kind])
+    for is_list, make in _LISTS.items():
+        if is_list(kind):
+            field = kind.value_field.with_type(without_views(kind.value_type))
+            return (
+                make(field, kind.list_size) if is_list is types.is_fixed_size_list else make(field)
+            )
+    return kind
+
+
+_LISTS: Final[dict[Any, Any]] = {
+    pa.types.is_list: pa.list_,
+    pa.types.is_large_list: pa.large_list,
+    pa.types.is_fixed_size_list: pa.list_,
+    pa.types.is_list_view: pa.list_,
+    pa.types.is_large_list_view: pa.large_list,
+}
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary.cast(kind.value_type)
+        return pa.DictionaryArray.from_arrays(array.indices, values, ordered=kind.ordered)
+    return array.cast(kind)
+
+
+def to_arrow(column: Column) -> pa.Array:
+    """A column as an Arrow array, uncopied where Arrow allows it."""
+    return pa.array(column) if isinstance(column, np.ndarray) else column
+
+
+def take(column: Column, indices: npt.NDArray[np.intp]) -> Column:
+    """The values at ``indices``, in that order."""
+    if isinstance(column, np.ndarray):
+        return column.take(indices)
+    return column.take(pa.array(indices))
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """The values from ``start`` up to ``stop``, uncopied."""
+    if isinstance(column, np.ndarray):
+        return column[start:stop]
+    return column.slice(start, stop - start)
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Columns one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    for column in columns:
+        if not isinstance(column, np.ndarray):
+            break
+    else:
+        joined: npt.NDArray[Any] = np.concatenate(columns)
+        if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
+            if not any(
+                column.dtype == np.uint64 and column.max(initial=0) > _MOST for column in columns
+            ):
+                return np.concatenate([column.astype(np.int64, copy=False) for column in columns])
+            both = " and ".join(sorted({str(column.dtype) for column in columns}))
+            raise BatchError(
+                f"columns of {both} cannot be one, since values are beyond int64: cast one of them"
+            )
+        return joined
+    arrays = [to_arrow(column) for column in columns]
+    kinds = {array.type for array in arrays}
+    if len(kinds) > 1:
+        arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+        kinds = {array.type for array in arrays}
+        fields = [pa.schema([("column", kind)]) for kind in kinds]
+        common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+        arrays = [array.cast(common) for array in arrays]
+    return from_arrow(pa.concat_arrays(arrays))
+
+
+def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array as compiled loops want it: contiguous and writable, so that each has one version.
+
+    Arrays that belong to Arrow are read-only; copying a batch's column costs a microsecond or two,
+    compiling a loop once more for them half a second.
+    """
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else array.copy()
+
+
+def require_unique(names: Sequence[str], what: str, error: type[JetonError] = BatchError) -> None:
+    """Refuse columns of the same name: nobody could tell which is meant."""
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if list(names).count(name) > 1})
+        raise error(
+            f"{what} has several columns called {', '.join(map(repr, twice))}: rename them, or "
+            "leave out all but one"
+        )

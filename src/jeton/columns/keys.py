@@ -1,0 +1,327 @@
+"""Keys: a stable 64-bit hash of one or more columns, the same in every process and run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.columns import compiled as nb
+from jeton.columns.column import Column, plain
+from jeton.core.errors import BatchError
+
+Hashes = npt.NDArray[np.uint64]
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hash_columns(columns: Sequence[Column], seed: int = 0) -> Hashes:
+    """One hash for each record. Nulls are equal to each other and to nothing else.
+
+    Hashes with different seeds are independent of each other.
+
+    >>> bool((hash_columns([np.array([1, 2])]) == hash_columns([np.array([1, 2])])).all())
+    True
+    """
+    start = np.uint64(seed * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF)
+    combined: Hashes | None = None
+    for column in columns:
+        hashes = _hash_column(column, start)
+        combined = hashes if combined is None else _combine(combined, hashes)
+    if combined is None:
+        raise BatchError("a key needs at least one column")
+    return combined
+
+
+def _hash_column(column: Column, start: np.uint64) -> Hashes:
+    if isinstance(column, np.ndarray):
+        mixed: Hashes = _mix(plain(_as_words(column)), start)
+        return mixed
+    if len(column) == 0:  # of a type that is perhaps not known
+        return np.empty(0, dtype=np.uint64)
+    if pa.types.is_dictionary(column.type):
+        return _hash_column(column.dictionary_decode(), start)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), _NULL ^ start, dtype=np.uint64)
+    if not column.null_count:
+        return _hash_values(column, start)
+    hashes = np.full(len(column), _NULL ^ start, dtype=np.uint64)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if valid.any():
+        hashes[valid] = _hash_values(column.drop_null(), start)
+    return hashes
+
+
+def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
+    """Hashes of an Arrow array without nulls."""
+    kind = column.type
+    if is_bytes(kind):
+        return _hash_text(column, start)
+    if pa.types.is_decimal(kind):
+        return _hash_text(pc.cast(column, pa.string()), start)
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        column = column.cast(pa.int64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise BatchError(f"values of type {kind} cannot be keys")
+    mixed: Hashes = _mix(plain(_as_words(column.to_numpy(zero_copy_only=False))), start)
+    return mixed
+
+
+def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """The values as 64-bit words: equal values of any width become equal words."""
+    kind = values.dtype.kind
+    if kind == "f":
+        # -0.0 equals 0.0, and every NaN is the same key.
+        wide = values.astype(np.float64) + 0.0
+        wide[np.isnan(wide)] = np.nan
+        return wide.view(np.uint64)
+    if kind in "mM":
+        return values.view(np.int64).view(np.uint64)
+    if kind in "iub":
+        return plain(values.astype(np.int64, copy=False)).view(np.uint64)
+    raise BatchError(f"values of type {values.dtype} cannot be keys")
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values of a type are text or binary: equal if their bytes are."""
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def key_family(kind: pa.DataType) -> object:
+    """What keys must share to be comparable: all integers are, timestamps only of one unit.
+
+    >>> key_family(pa.int8()) == key_family(pa.uint32())
+    True
+    >>> key_family(pa.int64()) == key_family(pa.float64())
+    False
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return key_family(kind.value_type)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integers"
+    if types.is_floating(kind):
+        return "floating-point numbers"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if is_bytes(kind):
+        return "bytes"
+    if types.is_decimal(kind):
+        return f"decimals with {kind.scale} digits"
+    return str(kind)
+
+
+def _hash_text(column: pa.Array, start: np.uint64) -> Hashes:
+    hashes: Hashes = _hash_bytes(*bytes_of(column), start)
+    return hashes
+
+
+def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """The bytes of text or binary values, and where each value starts; at the end, the end.
+
+    >>> ends, letters = bytes_of(pa.array(["to", "be"]))
+    >>> ends, letters.tobytes()
+    (array([0, 2, 4]), b'tobe')
+    """
+    wide = column.cast(pa.large_binary())
+    _, offsets, data = wide.buffers()
+    ends, letters = np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8)
+    if offsets is not None and len(wide):
+        ends = np.frombuffer(offsets, dtype=np.int64)[wide.offset : wide.offset + len(wide) + 1]
+    if data:
+        letters = np.frombuffer(data, dtype=np.uint8)
+    # Always read-only, so that compiled loops have one version.
+    ends.flags.writeable = letters.flags.writeable = False
+    return ends, letters
+
+
+def same_values(left: Column, right: Column) -> npt.NDArray[np.bool_]:
+    """Which values of two columns are the same key, row by row.
+
+    Nulls are equal to each other, and so are NaN; -0.0 equals 0.0.
+
+    >>> same_values(pa.array([1.0, None, 2.0]), pa.array([1.0, None, None])).tolist()
+    [True, True, False]
+    """
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same = left == right
+        if left.dtype.kind == "f" and right.dtype.kind == "f":
+            same |= np.isnan(left) & np.isnan(right)
+        return np.asarray(same, dtype=np.bool_)
+    one, other = _plain_arrow(left), _plain_arrow(right)
+    nulls = one.is_null().to_numpy(zero_copy_only=False)
+    same = nulls & other.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(one.type) or pa.types.is_null(other.type):
+        return np.asarray(same, dtype=np.bool_)
+    if one.type != other.type:
+        fields = [pa.schema([("key", array.type)]) for array in (one, other)]
+        try:
+            common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
+            one, other = one.cast(common), other.cast(common)
+        except pa.ArrowException:
+            return np.asarray(same, dtype=np.bool_)
+    equal = pc.equal(one, other)
+    if pa.types.is_floating(one.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    same |= equal.fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray(same, dtype=np.bool_)
+
+
+def is_float(column: Column) -> bool:
+    """Whether a column has floating-point numbers, of which some are equal but not the same."""
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind == "f"
+    return bool(pa.types.is_floating(column.type))
+
+
+def one_form(column: Column) -> Column:
+    """A column in which values that are the same key look the same: 0.0 has one sign.
+
+    >>> one_form(np.array([-0.0, 1.0]))
+    array([0., 1.])
+    """
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind != "f":
+            return column
+        numbers: npt.NDArray[Any] = column + column.dtype.type(0)
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers
+    if not pa.types.is_floating(column.type):
+        return column
+    unknown = column.is_null().to_numpy(zero_copy_only=False)
+    wide = one_form(column.cast(pa.float64()).fill_null(0.0).to_numpy())
+    return pa.array(wide, mask=unknown).cast(column.type)
+
+
+def _plain_arrow(column: Column) -> pa.Array:
+    array = pa.array(column) if isinstance(column, np.ndarray) else column
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_float16(array.type):
+        return array.cast(pa.float32())
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
+
+
+@nb.njit(cache=True, inline="always")
+def _mix_word(word: np.uint64) -> np.uint64:
+    """Scatter a word's bits over all 64 (multiply, shift, twice)."""
+    word = (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    word = (word ^ (word >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return word ^ (word >> np.uint64(32))
+
+
+@nb.njit(cache=True)
+def _mix(words: Hashes, start: np.uint64) -> Hashes:
+    out = np.empty(len(words), np.uint64)
+    for i in range(len(words)):
+        out[i] = _mix_word(words[i] + start)
+    return out
+
+
+@nb.njit(cache=True)
+def _combine(left: Hashes, right: Hashes) -> Hashes:
+    out = np.empty(len(left), np.uint64)
+    for i in range(len(left)):
+        out[i] = _mix_word(left[i] * np.uint64(31) + right[i])
+    return out
+
+
+@nb.njit(cache=True, inline="always")
+def eight_bytes(data, at):  # type: ignore[no-untyped-def]
+    """Eight bytes as one word, the first one highest: a single load, as it is compiled."""
+    return (
+        (np.uint64(data[at]) << np.uint64(56))
+        | (np.uint64(data[at + np.uint64(1)]) << np.uint64(48))
+        | (np.uint64(data[at + np.uint64(2)]) << np.uint64(40))
+        | (np.uint64(data[at + np.uint64(3)]) << np.uint64(32))
+        | (np.uint64(data[at + np.uint64(4)]) << np.uint64(24))
+        | (np.uint64(data[at + np.uint64(5)]) << np.uint64(16))
+        | (np.uint64(data[at + np.uint64(6)]) << np.uint64(8))
+        | np.uint64(data[at + np.uint64(7)])
+    )
+
+
+@nb.njit(cache=True)
+def _hash_bytes(
+    ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], start: np.uint64
+) -> Hashes:
+    out = np.empty(len(ends) - 1, np.uint64)
+    for i in range(len(out)):
+        at, end = np.uint64(ends[i]), np.uint64(ends[i + 1])
+        state = (end - at) + start
+        while at + np.uint64(8) <= end:
+            state = _mix_word(state * np.uint64(31) + eight_bytes(data, at))
+            at += np.uint64(8)
+        word = np.uint64(0)
+        while at < end:
+            word = (word << np.uint64(8)) | np.uint64(data[at])
+            at += np.uint64(1)
+        out[i] = _mix_word(state * np.uint64(31) + word)
+    return out
+
+
+@nb.njit(cache=True)
+def group_order(
+    numbers: npt.NDArray[np.int64], groups: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Records grouped by number, each group in its original order.
+
+    Returns the order and, for each group, where it starts (and the total at the end).
+    """
+    counts = np.zeros(groups + 1, np.int64)
+    for i in range(len(numbers)):
+        counts[numbers[i] + 1] += 1
+    for group in range(groups):
+        counts[group + 1] += counts[group]
+    order = np.empty(len(numbers), np.int64)
+    at = counts.copy()
+    for i in range(len(numbers)):
+        group = numbers[i]
+        order[at[group]] = i
+        at[group] += 1
+    return order, counts
+
+
+@nb.njit(cache=True)
+def scatter_order(
+    hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Records grouped by the worker that owns their bin: see `group_order`.
+
+    The number of bins is a power of two.
+    """
+    mask = np.uint64(len(owners) - 1)
+    destination = np.empty(len(hashes), np.int64)
+    for i in range(len(hashes)):
+        destination[i] = owners[hashes[i] & mask]
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped
+
+
+@nb.njit(cache=True)
+def scatter_words(
+    words: npt.NDArray[np.int64], owners: npt.NDArray[np.uint16], workers: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same for a single column of integers, hashed on the way: see `scatter_order`."""
+    mask = np.uint64(len(owners) - 1)
+    destination = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped

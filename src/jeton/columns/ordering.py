@@ -1,0 +1,134 @@
+"""Ordering: records in an order that depends on nothing but their own values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column
+from jeton.columns.keys import is_float
+from jeton.core.errors import BatchError
+
+Rows = npt.NDArray[np.intp]
+Sortable = npt.NDArray[Any]
+
+
+def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
+    """An array that sorts like a column: what comes first is least.
+
+    NaN is the greatest number, zeros are equal whatever their sign, and nulls come last in either
+    direction. ``None`` if there is no order: lists, structures and the like.
+
+    >>> sortable(np.array([3.0, np.nan, 1.0]), descending=True).argsort()
+    array([1, 0, 2])
+    >>> sortable(pa.array(["b", None, "a"])).argsort()
+    array([2, 0, 1])
+    """
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind == "f":
+            return _float_keys(column, descending)
+        if column.dtype.kind in "mM":
+            column = column.view(np.int64)
+        return ~column if descending else column
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return sortable(column.dictionary_decode(), descending=descending)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        text = pa.types.is_string_view(kind)
+        column = column.cast(pa.large_string() if text else pa.large_binary())
+    elif pa.types.is_floating(kind):
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+        return np.where(known, _float_keys(numbers, descending), np.iinfo(np.int64).max)
+    elif pa.types.is_null(kind):
+        return np.zeros(len(column), dtype=np.int64)
+    elif pa.types.is_nested(kind):
+        return None
+    order = "descending" if descending else "ascending"
+    ranks: Sortable = pc.rank(column, sort_keys=order, tiebreaker="dense").to_numpy()
+    return ranks
+
+
+def order_by(batch: Batch, *first: Sortable) -> Rows:
+    """The order of records by some arrays, then by time, then by their columns, first to last.
+
+    So that it never matters in which order records came: only those that are equal in every
+    column can stand for each other.
+
+    >>> order_by(Batch({"z": [2, 1, 1], "a": [0, 7, 3]}, times=[5, 5, 5]))
+    array([2, 1, 0])
+    """
+    leading = [*first, *_time_keys(batch)]
+    order: Rows = np.lexsort(leading[::-1])
+    if not _ties(leading, order):
+        return order
+    return np.lexsort([*leading, *tie_breakers(batch)][::-1])
+
+
+def tie_breakers(batch: Batch, *, descending: bool = False) -> list[Sortable]:
+    """Arrays that sort like the columns of a batch, from the first to the last.
+
+    Values that have no order, such as lists, are sorted by their text: any order will do, as long
+    as it follows from the values. What is equal but not the same, as the zeros of both signs, is
+    told apart at the end.
+    """
+    found, forms = [], []
+    for column in batch.columns.values():
+        keys = sortable(column, descending=descending)
+        if keys is None:
+            assert not isinstance(column, np.ndarray)
+            texts = pa.array([repr(value) for value in column.to_pylist()])
+            keys = sortable(texts, descending=descending)
+            assert keys is not None
+        found.append(keys)
+        if is_float(column):
+            forms.append(_forms(column))
+    return found + forms
+
+
+def _forms(column: Column) -> Sortable:
+    """The bits of floating-point numbers."""
+    if not isinstance(column, np.ndarray):
+        column = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+    bits: Sortable = column.astype(np.float64).view(np.int64)
+    return bits
+
+
+def require_sortable(column: Column, name: str, *, descending: bool = False) -> Sortable:
+    """`sortable`, for a column that must have an order."""
+    found = sortable(column, descending=descending)
+    if found is None:
+        assert not isinstance(column, np.ndarray)
+        raise BatchError(f"column {name!r} is of type {column.type}, which has no order")
+    return found
+
+
+def _float_keys(column: Sortable, descending: bool) -> Sortable:
+    """Integers that sort like floating-point numbers."""
+    numbers = column.astype(np.float64) + 0.0  # zero has one sign from here on
+    numbers[np.isnan(numbers)] = np.nan
+    bits = np.abs(numbers).view(np.int64)
+    keys: Sortable = np.where(numbers < 0, -bits, bits)
+    return ~keys if descending else keys
+
+
+def _time_keys(batch: Batch) -> list[Sortable]:
+    times = batch.times
+    if times.dtype == object:
+        return []  # records are then sorted within one time only
+    return [times] if times.ndim == 1 else list(times.T)
+
+
+def _ties(keys: Sequence[Sortable], order: Rows) -> bool:
+    if len(order) < 2:
+        return False
+    same = np.ones(len(order) - 1, dtype=bool)
+    for values in keys:
+        same &= values[order[1:]] == values[order[:-1]]
+    return bool(same.any())

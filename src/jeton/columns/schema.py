@@ -1,0 +1,209 @@
+"""Schemas: which columns a stream has, and of which types, known before any data flows.
+
+A stream's schema names its value columns; the time column is not among them. ``None`` stands for
+a schema that is not known, and ``pa.null()`` for the type of a column of which only the name is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.columns import column as cols
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch, missing
+from jeton.columns.column import Column
+from jeton.core.errors import BatchError, GraphError, MissingColumn
+from jeton.core.times import TimeKind
+
+SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
+"""An Arrow schema, or names with Arrow, NumPy or Python types."""
+
+T = TypeVar("T")
+
+_PYTHON_TYPES: dict[Any, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us"),
+    datetime.date: pa.date32(),
+    datetime.timedelta: pa.duration("us"),
+}
+
+
+def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
+    """A schema of value columns. A declared time column is left out, so a table's schema will do.
+
+    >>> as_schema({"time": int, "word": str, "price": np.float32})
+    word: string
+    price: float
+    """
+    if isinstance(declared, pa.Schema):
+        cols.require_unique(declared.names, "the schema", GraphError)
+        fields = {name: as_type(declared.field(name).type) for name in declared.names}
+    else:
+        fields = {name: as_type(kind) for name, kind in declared.items()}
+    fields.pop(time_name, None)
+    return pa.schema(fields)
+
+
+def as_type(kind: Any) -> pa.DataType:
+    """The Arrow type that an Arrow, NumPy or Python type stands for."""
+    if isinstance(kind, pa.DataType):
+        return cols.without_views(kind)
+    if kind in _PYTHON_TYPES:
+        return _PYTHON_TYPES[kind]
+    try:
+        return pa.from_numpy_dtype(np.dtype(kind))
+    except (TypeError, pa.ArrowNotImplementedError):
+        known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
+        raise GraphError(
+            f"{kind!r} is no type of a column: use a pyarrow or NumPy type, or one of {known}"
+        ) from None
+
+
+def schema_of(batch: Batch) -> pa.Schema:
+    """The schema of a batch's value columns."""
+    return pa.schema({name: cols.to_arrow(column).type for name, column in batch.columns.items()})
+
+
+def unify(left: pa.Schema | None, right: pa.Schema | None, what: str) -> pa.Schema | None:
+    """The schema of records of either, which must have the same columns where both are known."""
+    if left is None or right is None:
+        return None
+    if set(left.names) != set(right.names):
+        odd = sorted(set(left.names) ^ set(right.names))
+        raise GraphError(
+            f"{what} have different columns, {left.names} and {right.names}: select() or "
+            f"with_columns() so that both or neither have {', '.join(map(repr, odd))}"
+        )
+    return pa.schema(
+        {name: _common(name, left.field(name).type, right.field(name).type) for name in left.names}
+    )
+
+
+def _common(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if left == right or pa.types.is_null(left):
+        return left
+    if pa.types.is_null(right):
+        return right
+    try:
+        both = [pa.schema({name: kind}) for kind in (left, right)]
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise GraphError(
+            f"column {name!r} is {left} in one stream and {right} in another: cast one of them"
+        ) from None
+
+
+class _Sample(Batch):
+    """An empty batch that stands in for data while the graph is built."""
+
+    __slots__ = ()
+
+    def column(self, name: str) -> Column:
+        column = super().column(name)
+        if not isinstance(column, np.ndarray) and pa.types.is_null(column.type):
+            # A guess from no values of no type would look like knowledge.
+            raise _TypeNotKnown(name)
+        return column
+
+
+class _TypeNotKnown(Exception):
+    """A function wants a column of which only the name is known."""
+
+
+def sample(schema: pa.Schema, time_name: str, kind: TimeKind) -> Batch:
+    """An empty batch of a schema, on which functions are tried."""
+    columns = {field.name: cols.from_arrow(pa.array([], field.type)) for field in schema}
+    return _Sample.trusted(columns, time_columns.as_times(kind, []), time_name)
+
+
+def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
+    """What a function makes of an empty batch; ``None`` if that cannot be told without data.
+
+    A column that is not there is an error now, since it would be one with data too.
+    """
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # means and quotients of nothing
+            return function(batch)
+    except MissingColumn:
+        raise
+    except (Exception, SystemExit):
+        # With data it fails again, and then the error names the operator.
+        return None
+
+
+def require_columns(
+    names: tuple[str, ...], schema: pa.Schema | None, time_name: str, operator: str, where: str
+) -> None:
+    """Refuse an operator that needs columns which its stream is known not to have."""
+    if schema is None:
+        return
+    present = (*schema.names, time_name)
+    for name in names:
+        if name not in present:
+            raise GraphError(f"{missing(name, present)} in {where}").located(operator=operator)
+
+
+def conform(batch: Batch, schema: pa.Schema, what: str) -> Batch:
+    """A batch with exactly the columns of a schema, in its order and of its types.
+
+    >>> batch = Batch({"n": np.array([1, 2], dtype=np.int8)}, times=[0, 0])
+    >>> conform(batch, as_schema({"n": int}), "input 'n'")["n"].dtype
+    dtype('int64')
+    """
+    columns = batch.columns
+    names = schema.names
+    if len(columns) != len(names) or any(name not in columns for name in names):
+        for name in names:
+            if name not in columns:
+                raise BatchError(f"{what}: {missing(name, (*batch.names, batch.time_name))}")
+        extra = ", ".join(repr(name) for name in batch.names if name not in names)
+        raise BatchError(f"{what} has no columns {extra}: leave them out, or add them to schema=")
+    conformed = {f.name: _conform_column(columns[f.name], f, what) for f in schema}
+    return Batch.trusted(conformed, batch.times, batch.time_name, batch._bound, batch.unit)
+
+
+def _conform_column(column: Column, field: pa.Field, what: str) -> Column:
+    kind = field.type
+    have = pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
+    if have == kind or pa.types.is_null(kind):
+        return column
+    if _family(have) == _family(kind) or pa.types.is_null(have):
+        try:
+            return cols.from_arrow(cols.to_arrow(column).cast(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise BatchError(
+                f"{what}: column {field.name!r} is of type {have} and does not fit {kind}: {error}"
+            ) from error
+    raise BatchError(
+        f"{what}: column {field.name!r} is of type {have}, its schema says {kind}: cast it first"
+    )
+
+
+def _family(kind: pa.DataType) -> object:
+    """Types between which a cast keeps the meaning: Arrow would also turn text into numbers."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "bytes"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        # An instant and what a clock shows are different things, between which a zone decides.
+        return "instant" if kind.tz is not None else "clock"
+    return kind.id

@@ -1,0 +1,1 @@
+"""Sources and sinks that a long-lived query reads and writes by itself."""

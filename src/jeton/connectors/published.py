@@ -1,0 +1,115 @@
+"""Shown: up to which version sinks have made the rows of a long-lived query visible.
+
+That is marked beside the checkpoint. Rows which are marked belong to whoever reads them: files may
+be moved or deleted then, and nobody asks for them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from jeton.connectors.sinks import StagedSink
+from jeton.core.errors import SnapshotError
+from jeton.storage.earlier_formats import MARK
+from jeton.storage.files import Files
+
+if TYPE_CHECKING:
+    from jeton.storage.version import Checkpoint
+
+
+class Shown:
+    """The staged sinks of a query, at the driver.
+
+    >>> import pyarrow as pa, tempfile
+    >>> from jeton.storage.checkpoints import Checkpoints
+    >>> from jeton.connectors.sinks import Parquet
+    >>> store, sink = Checkpoints(tempfile.mkdtemp()), Parquet(tempfile.mkdtemp())
+    >>> writer = sink.open_staged(0, "3f9a", 1)
+    >>> writer.write(pa.table({"n": [1, 2]}))
+    >>> made = store.commit(7, [], flow="f", meta={"sinks": {"rows": writer.stage(7)}})
+    >>> Shown(store.files, {"rows": sink}).show("3f9a", made)
+    >>> for path in sink.path.iterdir():
+    ...     path.unlink()
+    >>> again = Shown(store.files, {"rows": sink})
+    >>> again.recover("3f9a", made, attempt=2)  # they were there: that will do
+    """
+
+    def __init__(
+        self, files: Files, sinks: Mapping[str, StagedSink], *, at_driver: bool = False
+    ) -> None:
+        """For sinks that workers write to, or for those ``at_driver``, which have own marks."""
+        self._files = files
+        self._folder = files.root / ("delivered" if at_driver else "shown")
+        self._at_driver = at_driver
+        self._sinks = dict(sinks)
+
+    def show(self, query: str, made: Checkpoint) -> None:
+        """Make the rows of a version visible, and mark that it is done."""
+        staged = self._staged(made)
+        for name, sink in self._sinks.items():
+            sink.commit(query, made.version, staged.get(name, []))
+        if self._sinks:
+            self._mark(made)
+
+    def recover(self, query: str, found: Checkpoint | None, attempt: int) -> None:
+        """Before an attempt: show what a crash kept from being shown, undo what goes beyond it."""
+        if found is not None and not self._has(found):
+            try:
+                self.show(query, found)
+            except Exception:
+                # Whoever held the lease before may have done it meanwhile, and cleared up.
+                if not self._has(found):
+                    raise
+        # Only after that: several outputs may be in one place.
+        for sink in self._sinks.values():
+            sink.roll_back(query, 0 if found is None else found.version, attempt)
+
+    def require_none_owed(self, found: Checkpoint, others: Collection[str]) -> None:
+        """An error if outputs that have sinks of another kind now have rows that were not shown."""
+        if self._has(found):
+            return
+        owed = [name for name, items in self._staged(found).items() if items and name in others]
+        if owed:
+            kind = "at the driver, such as a Callback," if self._at_driver else "of the workers"
+            raise SnapshotError(
+                f"rows of version {found.version} in {self._files.root} were made for a sink "
+                f"{kind} of outputs {owed}, which has not got them yet, and the sink of now "
+                "cannot take them. Start the query with a sink as before, or, to do without these "
+                "rows, with none for that output, until there is a new checkpoint"
+            )
+
+    # Inside
+
+    def _staged(self, made: Checkpoint) -> dict[str, list[Any]]:
+        """What was staged for sinks of this kind: an output may have had one of another."""
+        at_driver = made.meta.get("at_driver", ())
+        staged = made.meta["sinks"].items()
+        return {name: items for name, items in staged if (name in at_driver) == self._at_driver}
+
+    def _has(self, found: Checkpoint) -> bool:
+        """Whether this version was shown, or one that followed it.
+
+        A later version of an earlier epoch is no proof: it was given up, and this one made since.
+        """
+        return any(v >= found.version and e >= found.epoch for v, e in self._marks())
+
+    def _mark(self, made: Checkpoint) -> None:
+        before, mark = self._marks(), (made.version, made.epoch)
+        # Empty, so that it is there or not, and cannot be torn; twice, since a file may be lost.
+        for path in self._paths(*mark):
+            self._files.write(path, [])
+        for other in before:
+            # Not those of a successor, if this driver was stopped meanwhile.
+            if (other[1], other[0]) < (made.epoch, made.version):
+                for path in self._paths(*other):
+                    self._files.delete(path)
+
+    def _marks(self) -> set[tuple[int, int]]:
+        found = map(MARK.fullmatch, self._files.names(self._folder))
+        return {(int(match[1]), int(match[2])) for match in found if match is not None}
+
+    def _paths(self, version: int, epoch: int) -> list[PurePosixPath]:
+        name = f"{version:012d}-{epoch}"
+        return [self._folder / name, self._folder / f"{name}.copy"]

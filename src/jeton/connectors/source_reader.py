@@ -1,0 +1,161 @@
+"""Feeds: the inputs of a long-lived query on one worker, and the partitions read for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jeton.connectors.sources import Reader, Source
+from jeton.core.errors import GraphError
+from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.partitions import Partition
+
+
+class Feed:
+    """An input on one worker, and the partitions of its source that this worker reads.
+
+    ``known`` tells for each partition where it was when the query stopped. There are as many as
+    there were then, whatever the number of workers.
+
+    >>> import jeton as jt
+    >>> from jeton.connectors.sources import Batches
+    >>> from jeton.runtime.process import Process
+    >>> flow = jt.Flow("fed")
+    >>> flow.output("out", flow.input("n"))
+    >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}, {"time": [4]}]))
+    >>> def feed(known=None):
+    ...     handle = Process(flow, None).worker.handles[flow.handle("input", "n")]
+    ...     return Feed("n", handle, source, 0, 1, known)
+    >>> before = feed()
+    >>> before.read(), before.positions()
+    (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808}})
+    >>> after = feed(before.positions())
+    >>> after.read(), after.read(), after.positions()["0"]["position"]
+    (True, False, 2)
+
+    A partition without records for as long as the input's ``idle_after`` says, by ``clock``, holds
+    the input back no longer. If all partitions of this worker are idle, `follow` lets the input
+    advance with those of the others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: InputHandle,
+        source: Source,
+        worker: int,
+        workers: int,
+        known: Mapping[str, Mapping[str, Any]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.handle = handle
+        self.rows = 0
+        self._clock = clock
+        self._readers: dict[int, _Open] = {}
+        known = known or {}
+        partitions = len(known) or source.partitions(workers)
+        mine = range(worker, partitions, workers)
+        before = {each: known[str(each)] for each in mine if str(each) in known}
+        self._ended = {n: at for n, at in before.items() if at["ended"] or handle.closed}
+        """What is known of partitions that are not read any more."""
+        for number in mine:
+            if number in self._ended:
+                continue
+            at = before.get(number, {})
+            reader = source.open(number, partitions, at.get("position"))
+            # Checkpoints of earlier versions have the input's own time only.
+            floor = at.get("floor", at.get("time", handle.kind.minimum))
+            self._readers[number] = _Open(reader, floor, clock())
+        # All are there before the first says how far it is, or the input would not wait for them.
+        for number, each in self._readers.items():
+            each.partition = handle.partition(number, floor=each.floor)
+        if not self._readers:
+            self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records may still come."""
+        return not self.handle.closed
+
+    @property
+    def ready_at(self) -> float | None:
+        """When to ask again, if all partitions can tell."""
+        times = [each.reader.ready_at for each in self._readers.values() if not each.reader.ended]
+        known = [at for at in times if at is not None]
+        return min(known, default=None) if len(known) == len(times) else None
+
+    @property
+    def state(self) -> tuple[int, bool]:
+        """How far the input is on this worker, and whether all its partitions here are idle."""
+        return self.handle.time, self.handle.idle
+
+    def read(self) -> bool:
+        """Ask each partition once; returns whether there was anything."""
+        if self.handle.closed:
+            return False
+        read = False
+        for each in self._readers.values():
+            read = self._read_one(each) or read
+        if all(each.reader.ended for each in self._readers.values()):
+            self.close()
+        return read
+
+    def follow(self, time: int) -> None:
+        """Advance to where other workers' partitions are, if all of this one's are idle."""
+        if not self.handle.closed and self.handle.idle and self.handle.time < time:
+            self.handle.advance_to(time)
+
+    def positions(self) -> dict[str, dict[str, Any]]:
+        """Where each partition is: what `known` will be after a restart."""
+        found = {str(partition): dict(at) for partition, at in self._ended.items()}
+        for number, each in self._readers.items():
+            if each.reader.position is None:
+                raise GraphError(
+                    f"the source of input {self.name!r} cannot tell its position, so that there "
+                    "can be no checkpoints: see jeton.connectors.sources.Reader.position"
+                )
+            found[str(number)] = {
+                "position": each.reader.position,
+                "ended": each.reader.ended,
+                "floor": each.partition.floor,
+            }
+        return found
+
+    def close(self) -> None:
+        """No more records from here."""
+        self.handle.close()
+
+    def _read_one(self, each: _Open) -> bool:
+        reader, partition = each.reader, each.partition
+        if partition.ended:
+            return False
+        records = reader.read()
+        if records is not None:
+            before = self.handle.sent_count
+            partition.send(records)
+            self.rows += self.handle.sent_count - before
+        if reader.ended:
+            partition.close()
+            return records is not None
+        if reader.floor is not None and partition.floor < reader.floor:
+            partition.advance_to(reader.floor)
+        if self.handle.idle_after is not None:
+            now = self._clock()
+            if records is not None:
+                each.busy_at = now
+            elif not partition.idle and now - each.busy_at >= self.handle.idle_after:
+                partition.mark_idle()
+        return records is not None
+
+
+class _Open:
+    """A partition that is read: its reader, its end of the input, and when it last had records."""
+
+    partition: Partition
+
+    def __init__(self, reader: Reader, floor: int, now: float) -> None:
+        self.reader = reader
+        self.floor = floor
+        self.busy_at = now

@@ -1,1 +1,0 @@
-"""State of operators: containers divided into bins by key, for snapshots and restores."""

@@ -1,0 +1,1 @@
+"""Connections between workers: listener, handshake, links and wire format."""

@@ -1,0 +1,399 @@
+"""The mesh: direct connections between all workers of a run, each a process of its own.
+
+Between two workers there are two links: one for data, whose reading stops while the reader has
+more than enough to do, so that back-pressure reaches the sender; and one for progress, which never
+waits behind data. Unix sockets join workers on one machine, TCP those on different ones.
+
+A worker that stops before its time says why on all its progress links, or passes on what it was
+told, so that all fail with the first cause. One that cannot say anything any more is noticed by its
+sockets, which its system closes, or by its lifeline (see `liveness`) if its machine is gone. A
+worker that is busy, in an operator or in Spark, is not lost, for however long that may be.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from jeton.columns.batch import Batch
+from jeton.core.errors import JetonError, ProtocolError
+from jeton.core.times import Time
+from jeton.mesh.link import Link, PeerLost
+from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.liveness import Keepalive, Lifeline, prepare
+from jeton.mesh.open_files import make_room_for
+from jeton.mesh.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
+from jeton.progress.protocol import ProgressBatch
+from jeton.runtime.network import Receiver
+from jeton.runtime.quiescence import Rounds
+
+log = logging.getLogger(__name__)
+
+DATA, CONTROL, LIFELINE = range(3)
+
+HEARTBEAT: Final = 2.0
+SILENCE: Final = 30.0
+"""A peer that says nothing for so long, not even a heartbeat, is mentioned in the log."""
+LAST_WORDS: Final = 1.0
+"""Seconds to wait for what a peer whose connection broke may have said before."""
+
+
+class PeerFailed(JetonError):
+    """A peer stopped because of an error, which it tells."""
+
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(f"worker {peer} failed: {text}")
+        self.peer = peer
+        """The worker that failed first."""
+        self.text = text
+        """What it said, with its traceback."""
+
+
+class Mesh:
+    """One worker's links to all others."""
+
+    def __init__(
+        self,
+        worker: int,
+        addresses: Mapping[int, Address],
+        doorway: Doorway,
+        epoch: int,
+        *,
+        timeout: float = 30.0,
+        keepalive: Keepalive | None = None,
+    ) -> None:
+        self.worker = worker
+        self.workers = len(addresses)
+        self.messages = self.progress_batches = self.progress_bytes = 0
+        self._receiver: Receiver | None = None
+        self._selector = selectors.DefaultSelector()
+        self._data: dict[int, Link] = {}
+        self._control: dict[int, Link] = {}
+        self._lifelines: list[Link | Lifeline] = []
+        self._encoders: dict[int, Encoder] = {}
+        self._decoders: dict[int, Decoder] = {}
+        self._heard: dict[int, float] = {}
+        self._spoke = 0.0
+        self._paused = False
+        self._leaving = False
+        self._busy = False
+        self._busy_peers: set[int] = set()
+        self._silent: set[int] = set()
+        self._broken: PeerLost | None = None
+        self.message_bytes = 0
+        """Bytes of messages that have come from peers."""
+        self.messages_in = 0
+        self._progress_in = 0
+        self.rounds = Rounds(worker, self.workers, partial(self._tell_all, Kind.REST, worker))
+        """What workers tell each other about coming to rest together."""
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        make_room_for(3 * self.workers)
+        doorway.open(epoch)
+        deadline = time.monotonic() + timeout
+        try:
+            for peer in sorted(addresses):
+                if peer != worker:
+                    self._join(peer, addresses[peer], doorway, deadline, keepalive or Keepalive())
+        except BaseException:
+            self.close()
+            raise
+        # All peers have joined: nothing else may connect.
+        doorway.close()
+
+    def _join(
+        self, peer: int, address: Address, doorway: Doorway, deadline: float, keepalive: Keepalive
+    ) -> None:
+        def connection(purpose: int) -> socket.socket:
+            sock = doorway.join(self.worker, peer, address, purpose, deadline)
+            return prepare(sock, keepalive)
+
+        for purpose, links in ((DATA, self._data), (CONTROL, self._control)):
+            link = links[peer] = Link(connection(purpose), peer)
+            self._selector.register(link.sock, selectors.EVENT_READ, link)
+        if self._data[peer].sock.family != socket.AF_UNIX:
+            lifeline = Lifeline(connection(LIFELINE), peer)
+            self._lifelines.append(lifeline)
+            self._selector.register(lifeline.sock, selectors.EVENT_READ, lifeline)
+        self._encoders[peer] = Encoder()
+        self._decoders[peer] = Decoder()
+        self._heard[peer] = time.monotonic()
+
+    def attach(self, receiver: Receiver) -> None:
+        """Say where what arrives goes."""
+        self._receiver = receiver
+
+    # What workers call
+
+    def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
+        """Send a message to another worker."""
+        self.messages += 1
+        self._send(self._data[to], self._encoders[to].message(location, time, batch))
+
+    def send_progress(self, to: int, batch: ProgressBatch) -> None:
+        """Send a progress batch to another worker."""
+        buffers = self._encoders[to].progress(batch)
+        self.progress_batches += 1
+        self.progress_bytes += sum(map(len, buffers))
+        self._send(self._control[to], buffers)
+
+    # What the host calls
+
+    @property
+    def backlog(self) -> int:
+        """The most bytes that wait to go out to one peer."""
+        most = 0
+        for link in self._data.values():
+            if link.waiting > most:
+                most = link.waiting
+        return most
+
+    @property
+    def has_busy_peers(self) -> bool:
+        """Whether some peer has asked that sources wait."""
+        return bool(self._busy_peers)
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        """Receive what has arrived and send what waits, after at most ``timeout`` seconds."""
+        try:
+            if self._broken is not None:
+                raise self._broken
+            return self._poll(timeout)
+        except PeerLost as error:
+            self._hear_last_words(error.peer)
+            raise
+
+    def _poll(self, timeout: float) -> bool:
+        did = False
+        for key, events in self._selector.select(timeout):
+            link = key.data
+            if link is None:
+                self._drain_wake()
+                did = True
+                continue
+            if type(link) is Lifeline:
+                self._check(link)
+                continue
+            if events & selectors.EVENT_WRITE and link.flush():
+                self._mind(link)
+            if events & selectors.EVENT_READ:
+                did = self._receive(link) or did
+        return did
+
+    def beat(self) -> None:
+        """Show that this worker lives, and check that the others do; call it now and then."""
+        now = time.monotonic()
+        if now - self._spoke > HEARTBEAT:
+            self._spoke = now
+            self._tell_all(Kind.HEARTBEAT, self.worker)
+        for peer, heard in self._heard.items():
+            if now - heard <= SILENCE or self._control[peer].closing:
+                self._silent.discard(peer)
+            elif peer not in self._silent:
+                self._silent.add(peer)
+                log.warning(
+                    "worker %s has said nothing for %.0f seconds: its operators, or what it reads "
+                    "from or writes to, take long",
+                    peer,
+                    SILENCE,
+                )
+
+    def say_rest(self, number: int) -> None:
+        """This worker has nothing left to do: tell the others, once nothing waits to go out."""
+        if not any(link.waiting for link in (*self._data.values(), *self._control.values())):
+            sent, received = self.messages + self.progress_batches, self.messages_in
+            self.rounds.say(number, sent=sent, received=received + self._progress_in)
+
+    def announce(self, busy: bool) -> None:
+        """Tell all peers that this worker has more than enough to do, or not any more."""
+        if busy != self._busy:
+            self._busy = busy
+            self._tell_all(Kind.BUSY, int(busy))
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on reading data, so that peers feel that this worker has enough."""
+        if paused != self._paused:
+            self._paused = paused
+            for link in self._data.values():
+                self._mind(link)
+
+    def wake(self) -> None:
+        """Make `poll` return at once; safe from any thread."""
+        # A full socket has woken it already; a closed one has nothing left to wake.
+        with suppress(OSError):
+            self._wake_out.send(b"!")
+
+    def fail(self, error: BaseException, text: str = "") -> None:
+        """Tell all peers why this worker stops: its own error, or what another told or lost."""
+        if isinstance(error, PeerLost):
+            kind, number, text = Kind.LOST, error.peer, error.message
+        elif isinstance(error, PeerFailed):
+            kind, number, text = Kind.FAILED, error.peer, error.text
+        else:
+            kind, number = Kind.FAILED, self.worker
+        told = (text or f"{type(error).__name__}: {error}").encode()[:65_536]
+        waiting = []
+        for link in self._control.values():
+            with suppress(JetonError):
+                link.send([HEADER.pack(kind, number, len(told)), told])
+                waiting.append(link)
+        deadline = time.monotonic() + LAST_WORDS
+        while waiting and time.monotonic() < deadline:
+            still = []
+            for link in waiting:
+                with suppress(JetonError):
+                    if not link.flush():
+                        still.append(link)
+            waiting = still
+            if waiting:
+                time.sleep(0.01)
+
+    def begin_goodbye(self) -> None:
+        """Say that nothing more will come from here; what still comes from others is dropped."""
+        if not self._leaving:
+            self._leaving = True
+            self.pause(False)
+            for link in (*self._data.values(), *self._control.values()):
+                self._send(link, [HEADER.pack(Kind.GOODBYE, self.worker, 0)])
+
+    def say_goodbye(self, timeout: float | None = None) -> None:
+        """Leave in good order: everything is sent, and every peer has said good-bye too."""
+        self.begin_goodbye()
+        links = [*self._data.values(), *self._control.values()]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while any(link.waiting or not link.closing for link in links):
+            if deadline is not None and time.monotonic() > deadline:
+                late = sorted({link.peer for link in links if not link.closing})
+                peer = late[0] if late else -1
+                raise PeerLost(f"workers {late} did not say good-bye in time", peer)
+            # A peer that has left is not watched any more, but may still wait for something.
+            waiting = [link for link in links if link.waiting and link.closing]
+            for link in waiting:
+                link.flush()
+            self.poll(0.01 if waiting else 0.5)
+            self.beat()
+
+    def close(self) -> None:
+        """Close all links."""
+        everything: list[Link | Lifeline] = [*self._data.values(), *self._control.values()]
+        for link in everything + self._lifelines:
+            link.close()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    # Inside
+
+    def _check(self, lifeline: Lifeline) -> None:
+        """A lifeline has ended: the peer has left, or its machine is gone."""
+        peer = lifeline.peer
+        said_goodbye = self._data[peer].closing and self._control[peer].closing
+        if said_goodbye or not lifeline.check():
+            self._selector.unregister(lifeline.sock)
+
+    def _receive(self, link: Link) -> bool:
+        peer = link.peer
+        decoder = self._decoders[peer]
+        receiver = self._receiver
+        assert receiver is not None, "attach a receiver before polling"
+        did = False
+        self._heard[peer] = time.monotonic()
+        for kind, number, payload in link.receive():
+            did = True
+            if kind == MESSAGE:
+                if not self._leaving:
+                    self.messages_in += 1
+                    self.message_bytes += len(payload)
+                    receiver.receive_message(number, *decoder.message(payload))
+            elif kind == PROGRESS:
+                if not self._leaving:
+                    self._progress_in += 1
+                    receiver.receive_progress(decoder.progress(payload))
+            elif kind == Kind.LAYOUT:
+                decoder.layout(number, payload)
+            elif kind == Kind.GOODBYE:
+                link.closing = True
+                self._busy_peers.discard(peer)
+            elif kind == Kind.BUSY:
+                (self._busy_peers.add if number else self._busy_peers.discard)(peer)
+            elif kind == Kind.REST:
+                self.rounds.hear(peer, payload)
+            elif kind in (Kind.FAILED, Kind.LOST):
+                raise _last_words(kind, number, payload)
+            elif kind != Kind.HEARTBEAT:
+                raise ProtocolError(f"worker {peer} sent a frame of kind {kind}")
+        if link.closing and link.sock in self._selector.get_map():
+            self._selector.unregister(link.sock)
+        return did
+
+    def _send(self, link: Link, buffers: list[Buffer]) -> None:
+        """Send, or take note that the link is broken: `poll` is where that is raised."""
+        if link.closing and self._leaving is False:
+            # The peer has stopped: nothing that happens here matters to it any more.
+            return
+        try:
+            link.send(buffers)
+        except PeerLost as error:
+            self._broken = self._broken or error
+            return
+        if link.waiting:
+            self._mind(link)
+
+    def _tell_all(self, kind: Kind, number: int, payload: bytes = b"") -> None:
+        # Good-bye is the last word: nobody reads what comes after it.
+        for link in () if self._leaving else self._control.values():
+            if not link.closing:
+                self._send(link, [HEADER.pack(kind, number, len(payload)), payload])
+
+    def _hear_last_words(self, peer: int) -> None:
+        """Raise what a peer said before its connection broke, if it said why."""
+        link = self._control.get(peer)
+        deadline = time.monotonic() + LAST_WORDS
+        while link is not None and not link.closing and time.monotonic() < deadline:
+            found: PeerFailed | PeerLost | None = None
+            try:
+                for kind, number, payload in link.receive():
+                    if kind in (Kind.FAILED, Kind.LOST):
+                        found = _last_words(kind, number, payload)
+                        break
+            except PeerLost:
+                return
+            if found is not None:
+                raise found from None
+            time.sleep(0.005)
+
+    def _interest(self, link: Link) -> int:
+        reading = not (self._paused and link is self._data.get(link.peer))
+        events = selectors.EVENT_READ if reading else 0
+        return events | (selectors.EVENT_WRITE if link.waiting else 0)
+
+    def _mind(self, link: Link) -> None:
+        """Ask the selector about what the link waits for now."""
+        if not link.closing:
+            events = self._interest(link)
+            registered = link.sock in self._selector.get_map()
+            if not events:
+                if registered:
+                    self._selector.unregister(link.sock)
+            elif registered:
+                self._selector.modify(link.sock, events, link)
+            else:
+                self._selector.register(link.sock, events, link)
+
+    def _drain_wake(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_in.recv(4096):
+                pass
+
+
+def _last_words(kind: int, number: int, payload: Buffer) -> PeerFailed | PeerLost:
+    text = bytes(payload).decode(errors="replace")
+    return PeerLost(text, number) if kind == Kind.LOST else PeerFailed(number, text)

@@ -1,0 +1,364 @@
+"""The wire: messages and progress batches as bytes. Arrow-layout buffers, nothing pickled.
+
+A frame is a header of 16 bytes and a payload. The payload of a message is a short table of
+contents and then its columns' buffers as they lie in memory, each at a multiple of 8 bytes, so that
+the receiver uses them in place. What the columns are called and how they are laid out is sent once
+for each layout.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column
+from jeton.core.errors import ProtocolError, TimeError
+from jeton.core.times import Product, Time
+from jeton.progress.protocol import ProgressBatch
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER: Final = struct.Struct("<BxxxiQ")
+_CONTENTS: Final = struct.Struct("<IIII")
+_SLACK: Final = 4096
+"""Bytes beyond what a column needs that are not worth a copy."""
+_GARBLED: Final = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
+    *(OSError, StopIteration, struct.error, pa.ArrowException),
+)
+"""What reading bytes that make no sense may raise."""
+_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+
+class Kind(IntEnum):
+    """What a frame carries."""
+
+    LAYOUT = 1
+    MESSAGE = 2
+    PROGRESS = 3
+    HEARTBEAT = 4
+    FAILED = 5
+    """A worker stops because of an error: the number says whose, the text which."""
+    GOODBYE = 6
+    LOST = 7
+    """A worker stops because another one, whose number it gives, has gone."""
+    BUSY = 8
+    """A worker has more than enough to do (1), or not any more (0): sources should wait."""
+    REST = 9
+    """A worker rests, and tells what it has sent and received."""
+
+
+LONGEST: Final[dict[int, int]] = {
+    Kind.LAYOUT: 1 << 28,
+    Kind.MESSAGE: 1 << 34,
+    Kind.PROGRESS: 1 << 30,
+    Kind.FAILED: 1 << 24,
+    Kind.LOST: 1 << 24,
+    Kind.REST: 1 << 20,
+}
+"""The most bytes that a frame's payload may have; frames of other kinds have none."""
+
+# Plain numbers, since looking up a member of an enumeration takes longer than packing one.
+MESSAGE: Final = int(Kind.MESSAGE)
+PROGRESS: Final = int(Kind.PROGRESS)
+
+
+class Layout(NamedTuple):
+    """How a batch's columns are laid out."""
+
+    time_name: str
+    time_width: int
+    """Coordinates of a time; 0 for a plain integer."""
+    columns: tuple[tuple[str, str, pa.DataType | None], ...]
+    """Name, NumPy type (or nothing) and Arrow type of each column."""
+    unit: str | None = None
+    """What times count, if that is known."""
+
+
+class Encoder:
+    """Turns what goes to one peer into frames, remembering which layouts the peer knows."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def message(self, location: int, time: Time, batch: Batch) -> list[Buffer]:
+        """The buffers of a message's frame, after that of its layout if that is new."""
+        frames: list[Buffer] = []
+        number = self._number(batch, frames)
+        buffers: list[memoryview | None] = [_bytes_of(batch.times)]
+        for column in batch.columns.values():
+            buffers += _column_buffers(column)
+        stamp = (time,) if type(time) is int else time
+        sizes = [-1 if buffer is None else len(buffer) for buffer in buffers]
+        words = len(stamp) + len(sizes)
+        contents = _CONTENTS.pack(number, len(batch.times), len(stamp), len(sizes))
+        payload: list[Buffer] = [contents, struct.pack(f"<{words}q", *stamp, *sizes)]
+        length = _CONTENTS.size + 8 * words
+        for buffer, size in zip(buffers, sizes, strict=True):
+            if buffer is not None:
+                payload.append(buffer)
+                length += size
+                if size % 8:
+                    padding = _PADDING[size % 8]
+                    payload.append(padding)
+                    length += len(padding)
+        if length > LONGEST[MESSAGE]:
+            raise ProtocolError(
+                f"a batch of {length} bytes cannot be sent to another worker, at most "
+                f"{LONGEST[MESSAGE]} can: give smaller batches to the session"
+            )
+        return [*frames, HEADER.pack(MESSAGE, location, length), *payload]
+
+    def _number(self, batch: Batch, frames: list[Buffer]) -> int:
+        """The number of a batch's layout; one that is new goes out first."""
+        columns = batch.columns
+        # What tells layouts apart, as cheaply as it can be read off a batch.
+        kinds = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
+        shape = (batch.time_name, batch.unit, batch.times.shape[1:], *columns, *kinds)
+        number = self._known.get(shape)
+        if number is None:
+            layout = _layout(batch)
+            number = self._known[shape] = len(self._known)
+            text = _write_layout(layout)
+            frames += [HEADER.pack(Kind.LAYOUT, number, len(text)), text]
+        return number
+
+    def progress(self, batch: ProgressBatch) -> list[Buffer]:
+        """The buffers of a progress batch's frame."""
+        words = [batch.worker, batch.sequence]
+        for (location, time), delta in batch.changes:
+            if isinstance(time, Product):
+                words += (location, delta, len(time), *time)
+            elif type(time) is int:
+                words += (location, delta, 1, time)
+            else:
+                raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
+        payload = struct.pack(f"<{len(words)}q", *words)
+        return [HEADER.pack(PROGRESS, 0, len(payload)) + payload]
+
+
+class Decoder:
+    """Turns frames of one peer back into messages and progress batches."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, Layout] = {}
+
+    def layout(self, number: int, payload: Buffer) -> None:
+        """Take note of a layout."""
+        try:
+            self._layouts[number] = _read_layout(bytes(payload))
+        except _GARBLED as error:
+            raise _garbled("a layout", error) from error
+
+    def message(self, payload: Buffer) -> tuple[Time, Batch]:
+        """A message's lower bound and its batch, which uses the payload in place."""
+        try:
+            return self._message(memoryview(payload))
+        except _GARBLED as error:
+            raise _garbled("a message", error) from error
+
+    def progress(self, payload: Buffer) -> ProgressBatch:
+        """A progress batch."""
+        try:
+            return self._progress(payload)
+        except _GARBLED as error:
+            raise _garbled("a progress batch", error) from error
+
+    def _message(self, view: memoryview) -> tuple[Time, Batch]:
+        number, rows, coordinates, count = _CONTENTS.unpack_from(view)
+        words = struct.unpack_from(f"<{coordinates + count}q", view, _CONTENTS.size)
+        stamp, sizes = words[:coordinates], words[coordinates:]
+        try:
+            layout = self._layouts[number]
+        except KeyError:
+            raise ProtocolError(f"a message has the layout {number}, which was not sent") from None
+        if coordinates != max(layout.time_width, 1):
+            raise ProtocolError(f"a message has a time of {coordinates} coordinates")
+        at = _CONTENTS.size + 8 * len(words)
+        buffers: list[memoryview | None] = []
+        for size in sizes:
+            if size < 0:
+                buffers.append(None)
+                continue
+            buffers.append(view[at : at + size])
+            at += size + -size % 8
+        if at != len(view):
+            raise ProtocolError(f"a message of {len(view)} bytes has {at} bytes of contents")
+        taken = iter(buffers)
+        times = np.frombuffer(_needed(next(taken)), dtype=np.int64)
+        if layout.time_width:
+            times = times.reshape(rows, layout.time_width)
+        columns: dict[str, Column] = {}
+        for name, dtype, kind in layout.columns:
+            columns[name] = _read_column(dtype, kind, rows, taken)
+        for column in (times, *columns.values()):
+            if len(column) != rows:
+                raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
+        time = Product.of(stamp) if layout.time_width else stamp[0]
+        return time, Batch.trusted(columns, times, layout.time_name, time, layout.unit)
+
+    @staticmethod
+    def _progress(payload: Buffer) -> ProgressBatch:
+        words = struct.unpack(f"<{len(payload) // 8}q", payload)
+        changes: list[tuple[tuple[int, Time], int]] = []
+        at = 2
+        while at < len(words):
+            location, delta, width = words[at : at + 3]
+            at += 3
+            if not 1 <= width <= len(words) - at:
+                raise ProtocolError(f"a progress batch has a time of {width} coordinates")
+            time = words[at] if width == 1 else Product.of(words[at : at + width])
+            at += width
+            changes.append(((location, time), delta))
+        return ProgressBatch(words[0], words[1], tuple(changes))
+
+
+def _garbled(what: str, error: Exception) -> ProtocolError:
+    """Say what could not be read, whatever it was that stumbled over it."""
+    return ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}")
+
+
+def _layout(batch: Batch) -> Layout:
+    times = batch.times
+    if times.dtype == object:
+        raise TimeError("user-defined times cannot leave a process")
+    return Layout(
+        batch.time_name,
+        times.shape[1] if times.ndim == 2 else 0,
+        tuple(
+            (name, column.dtype.str, None)
+            if isinstance(column, np.ndarray)
+            else (name, "", column.type)
+            for name, column in batch.columns.items()
+        ),
+        batch.unit,
+    )
+
+
+def _write_layout(layout: Layout) -> bytes:
+    fields = [
+        pa.field(name, kind or pa.null(), metadata={"numpy": dtype})
+        for name, dtype, kind in layout.columns
+    ]
+    about = {
+        "time": layout.time_name,
+        "width": str(layout.time_width),
+        "unit": layout.unit or "",
+    }
+    written: bytes = pa.schema(fields, metadata=about).serialize().to_pybytes()
+    return written
+
+
+def _read_layout(text: bytes) -> Layout:
+    schema = pa.ipc.read_schema(pa.py_buffer(text))
+    columns = []
+    for field in schema:
+        dtype = field.metadata[b"numpy"].decode()
+        columns.append((field.name, dtype, None if dtype else field.type))
+    about = schema.metadata
+    # The same string as everywhere else, so that comparing it costs nothing.
+    unit = sys.intern(about[b"unit"].decode()) or None
+    return Layout(about[b"time"].decode(), int(about[b"width"]), tuple(columns), unit)
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    if array.dtype.kind in "mM":
+        # Python's buffers do not know dates.
+        array = array.view(np.int64)
+    data = array.data if array.flags.c_contiguous else np.ascontiguousarray(array).data
+    return data.cast("B") if array.size else memoryview(b"")
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Whether an Arrow array of this type is nothing but its own buffers."""
+    return not (
+        pa.types.is_nested(kind)
+        or pa.types.is_dictionary(kind)
+        or pa.types.is_run_end_encoded(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _column_buffers(column: Column) -> list[memoryview | None]:
+    if isinstance(column, np.ndarray):
+        return [_bytes_of(column)]
+    if column.offset or column.get_total_buffer_size() > 2 * column.nbytes + _SLACK:
+        # A slice refers to its parent's buffers: send what it needs of them.
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+    if not _is_flat(column.type):
+        if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+            # However few rows it has, a view keeps all that it ever pointed into.
+            column = column.cast(_viewed(column.type))
+        stream = pa.BufferOutputStream()
+        whole = pa.record_batch([column], names=["column"])
+        with pa.ipc.new_stream(stream, whole.schema) as writer:
+            writer.write_batch(whole)
+        return [memoryview(stream.getvalue())]
+    return [None if buffer is None else memoryview(buffer) for buffer in column.buffers()]
+
+
+def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) -> Column:
+    if dtype:
+        array: np.ndarray[Any, Any] = np.frombuffer(_needed(next(taken)), dtype=dtype)
+        return array
+    assert kind is not None
+    if not _is_flat(kind):
+        with pa.ipc.open_stream(pa.py_buffer(_needed(next(taken)))) as reader:
+            column = reader.read_next_batch().column(0)
+        # Rare and slow as they are, these are looked at closely: offsets of lists, indices.
+        column.validate(full=True)
+        if column.type != _viewed(kind):
+            raise ProtocolError(f"a column of type {kind} came as {column.type}")
+        return column.cast(kind)
+    count = 3 if _has_offsets(kind) else 1 if pa.types.is_null(kind) else 2
+    buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in _next(taken, count)]
+    if count == 3:
+        if buffers[2] is None:
+            buffers[2] = pa.py_buffer(b"")
+        _check_offsets(kind, rows, buffers[1])
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _check_offsets(kind: pa.DataType, rows: int, buffer: pa.Buffer | None) -> None:
+    """Offsets that go back would have Arrow read where it should not; it checks the last only."""
+    if buffer is None:
+        raise ProtocolError("a column of text lacks its offsets")
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    offsets: np.ndarray[Any, Any] = np.frombuffer(buffer, np.int64 if large else np.int32)
+    used = offsets[: rows + 1]
+    if rows and (len(used) <= rows or used[0] < 0 or (used[1:] < used[:-1]).any()):
+        raise ProtocolError("the offsets of a column of text make no sense")
+
+
+def _viewed(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column travels: views as what they show."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def _has_offsets(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _next(taken: Any, count: int) -> Sequence[memoryview | None]:
+    return [next(taken) for _ in range(count)]
+
+
+def _needed(buffer: memoryview | None) -> memoryview:
+    if buffer is None:
+        raise ProtocolError("a message lacks a buffer")
+    return buffer

@@ -1,0 +1,1 @@
+"""Execution: workers, scheduling, channels, and the in-process host."""

@@ -1,0 +1,110 @@
+"""Channels: how an operator's output reaches the inputs that it feeds, here and elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from jeton.columns.batch import Batch
+from jeton.core.times import Time
+from jeton.dataflow.pacts import Pact
+from jeton.dataflow.plan import Source
+from jeton.progress.protocol import Outbox
+from jeton.runtime.network import Network
+
+
+class Receiving(Protocol):
+    """The end of a channel on this worker."""
+
+    def receive_message(self, location: int, time: Time, batch: Batch) -> None:
+        """A message arrives at an input."""
+        ...
+
+
+class Channel:
+    """From an output to an input on the same worker."""
+
+    __slots__ = ("_crossings", "_here", "_outbox", "_time_name", "location")
+
+    def __init__(
+        self, here: Receiving, outbox: Outbox, location: int, source: Source, time_name: str
+    ) -> None:
+        self._here = here
+        self._outbox = outbox
+        self._crossings = source.crossings
+        self._time_name = time_name
+        self.location = location
+
+    def push(self, time: Time, batch: Batch) -> None:
+        """Deliver a batch, and count it as under way."""
+        if self._crossings or batch.time_name != self._time_name:
+            time, batch = self._translate(time, batch)
+        self._outbox.add(self.location, time, +1)
+        self._here.receive_message(self.location, time, batch)
+
+    def _translate(self, time: Time, batch: Batch) -> tuple[Time, Batch]:
+        """The batch as it is seen behind the borders between the two scopes."""
+        times = batch.times
+        for crossing in self._crossings:
+            times = crossing.translate(times)
+            time = crossing.summary.apply(time)
+        return time, batch.at(times, time).named(self._time_name)
+
+
+class RoutedChannel(Channel):
+    """From an output to an input on any worker, as a pact decides."""
+
+    __slots__ = ("_announced", "_network", "_route", "_worker", "_workers")
+
+    def __init__(
+        self,
+        here: Receiving,
+        outbox: Outbox,
+        location: int,
+        source: Source,
+        time_name: str,
+        pact: Pact,
+        network: Network,
+        workers: int,
+        bins: int,
+    ) -> None:
+        super().__init__(here, outbox, location, source, time_name)
+        self._route = pact.router(workers, bins)
+        self._network = network
+        self._worker = outbox.worker
+        self._workers = workers
+        self._announced: set[tuple[object, ...]] | None = set() if pact.announces else None
+
+    def push(self, time: Time, batch: Batch) -> None:
+        """Deliver each part where it belongs, and count each as under way."""
+        if self._crossings or batch.time_name != self._time_name:
+            time, batch = self._translate(time, batch)
+        parts = self._route(batch)
+        if self._announced is not None:
+            parts = self._announce(batch, parts, self._announced)
+        for worker, part in parts:
+            self._outbox.add(self.location, time, +1)
+            if worker == self._worker:
+                self._here.receive_message(self.location, time, part)
+            else:
+                self._network.send_message(worker, self.location, time, part)
+
+    def _announce(
+        self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]
+    ) -> Iterator[tuple[int, Batch]]:
+        """The parts of a batch, and an empty one for all others if its types are new."""
+        columns = batch.columns
+        types = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
+        layout = (*columns, *types)
+        if layout in known:
+            yield from parts
+            return
+        known.add(layout)
+        left = set(range(self._workers))
+        for worker, part in parts:
+            left.discard(worker)
+            yield worker, part
+        for worker in sorted(left):
+            yield worker, batch.slice(0, 0)

@@ -1,0 +1,342 @@
+"""The in-process host: all workers in one thread, over a simulated network.
+
+Without a seed it runs straight on. With one, it interleaves steps, deliveries and feeding at
+random, the same way each time, and checks every frontier against the truth at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from random import Random
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+from jeton.columns.batch import Batch
+from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
+from jeton.dataflow.capture import Event
+from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.partitions import follow
+from jeton.dataflow.plan import progress_graph
+from jeton.dataflow.sequencer import SequencerHandle
+from jeton.progress.explain import holders
+from jeton.runtime.checker import Checker
+from jeton.runtime.network import SimulatedNetwork
+from jeton.runtime.result import Probe, Result
+from jeton.runtime.tables import Tables, feed
+from jeton.runtime.worker import Worker
+from jeton.state.snapshot import Snapshot, merge
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+FEED_ROWS = 65_536
+"""How many records of a table are fed at a time."""
+
+
+class Run:
+    """A flow running in this process, driven by the caller.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("echo")
+    >>> flow.output("out", flow.input("in").probe("seen"))
+    >>> with flow.open(workers=2, seed=7) as run:
+    ...     run.input("in", worker=0).send({"time": [1, 2], "n": [10, 20]})
+    ...     run.input("in", worker=0).advance_to(2)
+    ...     run.input("in", worker=1).advance_to(5)
+    ...     run.run_to_rest()
+    ...     print(run.probe("seen").frontier)
+    ...     table = run.finish()["out"]
+    Antichain([2])
+    >>> table["n"].to_pylist()
+    [10, 20]
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+        check: bool | None = None,
+        restore: Snapshot | None = None,
+    ) -> None:
+        if workers < 1:
+            raise GraphError(f"a flow needs at least one worker, not {workers}")
+        if restore is not None:
+            restore.check(flow.name, [plan.name for plan in flow.operators])
+        self.flow = flow
+        self.graph = progress_graph(flow.operators)
+        self.network = SimulatedNetwork()
+        self.now = 0.0
+        """The simulated clock, in seconds: it jumps when there is nothing else to do."""
+        self.steps = 0
+        self._failure: BaseException | None = None
+        self._random = None if seed is None else Random(seed)
+        self._feeds: list[Iterator[None]] = []
+        self._woken = Condition()
+        self._tables = Tables(flow)
+        try:
+            self.workers = [
+                Worker(
+                    flow.operators,
+                    self.graph,
+                    index=index,
+                    workers=workers,
+                    network=self.network.port(index),
+                    clock=lambda: self.now,
+                    wake=self._wake,
+                    restore=restore,
+                    bins=flow.bins,
+                )
+                for index in range(workers)
+            ]
+        except OperatorFailed as error:
+            interrupt = _interrupt_behind(error)
+            if interrupt is None:
+                raise
+            raise interrupt from None
+        self.network.receivers.extend(self.workers)
+        self._idle: set[str] = set()
+        """Inputs that may be idle on some workers, where they follow those of the others."""
+        for name in flow.inputs:
+            for handle in self._ends(name):
+                if isinstance(handle, InputHandle):
+                    handle.became_idle = partial(self._idle.add, name)
+        wanted = seed is not None if check is None else check
+        self.checker = Checker(self.graph, self.workers) if wanted else None
+
+    # Handles
+
+    def input(self, name: str, worker: int = 0) -> Any:
+        """One worker's end of an input (`InputHandle` or `UnorderedInputHandle`)."""
+        return self._handle("input", name, worker)
+
+    def probe(self, name: str = "probe", worker: int = 0) -> Probe:
+        """What one worker knows of the frontier at a probe."""
+        return Probe(self._handle("probe", name, worker))
+
+    def sequencer(self, name: str = "sequencer", worker: int = 0) -> SequencerHandle:
+        """One worker's end of a sequencer."""
+        handle: SequencerHandle = self._handle("sequencer", name, worker)
+        return handle
+
+    def captured(self, name: str = "capture") -> list[list[Event]]:
+        """What each worker has captured so far."""
+        return [list(self._handle("capture", name, w)) for w in range(len(self.workers))]
+
+    def results(self) -> Result:
+        """What has come out so far: also after a failure."""
+        return Result(
+            {name: self._tables.made(name, self._collected(name)) for name in self.flow.outputs},
+            late={name: self._late(name) for name in self.flow.inputs},
+            leaks=[leak for worker in self.workers for leak in worker.leaks],
+            steps=self.steps,
+            progress_batches=self.network.progress_batches,
+            checks=self.checker.checks if self.checker is not None else 0,
+        )
+
+    # Driving
+
+    def step(self) -> bool:
+        """Do one thing: deliver, feed, or let a worker step. Tells whether there was any.
+
+        After a failure nothing can be done any more, and the same error is raised again.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._idle:
+            self._idle = {name for name in self._idle if follow(self._ends(name))}
+        try:
+            did = (
+                self._step_in_order()
+                if self._random is None
+                else self._step_at_random(self._random)
+            )
+            if did and self.checker is not None:
+                self.checker.check()
+        except BaseException as error:
+            interrupt = error if not isinstance(error, Exception) else _interrupt_behind(error)
+            if interrupt is None:
+                self._failure = error
+                raise
+            self._failure = FlowStalled(f"the run was interrupted by {interrupt!r}")
+            raise interrupt from None
+        self.steps += did
+        return did
+
+    def run_to_rest(self) -> None:
+        """Step until nothing is left to do; the simulated clock jumps to timers that are due."""
+        while self.step() or self._jump():
+            pass
+        if self.checker is not None:
+            self.checker.check_at_rest()
+
+    def run_until(self, reached: Callable[[], bool]) -> None:
+        """Step until a condition holds; `FlowStalled` if the flow comes to rest before."""
+        while not reached():
+            if not (self.step() or self._jump() or self._await_threads()):
+                raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
+
+    def feed(self, inputs: Mapping[str, Any]) -> None:
+        """Feed whole tables, dealt out to the workers; each input is closed after its last row.
+
+        An input advances as far as the rows still to come allow, whatever their order. Nothing is
+        late, also if the input has a lateness.
+        """
+        for name, data in inputs.items():
+            self.flow.handle("input", name)
+            self._feeds += self._feeders(name, data)
+
+    def finish(self) -> Result:
+        """Close all inputs once what is fed has been sent, run to the end, return the results."""
+        while self._feeds:
+            self.step()
+        for name in self.flow.inputs:
+            for worker in range(len(self.workers)):
+                self.input(name, worker).close()
+        for what, name in self.flow.handles():
+            if what == "sequencer":
+                for worker in range(len(self.workers)):
+                    self.sequencer(name, worker).close()
+        while True:
+            self.run_to_rest()
+            if all(worker.tracker.is_complete for worker in self.workers):
+                return self.results()
+            if not self._await_threads():
+                raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
+
+    def snapshot(self) -> Snapshot:
+        """The state of the flow, which must be at rest.
+
+        ``flow.open(restore=…)`` goes on from it, on any number of workers.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("count")
+        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> with flow.open(workers=2) as run:
+        ...     run.input("words").send({"time": [0, 0], "word": ["a", "b"]})
+        ...     run.run_to_rest()
+        ...     snapshot = run.snapshot()
+        >>> with flow.open(workers=3, restore=snapshot) as run:
+        ...     run.input("words").send({"time": [1], "word": ["a"]})
+        ...     run.finish()["counts"].to_pylist()
+        [{'time': 1, 'word': 'a', 'count': 2}]
+        """
+        if self.network or self._feeds:
+            raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
+        parts = [worker.snapshot() for worker in self.workers]
+        return merge(self.flow.name, parts, self.workers[0].bins)
+
+    def close(self) -> None:
+        """End the run: tokens that are still held no longer mean anything."""
+        for worker in self.workers:
+            worker.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _step_in_order(self) -> bool:
+        did = self.network.deliver_all()
+        for worker in self.workers:
+            if worker.has_work:
+                worker.step()
+                did = True
+        return did or self._feed_one(0)
+
+    def _step_at_random(self, random: Random) -> bool:
+        ready = [worker for worker in self.workers if worker.has_work]
+        choices = len(ready) + (2 if self.network else 0) + (1 if self._feeds else 0)
+        if not choices:
+            return False
+        choice = random.randrange(choices)
+        if choice < len(ready):
+            ready[choice].step(random)
+        elif self.network and choice < len(ready) + 2:
+            self.network.deliver_some(random)
+        else:
+            self._feed_one(random.randrange(len(self._feeds)))
+        return True
+
+    def _feed_one(self, index: int) -> bool:
+        if not self._feeds:
+            return False
+        try:
+            next(self._feeds[index])
+        except StopIteration:
+            del self._feeds[index]
+        else:
+            self._feeds.append(self._feeds.pop(index))
+        return True
+
+    def _feeders(self, name: str, data: Any) -> Iterator[Iterator[None]]:
+        workers = len(self.workers)
+        handles = self._ends(name)
+        if not isinstance(handles[0], InputHandle):
+            raise GraphError(f"input {name!r} is unordered: send with run.input({name!r})")
+        batch = self._tables.read(name, data)
+        rows = FEED_ROWS
+        if self._random is not None:
+            rows = self._random.randint(1, max(2, len(batch) // 3))
+        # Enough pieces for every worker to get some, even of a small table.
+        rows = max(1, min(rows, -(-len(batch) // workers)))
+        pieces = [batch.slice(at, at + rows) for at in range(0, len(batch), rows)]
+        for worker, handle in enumerate(handles):
+            yield feed(handle, pieces[worker::workers])
+
+    def _collected(self, name: str) -> list[Batch]:
+        index = self.flow.handle("output", name)
+        return [batch for worker in self.workers for batch in worker.handles[index]]
+
+    def _late(self, name: str) -> int:
+        return sum(getattr(handle, "late_count", 0) for handle in self._ends(name))
+
+    def _ends(self, name: str) -> list[Any]:
+        """All workers' ends of an input."""
+        return [self.input(name, worker) for worker in range(len(self.workers))]
+
+    def _handle(self, what: str, name: str, worker: int) -> Any:
+        if not 0 <= worker < len(self.workers):
+            raise GraphError(f"there is no worker {worker}: this run has {len(self.workers)}")
+        return self.workers[worker].handles[self.flow.handle(what, name)]
+
+    def _jump(self) -> bool:
+        """Move the clock to the next timer, if there is one."""
+        timers = [w.timers.next for w in self.workers if w.timers.next is not None]
+        if not timers:
+            return False
+        self.now = max(self.now, min(timers))
+        return True
+
+    def _wake(self) -> None:
+        with self._woken:
+            self._woken.notify_all()
+
+    def _await_threads(self) -> bool:
+        """Wait until another thread wakes a worker, if any may still do so."""
+        with self._woken:
+            self._woken.wait_for(
+                lambda: (
+                    any(w.has_work for w in self.workers)
+                    or not any(w.threads_expected for w in self.workers)
+                )
+            )
+        return any(worker.has_work for worker in self.workers)
+
+    def _explain(self) -> str:
+        held = holders(self.graph, self.workers[0].tracker.pointstamps())
+        return "; ".join(held) or "nothing is held"
+
+
+def _interrupt_behind(error: Exception) -> BaseException | None:
+    """Ctrl-C ends the program, wherever it hits: it is the user's, not an operator's."""
+    cause = error.__cause__
+    if not isinstance(error, OperatorFailed) or not isinstance(cause, KeyboardInterrupt):
+        return None
+    cause.add_note(str(error))
+    return cause

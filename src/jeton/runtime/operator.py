@@ -1,0 +1,130 @@
+"""One operator on one worker: its ports, its logic, and whether a frontier's move concerns it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from jeton.core.bookkeeping import Bookkeeping
+from jeton.core.errors import JetonError, OperatorFailed, SnapshotError
+from jeton.core.source_lines import user_line
+from jeton.core.times import Time
+from jeton.dataflow.plan import OperatorPlan, Step
+from jeton.dataflow.ports import Input, Moment, Output
+from jeton.state.tagged_state import Labelled
+
+
+@dataclass(slots=True, eq=False)
+class Operator:
+    """An operator of a worker's copy of the graph."""
+
+    plan: OperatorPlan
+    inputs: list[Input]
+    outputs: list[Output]
+    books: list[Bookkeeping]
+    moment: Moment
+    step: Step | None = None
+    kept: dict[str, Labelled] = field(default_factory=dict)
+    """What it keeps from one invocation to the next, as far as snapshots know."""
+    watching: bool = False
+    """Whether it is told of its inputs' frontiers now."""
+    invocations: int = 0
+
+    @property
+    def index(self) -> int:
+        """Its number in the flow."""
+        return self.plan.index
+
+    @property
+    def wants_frontiers(self) -> bool:
+        """Whether a moved frontier should wake it."""
+        notify = self.plan.notify
+        if notify == "held":
+            for book in self.books:
+                if book.held > 0:
+                    return True
+        return notify == "always"
+
+    def snapshot(self, worker: int) -> dict[str, pa.Table]:
+        """What it keeps; refused if it waits with something that it does not."""
+        if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
+            raise SnapshotError(
+                "it holds tokens but keeps no state, so that whatever it waits with would be "
+                "lost: info.keep(…) a container such as jt.KeyedTimes, or say "
+                "info.keep_nothing() if it can begin anew"
+            ).located(operator=self.plan.name, worker=worker)
+        try:
+            return {name: kept.snapshot() for name, kept in self.kept.items()}
+        except JetonError as error:
+            error.located(operator=self.plan.name, worker=worker)
+            raise
+
+    def has_input(self) -> bool:
+        """Whether messages wait."""
+        return any(self.inputs)
+
+    def fail(self, error: BaseException, doing: str, worker: int) -> NoReturn:
+        """Raise an error that says operator, worker, time and line; user code's are wrapped.
+
+        Whatever user code raises is wrapped, `SystemExit` too: it must not pass for the end of a
+        worker.
+        """
+        if isinstance(error, JetonError):
+            failed, origin = error, error.__cause__ or error
+        else:
+            failed, origin = OperatorFailed.because(error, doing), error
+        failed.located(
+            operator=self.plan.name,
+            worker=worker,
+            time=self.moment.time,
+            line=user_line(origin) or user_line(error) or self.plan.defined,
+        )
+        raise failed
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """An input whose frontier somebody wants to know about."""
+
+    operator: int
+    location: int
+    seen: tuple[Time, ...]
+
+
+@dataclass(slots=True)
+class Watches:
+    """The inputs that want to know, by segment and position."""
+
+    places: Sequence[tuple[int, int]]
+    by_segment: dict[int, dict[int, Watch]] = field(default_factory=dict)
+
+    def add(self, watch: Watch) -> None:
+        """Watch an input."""
+        segment, position = self.places[watch.location]
+        self.by_segment.setdefault(segment, {})[position] = watch
+
+    def remove(self, location: int) -> None:
+        """No longer watch an input."""
+        segment, position = self.places[location]
+        watches = self.by_segment[segment]
+        del watches[position]
+        if not watches:
+            del self.by_segment[segment]
+
+    def moved(self, tracker: Any, segments: set[int]) -> list[int]:
+        """The operators with an input whose frontier is not what they have seen."""
+        woken: list[int] = []
+        for segment in segments:
+            watches = self.by_segment.get(segment)
+            if watches is None:
+                continue
+            positions = sorted(watches)
+            for position, now in zip(positions, tracker.frontiers(segment, positions), strict=True):
+                watch = watches[position]
+                if watch.seen != now:
+                    watch.seen = now
+                    woken.append(watch.operator)
+        return woken

@@ -1,0 +1,401 @@
+"""A worker: one thread of control that runs its copy of the whole graph.
+
+It is a state machine: messages, progress batches, posted acts and timers come in; `step` invokes
+the operators that have something to do, and sends what they did to the others. It neither waits
+nor reads a clock of its own: the host around it does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from random import Random
+from threading import Lock, get_ident
+from typing import Any, Final
+
+import pyarrow as pa
+
+from jeton.columns.batch import Batch
+from jeton.columns.time_units import Units
+from jeton.core.antichain import Antichain
+from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
+from jeton.core.errors import JetonError, LeakedToken, ProtocolError, SnapshotError
+from jeton.core.times import Time
+from jeton.core.tokens import mint
+from jeton.dataflow.activator import Activator
+from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
+from jeton.dataflow.ports import Edge, Input, Moment, Output
+from jeton.progress.graph import ProgressGraph
+from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
+from jeton.progress.tracker import Pointstamp, Tracker
+from jeton.runtime.channels import Channel, RoutedChannel
+from jeton.runtime.network import Network
+from jeton.runtime.operator import Operator, Watch, Watches
+from jeton.runtime.schedule import Schedule
+from jeton.runtime.timers import Timers
+from jeton.state.bins import BINS, require_bins
+from jeton.state.snapshot import Snapshot
+from jeton.state.tagged_state import Origin
+
+ROUNDS: Final = 3
+"""So often, at most, a step goes through the operators that have something to do."""
+
+
+class Worker:
+    """One worker's copy of the graph, its view of progress, and the step that drives both."""
+
+    def __init__(
+        self,
+        plans: list[OperatorPlan],
+        graph: ProgressGraph,
+        *,
+        index: int,
+        workers: int,
+        network: Network,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        restore: Snapshot | None = None,
+        bins: int = BINS,
+    ) -> None:
+        self.index = index
+        self.bins = require_bins(bins if restore is None else restore.bins, workers)
+        """Into how many bins keys are divided; what state goes on from decides it."""
+        self.workers = workers
+        self.graph = graph
+        self.tracker = Tracker(graph, workers)
+        self.dirty: list[Bookkeeping] = []
+        self.handles: dict[int, Any] = {}
+        self.leaks: list[str] = []
+        self.closed = False
+        self.threads_expected = 0
+        self.timers = Timers()
+        self._network = network
+        self._clock = clock
+        self._wake = wake
+        self._restore = restore
+        self._outbox = Outbox(index)
+        self.consumed = self._outbox.add
+        self._inbox = Inbox(workers)
+        self._posts: deque[Callable[[], None]] = deque()
+        self._ends: list[Callable[[], None]] = []
+        self._common: dict[Hashable, Any] = {}
+        self._units = Units()
+        self._lock = Lock()
+        self._thread: int | None = None
+        self._frontiers: dict[int, Antichain] = {}
+        self._watches = Watches(self.tracker.places)
+        sources = (plan.index for plan in plans if not plan.inputs)
+        self._schedule = Schedule(len(plans), sources)
+        self.activate = self._schedule.activate
+        """Invoke an operator soon."""
+        self.hold_sources = self._schedule.hold_sources
+        """Do not invoke operators without inputs for now, or do so again."""
+        self._by_location: list[tuple[int, Input] | None] = [None] * len(graph.steps)
+        self._by_book: dict[int, Operator] = {}
+        self.operators = [self._make(plan) for plan in plans]
+        self._connect()
+        self._build()
+
+    # Building
+
+    def _make(self, plan: OperatorPlan) -> Operator:
+        node = self.graph.nodes[plan.index]
+        books = [
+            Bookkeeping(self, plan.name, output, location, plan.kind)
+            for output, location in enumerate(node.outputs)
+        ]
+        inputs = []
+        moment = Moment()
+        for location, row in zip(node.inputs, node.summaries, strict=True):
+            connections = [
+                Connection(book, cell) if cell else None
+                for book, cell in zip(books, row, strict=True)
+            ]
+            port = Input(self, location, plan.kind, connections, moment, self._units)
+            self._by_location[location] = (plan.index, port)
+            inputs.append(port)
+        outputs = [Output(book, plan.time_name, self._units) for book in books]
+        operator = Operator(plan, inputs, outputs, books, moment)
+        for location in node.outputs:
+            self._by_book[location] = operator
+        return operator
+
+    def _connect(self) -> None:
+        edges: dict[tuple[int, int], list[Edge]] = {}
+        for operator in self.operators:
+            for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
+                for source in () if plan.observes else plan.sources:
+                    where = (self, self._outbox, port.location, source, plan.time_name)
+                    local = plan.pact.local or self.workers == 1
+                    routed = plan.pact, self._network, self.workers, self.bins
+                    edge = Channel(*where) if local else RoutedChannel(*where, *routed)
+                    edges.setdefault((source.operator, source.output), []).append(edge)
+        for operator in self.operators:
+            for output in operator.outputs:
+                output.connect(edges.get((operator.index, output.index), ()))
+
+    def _build(self) -> None:
+        self._thread = get_ident()
+        try:
+            places = origins([operator.plan for operator in self.operators])
+            for operator, origin in zip(self.operators, places, strict=True):
+                self._build_one(operator, origin)
+        finally:
+            self._thread = None
+
+    def _build_one(self, operator: Operator, origin: Origin) -> None:
+        plan = operator.plan
+        tokens = [mint(book, plan.kind.minimum) for book in operator.books]
+        info = OperatorInfo(
+            name=plan.name,
+            worker=self.index,
+            workers=self.workers,
+            activator=Activator(self, plan.index),
+            kind=plan.kind,
+            inputs=operator.inputs,
+            outputs=operator.outputs,
+            post=self.post,
+            publish=lambda handle: self.handles.__setitem__(plan.index, handle),
+            restored=lambda name: self._restored(plan.name, name),
+            at_end=self._ends.append,
+            kept=operator.kept,
+            common=self._common,
+            origin=origin,
+            pacts=[port.pact for port in plan.inputs if not port.observes],
+        )
+        try:
+            operator.step = plan.build(tokens, info)
+            if self._restore is not None:
+                self._restore.require_taken(plan.name, operator.kept)
+            for output in operator.outputs:
+                output.flush()
+        except BaseException as error:
+            operator.fail(error, "building it", self.index)
+        del tokens
+        self._harvest(operator)
+        self._update_watch(operator)
+        # Without inputs, or with a token in hand, it may have something to say unasked.
+        if operator.step is not None and (
+            not operator.inputs or any(book.held > 0 for book in operator.books)
+        ):
+            self.activate(plan.index)
+
+    def _restored(self, operator: str, name: str) -> pa.Table | None:
+        if self._restore is None:
+            return None
+        return self._restore.share(operator, name, self.index, self.workers)
+
+    # What tokens, ports, activators and the network call
+
+    @property
+    def present(self) -> bool:
+        """Whether this worker is running here and now."""
+        return self._thread == get_ident()
+
+    def from_outside(self, book: Bookkeeping, changes: Changes) -> None:
+        """Changes by activating tokens: one act, taken in order with everything posted."""
+        if not self.closed:
+            self.post(lambda: book.record_all(changes))
+
+    def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
+        """Python freed a token that nobody had dropped: drop it, and say so."""
+        if self.closed:
+            return
+
+        def report() -> None:
+            book.record(time, -1)
+            text = f"token at {time} for {book!r} was forgotten without drop(): {origin}"
+            self.leaks.append(text)
+            warnings.warn(text, LeakedToken, stacklevel=2)
+
+        self.post(report)
+
+    def post(self, act: Callable[[], None]) -> None:
+        """Run an act in the next step; safe from any thread."""
+        self._posts.append(act)
+        self._wake()
+
+    def expect_threads(self, change: int) -> None:
+        """Count outside threads that may still wake this worker."""
+        with self._lock:
+            self.threads_expected += change
+        self._wake()
+
+    def now(self) -> float:
+        """What the clock says, in seconds."""
+        return self._clock()
+
+    def activate_after(self, operator: int, seconds: float) -> None:
+        """Invoke an operator once the clock has moved on."""
+        self.timers.add(self._clock() + seconds, operator)
+
+    def frontier(self, location: int) -> Antichain:
+        """The frontier at a location, as far as this worker knows."""
+        frontier = self._frontiers.get(location)
+        if frontier is None:
+            frontier = self._frontiers[location] = self.tracker.frontier(location)
+        return frontier
+
+    def receive_message(self, location: int, time: Time, batch: Batch) -> None:
+        """A message has arrived at an input."""
+        found = self._by_location[location] if 0 <= location < len(self._by_location) else None
+        if found is None:
+            raise ProtocolError(f"a message came for location {location}, which is no input")
+        operator, port = found
+        port.deliver(time, batch)
+        self.activate(operator)
+
+    def receive_progress(self, batch: ProgressBatch) -> None:
+        """Another worker tells what it did."""
+        self._inbox.accept(batch)
+        self._apply(batch.changes)
+
+    # Running
+
+    def snapshot(self) -> dict[str, dict[str, pa.Table]]:
+        """The state of this worker's operators; at rest only."""
+        if self.has_work or any(operator.has_input() for operator in self.operators):
+            raise SnapshotError("a snapshot needs a flow at rest").located(worker=self.index)
+        found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
+        return {name: kept for name, kept in found.items() if kept}
+
+    def close(self) -> None:
+        """The run is over, however it ended: tokens that are still held mean nothing any more."""
+        self.closed = True
+        while self._ends:
+            self._ends.pop()()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+        timer = self.timers.next
+        due = timer is not None and timer <= self._clock()
+        return due or bool(self._posts or self._schedule)
+
+    def step(self, random: Random | None = None) -> None:
+        """Take posted acts, invoke the operators that have something to do, tell the others.
+
+        With ``random``, only some of them are invoked, in any order: for simulation.
+        """
+        self._thread = get_ident()
+        try:
+            self._take_posts()
+            if self.timers.next is not None:
+                for index in self.timers.take_due(self._clock()):
+                    self.activate(index)
+            if random is None:
+                self._go_on()
+            else:
+                for index in self._schedule.stumble(random):
+                    self._invoke(self.operators[index])
+                    if random.random() < 0.5:
+                        self._settle()
+        finally:
+            self._thread = None
+        self._settle()
+        self._tell()
+
+    def _go_on(self) -> None:
+        """Invoke sources or the others, never both: so workers tell each other sooner."""
+        schedule, operators = self._schedule, self.operators
+        if schedule.is_for_sources():
+            for index in schedule.sweep_sources():
+                self._invoke(operators[index])
+            return
+        for _ in range(ROUNDS):
+            for index in schedule.sweep():
+                self._invoke(operators[index])
+            self._settle()
+            if not schedule.goes_on:
+                break
+
+    @property
+    def queued(self) -> int:
+        """How many messages wait in inputs."""
+        return sum(len(port) for operator in self.operators for port in operator.inputs)
+
+    def _take_posts(self) -> None:
+        posts = self._posts
+        for _ in range(len(posts)):
+            try:
+                posts.popleft()()
+            except JetonError as error:
+                error.located(worker=self.index)
+                raise
+            if self.dirty:
+                self._harvest()
+
+    def _invoke(self, operator: Operator) -> None:
+        step = operator.step
+        if step is None:
+            return
+        operator.invocations += 1
+        moment = operator.moment
+        moment.begin()
+        try:
+            step(operator.inputs, operator.outputs)
+            for output in operator.outputs:
+                output.flush()
+        except BaseException as error:
+            operator.fail(error, "", self.index)
+        for port in operator.inputs:
+            port.end()
+        if self.dirty:
+            self._harvest(operator)
+        # What it left is offered again, unless it took nothing: then something must change first.
+        if moment.time is not None and operator.has_input():
+            self.activate(operator.index)
+
+    def _harvest(self, during: Operator | None = None) -> None:
+        """Drain what tokens did; it goes out together with what was consumed and produced."""
+        outbox = self._outbox
+        dirty, self.dirty = self.dirty, []
+        for book in dirty:
+            location = book.location
+            for time, delta in book.drain().items():
+                outbox.add(location, time, delta)
+            operator = self._by_book[location]
+            if operator.watching != operator.wants_frontiers:
+                self._update_watch(operator)
+                # Tokens that were put into its hands from elsewhere: let it have a look.
+                if operator.watching and operator is not during:
+                    self.activate(operator.index)
+
+    def _update_watch(self, operator: Operator) -> None:
+        wants = operator.wants_frontiers
+        if wants == operator.watching:
+            return
+        operator.watching = wants
+        for port in operator.inputs:
+            if wants:
+                seen = self.tracker.least(port.location)
+                self._watches.add(Watch(operator.index, port.location, seen))
+            else:
+                self._watches.remove(port.location)
+
+    def _settle(self) -> None:
+        """Have what whole invocations did show in this worker's own frontiers."""
+        changes = self._outbox.settle()
+        if changes:
+            self.settled(changes)
+            self._apply(changes.items())
+
+    def settled(self, changes: Mapping[Pointstamp, int]) -> None:
+        """Something was done; the checker listens here."""
+
+    def _tell(self) -> None:
+        """Seal what was settled since the last time into one batch, for the other workers."""
+        batch = self._outbox.seal()
+        if batch is not None:
+            for worker in range(self.workers):
+                if worker != self.index:
+                    self._network.send_progress(worker, batch)
+
+    def _apply(self, changes: Iterable[tuple[Pointstamp, int]]) -> None:
+        segments = self.tracker.apply(changes)
+        if segments:
+            self._frontiers.clear()
+            if self._watches.by_segment:
+                for operator in self._watches.moved(self.tracker, segments):
+                    self.activate(operator)

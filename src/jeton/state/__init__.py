@@ -1,0 +1,1 @@
+"""Containers in which operators keep state, and their snapshots."""

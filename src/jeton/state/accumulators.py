@@ -1,0 +1,338 @@
+"""Accumulators: what an aggregate remembers of each group, in arrays indexed by slot."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.columns.column import Column, from_arrow, plain, to_arrow
+from jeton.core.errors import BatchError
+from jeton.state import fold_loops as loops
+from jeton.state.slot_pool import Slots, grown
+
+Values = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_ALL: Mask = np.empty(0, dtype=bool)
+"""The mask of a column without nulls."""
+
+
+class Accumulator(ABC):
+    """One aggregate's memory of every group."""
+
+    @abstractmethod
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Add a value to the group of each record; there are ``size`` slots."""
+
+    @abstractmethod
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """The same, and the result after each record."""
+
+    @abstractmethod
+    def result(self, slots: Slots) -> Column:
+        """The result of some groups."""
+
+    @abstractmethod
+    def clear(self, slots: Slots) -> None:
+        """Forget some groups."""
+
+    @abstractmethod
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """What is remembered of some groups, as columns."""
+
+    @abstractmethod
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """Remember it again."""
+
+    @abstractmethod
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Add what is remembered of ``others`` to ``into``, pair by pair."""
+
+
+class Count(Accumulator):
+    """How many records, or how many values that are not null."""
+
+    def __init__(self) -> None:
+        self._count = np.zeros(0, dtype=np.int64)
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Count."""
+        self._count = roomy(self._count, size)
+        loops.add_count(self._count, slots, valid_mask(column))
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Count, and tell after each record."""
+        self._count = roomy(self._count, size)
+        out = np.empty(len(slots), dtype=np.int64)
+        loops.roll_count(self._count, slots, valid_mask(column), out)
+        return out
+
+    def result(self, slots: Slots) -> Column:
+        """The counts."""
+        counts: Values = self._count[slots]
+        return counts
+
+    def clear(self, slots: Slots) -> None:
+        """Back to nothing."""
+        self._count[slots] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The counts."""
+        return {"count": self._count[slots]}
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The counts again."""
+        self._count = roomy(self._count, size)
+        self._count[slots] = saved["count"]
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Sum up."""
+        np.add.at(self._count, into, self._count[others])
+
+
+class Numeric(Accumulator):
+    """A fold over numbers, or over times as numbers: sum, least, greatest, mean.
+
+    Nulls are passed over; a group with nothing but nulls has the result null. Sums of integers,
+    and means of them, are exact whatever the order: beside a sum that wraps around there is how
+    often it did. NaN is the greatest number.
+    """
+
+    def __init__(self, how: str, *, widen: bool = False) -> None:
+        self._how = how
+        self._code = loops.HOW[how]
+        self._widen = widen
+        """Whether sums of integers are decimals."""
+        self._value: Values = np.zeros(0, dtype=np.int64)
+        self._carry = np.zeros(0, dtype=np.int64)
+        """How often a sum of integers has wrapped around; only such sums have it."""
+        self._seen = np.zeros(0, dtype=np.int64)
+        self._usual: np.dtype[Any] | None = None
+        """The type of plain columns that need no preparation."""
+        self._shown: np.dtype[Any] | None = None
+        """The type of results, where it differs from how values are kept."""
+
+    def add(self, slots: Slots, column: Column | None, size: int) -> None:
+        """Fold the values in."""
+        values, valid = self._prepare(column, size)
+        if self._exact:
+            loops.add_exactly(self._value, self._carry, self._seen, slots, values, valid)
+        else:
+            loops.add(self._code, self._value, self._seen, slots, values, valid)
+
+    def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
+        """Fold the values in, and tell after each record."""
+        values, valid = self._prepare(column, size)
+        out = np.empty(len(slots), dtype=self._value.dtype)
+        seen = np.empty(len(slots), dtype=np.int64)
+        carry = np.empty(len(slots) if self._exact else 0, dtype=np.int64)
+        if self._exact:
+            loops.roll_exactly(
+                self._value, self._carry, self._seen, slots, values, valid, out, carry, seen
+            )
+        else:
+            loops.roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
+        return self._told(out, carry, seen)
+
+    def result(self, slots: Slots) -> Column:
+        """The folded values."""
+        carry = self._carry[slots] if self._exact else self._carry
+        return self._told(self._value[slots], carry, self._seen[slots])
+
+    def clear(self, slots: Slots) -> None:
+        """Back to nothing."""
+        self._value[slots] = 0
+        self._seen[slots] = 0
+        if self._exact:
+            self._carry[slots] = 0
+
+    def save(self, slots: Slots) -> dict[str, Column]:
+        """The folded values, and how many there were."""
+        shown = self._show(self._value[slots], np.ones(len(slots), dtype=bool))
+        saved: dict[str, Column] = {"value": shown, "seen": self._seen[slots]}
+        if self._exact:
+            saved["carry"] = self._carry[slots]
+        return saved
+
+    def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """The same again."""
+        values, _ = self._prepare(saved["value"], size)
+        self._value[slots] = values
+        self._seen[slots] = saved["seen"]
+        carry = saved.get("carry")
+        if self._exact and carry is not None:
+            # Groups of a worker that had seen nothing but nulls have none.
+            self._carry[slots] = carry if isinstance(carry, np.ndarray) else filled(carry)
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups."""
+        if self._exact:
+            loops.fold_exactly(self._value, self._carry, self._seen, into, others)
+        else:
+            loops.fold(self._code, self._value, self._seen, into, others)
+
+    @property
+    def _exact(self) -> bool:
+        return self._value.dtype.kind != "f" and self._how in ("sum", "mean")
+
+    def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
+        """The values as they are kept, with room for them."""
+        assert column is not None, "numeric aggregates name a column"
+        if isinstance(column, np.ndarray) and column.dtype is self._usual:
+            # The same plain type as last time: nothing to find out.
+            if size > len(self._value):
+                self._grow(size)
+            return plain(column), _ALL
+        valid = valid_mask(column)
+        if not isinstance(column, np.ndarray):
+            column = filled(column, self._shown or self._value.dtype)
+            assert isinstance(column, np.ndarray), "other types have accumulators of their own"
+        if column.dtype.kind in "mM":
+            if self._shown is not None and self._shown != column.dtype and self._seen.any():
+                raise BatchError(
+                    f"values are of type {column.dtype}, but they were {self._shown} before: cast "
+                    "them to one type, or give the input a schema=…"
+                )
+            self._shown = column.dtype
+            column = column.view(np.int64)
+        elif self._how in ("min", "max") and (self._shown is None or self._shown.kind not in "mM"):
+            self._shown = np.promote_types(self._shown or column.dtype, column.dtype)
+        kept = _kept_type(column.dtype)
+        if self._value.dtype != kept:
+            self._require_common(column.dtype, kept)
+            self._keep_as(np.promote_types(self._value.dtype, kept) if self._seen.any() else kept)
+        self._grow(size)
+        usual = valid is _ALL and column.dtype == self._value.dtype and self._shown is None
+        self._usual = column.dtype if usual else None
+        return plain(column.astype(self._value.dtype, copy=False)), valid
+
+    def _require_common(self, given: np.dtype[Any], kept: np.dtype[Any]) -> None:
+        """Refuse integers of which no type holds both: of floats they would not be exact."""
+        before = self._value.dtype
+        if self._seen.any() and before.kind != "f" != kept.kind:
+            raise BatchError(
+                f"values are of type {given}, but they were {before} before, and no type of "
+                "integers holds both: cast them to one type, or give the input a schema=…"
+            )
+
+    def _keep_as(self, kept: np.dtype[Any]) -> None:
+        """Values of another type from here on: integers may be followed by other numbers."""
+        value = self._value.astype(kept, copy=False)
+        if self._exact and kept.kind == "f":
+            value = value + self._carry * 2.0**64
+            self._carry = np.zeros(0, dtype=np.int64)
+        self._value = value
+
+    def _grow(self, size: int) -> None:
+        self._value, self._seen = roomy(self._value, size), roomy(self._seen, size)
+        if self._exact and len(self._carry) < len(self._value):
+            self._carry = grown(self._carry, len(self._value))
+
+    def _told(self, values: Values, carry: Values, counts: Values) -> Column:
+        """Results of what was folded and counted."""
+        seen = counts > 0
+        if self._how == "mean":
+            sums = values + carry * 2.0**64 if self._exact else values
+            return self._show(sums / np.maximum(counts, 1), seen)
+        if self._exact and self._widen:
+            return _as_decimals(values, carry, seen)
+        if self._exact and carry.any():
+            row = int(carry.argmax() if carry.max() else carry.argmin())
+            exact = int(values[row]) + (int(carry[row]) << 64)
+            raise Unrepresentable(
+                row,
+                f"a sum is {exact}, which is no {values.dtype}: sum(…, widen=True) makes decimals",
+            )
+        return self._show(values, seen)
+
+    def _show(self, values: Values, seen: Mask) -> Column:
+        if values.dtype.kind == "f" and self._how in ("min", "max"):
+            values = values + 0.0  # of zeros with either sign it should not matter which came first
+        if self._shown is not None:
+            values = (
+                values.view(self._shown)
+                if self._shown.kind in "mM"
+                else values.astype(self._shown, copy=False)
+            )
+        return values if seen.all() else pa.array(values, mask=~seen)
+
+
+class Unrepresentable(BatchError):
+    """A result that its type cannot hold; whoever knows the group says which one it is of."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+    def of_group(
+        self, aggregate: str, key: Mapping[str, Column], times: Values | None = None
+    ) -> BatchError:
+        """The error for users, which names the aggregate, the key and, if known, the time.
+
+        >>> print(Unrepresentable(0, "too much").of_group("sum", {"city": pa.array(["Rome"])}))
+        too much (it is 'sum' of the key city='Rome')
+        """
+        cells = {name: to_arrow(column[self.row : self.row + 1]) for name, column in key.items()}
+        named = ", ".join(f"{name}={cell[0].as_py()!r}" for name, cell in cells.items())
+        of = f" of the key {named}" if named else ""
+        at = None if times is None else times[self.row].tolist()
+        return BatchError(f"{self.message} (it is {aggregate!r}{of})").located(time=at)
+
+
+def is_unknown(column: Column | None) -> bool:
+    """Whether a column has nothing but nulls, of no type."""
+    return isinstance(column, pa.Array) and bool(pa.types.is_null(column.type))
+
+
+def filled(column: pa.Array, unknown: Any = np.int64) -> Column:
+    """A column with zeros for nulls, and floating-point numbers for decimals."""
+    if is_unknown(column):
+        return np.zeros(len(column), dtype=unknown)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return from_arrow(column.fill_null(pa.scalar(0).cast(column.type)))
+
+
+def valid_mask(column: Column | None) -> Mask:
+    """Which values are not null; empty if all are."""
+    if column is None or isinstance(column, np.ndarray) or column.null_count == 0:
+        return _ALL
+    return plain(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def roomy(array: Values, size: int) -> Values:
+    """The array, made longer if there are more slots than it has."""
+    return array if size <= len(array) else grown(array, max(size, 2 * len(array), 256))
+
+
+def pylist(column: Column) -> list[Any]:
+    """A column as Python values."""
+    # NumPy's own list of times would have integers where Python's times are too coarse.
+    plain_numbers = isinstance(column, np.ndarray) and column.dtype.kind not in "mM"
+    values: list[Any] = column.tolist() if plain_numbers else to_arrow(column).to_pylist()
+    return values
+
+
+def _as_decimals(values: Values, carry: Values, seen: Mask) -> Column:
+    """Sums of integers as decimals of 38 digits, which no number of them can exceed.
+
+    >>> _as_decimals(np.array([-1, 5]), np.array([0, -1]), np.array([True, False])).to_pylist()
+    [Decimal('-1'), None]
+    """
+    high = carry + (values >> np.int64(63)) if values.dtype == np.int64 else carry
+    words = np.column_stack([values.view(np.int64), high])
+    kind = pa.decimal128(38, 0)
+    whole = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words.tobytes())])
+    return whole if seen.all() else pc.if_else(pa.array(seen), whole, pa.scalar(None, kind))
+
+
+def _kept_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind == "f":
+        return np.dtype(np.float64)
+    return np.dtype(np.uint64) if dtype == np.uint64 else np.dtype(np.int64)

@@ -1,0 +1,243 @@
+"""Dense indices: the quick ways from keys to slots while keys are small integers.
+
+With `DirectIndex` a key is its own slot. With `PanedIndex` a key has a time before it, and is
+looked up in the array of that time (a *pane*), as long as few times are open at once. Where keys
+or times outgrow them, the table goes over to hashing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jeton.columns import compiled as nb
+from jeton.state.slot_pool import SlotPool, Slots, grown
+
+if TYPE_CHECKING:
+    from jeton.columns.keys import Hashes
+
+_LIMIT: Final = 1 << 21
+"""Keys from here on are not small."""
+_PANES: Final = 16
+_CELLS: Final = 1 << 22
+"""The most cells of all panes together: 16 MiB."""
+
+
+class Scratch:
+    """An array that is used again and again: a fresh large one costs more than what is in it."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self) -> None:
+        self._array = np.empty(1024, dtype=np.int64)
+
+    def of(self, size: int) -> Slots:
+        """Room for so many numbers, until this is asked again."""
+        if size > len(self._array):
+            self._array = np.empty(max(size, 2 * len(self._array)), dtype=np.int64)
+        return self._array[:size]
+
+
+class DirectIndex:
+    """Keys of one small integer: each is its own slot.
+
+    >>> DirectIndex().find_or_add((np.array([7, 9, 7], dtype=np.uint64),))
+    (array([7, 9, 7]), array([0, 1]))
+    """
+
+    def __init__(self) -> None:
+        self._present = np.zeros(1024, dtype=np.uint8)
+        self._live = 0
+        self._new = Scratch()
+
+    def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
+        """Slots and new rows, or ``None`` if a key is too great."""
+        [keys] = words
+        new = self._new.of(len(keys))
+        found, greatest = _mark(self._present, keys, new)
+        if greatest >= len(self._present):
+            self._present[keys[new[:found]].astype(np.int64)] = 0
+            if greatest >= _LIMIT:
+                return None
+            wider = np.zeros(1 << greatest.bit_length(), dtype=np.uint8)
+            wider[: len(self._present)] = self._present
+            self._present = wider
+            return self.find_or_add(words)
+        self._live += found
+        return keys.view(np.int64), new[:found].copy()
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys."""
+        self._present[slots] = 0
+        self._live -= len(slots)
+
+    def live(self) -> Slots:
+        """All slots in use."""
+        return np.flatnonzero(self._present).astype(np.int64)
+
+    def words(self, slots: Slots) -> tuple[Hashes, ...]:
+        """The words that slots are known by."""
+        return (slots.view(np.uint64),)
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot there may be."""
+        return len(self._present)
+
+    def __len__(self) -> int:
+        return self._live
+
+
+class PanedIndex:
+    """Keys of a time and one small integer, while no more than 16 times are open.
+
+    >>> ends = np.array([10, 10, 20], dtype=np.uint64)
+    >>> PanedIndex().find_or_add((ends, np.array([7, 7, 7], dtype=np.uint64)))
+    (array([0, 0, 1]), array([0, 2]))
+    """
+
+    def __init__(self) -> None:
+        self._cells = np.full((_PANES, 1024), -1, dtype=np.int32)
+        self._times = np.zeros(_PANES, dtype=np.uint64)
+        self._open = np.zeros(_PANES, dtype=np.int64)
+        self._pool = SlotPool()
+        self._ends = np.zeros(len(self._pool.free), dtype=np.uint64)
+        self._keys = np.zeros(len(self._pool.free), dtype=np.uint64)
+        self._slots = Scratch()
+        self._new = Scratch()
+
+    def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
+        """Slots and new rows, or ``None`` if a key is too great or too many times are open.
+
+        A single time is that of all keys. The slots are good until this is called again.
+        """
+        ends, keys = words
+        self._reserve(len(keys))
+        slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
+        found, unfit = _find(
+            self._cells, (self._times, self._open), (self._ends, self._keys),
+            (self._pool.free, self._pool.state), ends, keys, slots, new,
+        )  # fmt: skip
+        if unfit >= 0:
+            self.remove(slots[new[:found]])
+            return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
+        return slots, new[:found].copy()
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys; their slots will be given to others."""
+        _forget(self._cells, self._times, self._open, self._ends, self._keys, slots)
+        self._pool.release(slots)
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        return self._pool.live()
+
+    def words(self, slots: Slots) -> tuple[Hashes, ...]:
+        """The words that slots are known by."""
+        return self._ends[slots], self._keys[slots]
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot ever given."""
+        return self._pool.made
+
+    def __len__(self) -> int:
+        return len(self._pool)
+
+    def _reserve(self, rows: int) -> None:
+        size = self._pool.reserve(rows)
+        if size is not None:
+            self._ends, self._keys = grown(self._ends, size), grown(self._keys, size)
+
+    def _widen(self, key: int) -> bool:
+        """Make room for a greater key; tells whether that was what was missing."""
+        panes, keys = self._cells.shape
+        wanted = 1 << key.bit_length()
+        if wanted <= keys or panes * wanted > _CELLS:
+            return False
+        wider = np.full((panes, wanted), -1, dtype=np.int32)
+        wider[:, :keys] = self._cells
+        self._cells = wider
+        return True
+
+
+@nb.njit(cache=True)
+def _mark(present, keys, new):  # type: ignore[no-untyped-def]
+    """Mark keys as present; how many were not, and the greatest key if one is out of range."""
+    found = 0
+    size = np.uint64(len(present))
+    greatest = np.uint64(0)
+    for i in range(len(keys)):
+        key = keys[i]
+        if key >= size:
+            greatest = max(greatest, key)
+        elif not present[key]:
+            present[key] = 1
+            new[found] = i
+            found += 1
+    return found, greatest
+
+
+@nb.njit(cache=True)
+def _pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
+    """The pane of a time, an empty one if it has none yet, or -1."""
+    empty = -1
+    for pane in range(len(times)):
+        if open_keys[pane] == 0:
+            if empty < 0:
+                empty = pane
+        elif times[pane] == time:
+            return pane
+    if empty >= 0:
+        times[empty] = time
+    return empty
+
+
+@nb.njit(cache=True)
+def _find(cells, panes, stored, made, ends, keys, slots, new):  # type: ignore[no-untyped-def]
+    """Fill in slots; how many are new, and the first row that does not fit or -1."""
+    times, open_keys = panes
+    stored_ends, stored_keys = stored
+    free, state = made
+    size = np.uint64(cells.shape[1])
+    found = 0
+    pane = -1
+    last = np.uint64(0)
+    stride = 0 if len(ends) == 1 else 1
+    for i in range(len(keys)):
+        if pane < 0 or ends[i * stride] != last:
+            last = ends[i * stride]
+            pane = _pane_of(times, open_keys, last)
+        key = keys[i]
+        if pane < 0 or key >= size:
+            return found, i
+        slot = np.int64(cells[pane, key])
+        if slot < 0:
+            if state[1] > 0:
+                state[1] -= 1
+                slot = free[state[1]]
+            else:
+                slot = state[0]
+                state[0] += 1
+            cells[pane, key] = slot
+            open_keys[pane] += 1
+            stored_ends[slot] = last
+            stored_keys[slot] = key
+            new[found] = i
+            found += 1
+        slots[i] = slot
+    return found, -1
+
+
+@nb.njit(cache=True)
+def _forget(cells, times, open_keys, stored_ends, stored_keys, slots):  # type: ignore[no-untyped-def]
+    pane = 0
+    for slot in slots:
+        time = stored_ends[slot]
+        if open_keys[pane] == 0 or times[pane] != time:
+            for other in range(len(times)):
+                if open_keys[other] and times[other] == time:
+                    pane = other
+        cells[pane, stored_keys[slot]] = -1
+        open_keys[pane] -= 1

@@ -1,0 +1,148 @@
+"""Groups: keyed aggregates in columns, with or without a time at which each group is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.columns import column as cols
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column
+from jeton.columns.keys import Hashes
+from jeton.columns.time_columns import Times
+from jeton.core.errors import SnapshotError
+from jeton.state.accumulators import Accumulator, Unrepresentable, filled, is_unknown
+from jeton.state.aggregates import Aggregate
+from jeton.state.key_slots import KeySlots
+from jeton.state.python_fold import Nothing
+from jeton.state.slot_pool import Slots
+from jeton.state.snapshot import BIN, bins_of
+
+
+class Groups:
+    """Aggregates of groups, each known by key columns and, if wanted, one word more (its time)."""
+
+    def __init__(
+        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], *, timed: bool = False
+    ) -> None:
+        self.key = tuple(key)
+        self.aggregates = dict(aggregates)
+        self._keys = KeySlots(len(self.key), timed=timed)
+        self._memory: dict[str, Accumulator] = {}
+
+    def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
+        """The group of each record, and the rows that opened a new one."""
+        return self._keys.find([batch.column(name) for name in self.key], len(batch), times)
+
+    def add(self, slots: Slots, batch: Batch) -> None:
+        """Fold records into their groups."""
+        size = self._keys.slots_made
+        for name, aggregate in self.aggregates.items():
+            column = None if aggregate.column is None else batch.column(aggregate.column)
+            self._accumulator(name, column).add(slots, column, size)
+
+    def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
+        """Fold records into their groups; the results after each record."""
+        size = self._keys.slots_made
+        rolled = {}
+        for name, aggregate in self.aggregates.items():
+            column = None if aggregate.column is None else batch.column(aggregate.column)
+            try:
+                rolled[name] = self._accumulator(name, column).roll(slots, column, size)
+            except Unrepresentable as error:
+                keys = {key: batch.column(key) for key in self.key}
+                raise error.of_group(name, keys, batch.times) from None
+        return rolled
+
+    def columns(self, slots: Slots, times: Times | None = None) -> dict[str, Column]:
+        """Keys and results of some groups; their times are for the text of errors."""
+        keys = dict(zip(self.key, self._keys.values(slots), strict=True))
+        told: dict[str, Column] = {}
+        for name in self.aggregates:
+            try:
+                told[name] = self._memory[name].result(slots)
+            except Unrepresentable as error:
+                raise error.of_group(name, keys, times) from None
+        return keys | told
+
+    def remove(self, slots: Slots) -> None:
+        """Forget groups."""
+        for memory in self._memory.values():
+            memory.clear(slots)
+        self._keys.remove(slots)
+
+    def merge(self, into: Slots, others: Slots) -> None:
+        """Fold groups into groups, pair by pair."""
+        for memory in self._memory.values():
+            memory.merge(into, others)
+
+    def times(self, slots: Slots) -> Hashes:
+        """The word that stands for the time of some groups."""
+        return self._keys.times(slots)
+
+    def live(self) -> Slots:
+        """All groups."""
+        return self._keys.live()
+
+    def __len__(self) -> int:
+        """How many groups there are."""
+        return len(self._keys)
+
+    def save(self, slots: Slots) -> pa.Table:
+        """Groups as a table, with the bins of their keys."""
+        keys = self._keys.values(slots)
+        bins = bins_of(keys or [np.zeros(len(slots), dtype=np.int64)])
+        arrays: dict[str, Any] = {BIN: bins}
+        arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
+        for name, memory in self._memory.items():
+            arrays |= {f"of.{name}.{part}": c for part, c in memory.save(slots).items()}
+        return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
+
+    def load(self, table: pa.Table, times: Hashes | None = None) -> Slots:
+        """Groups from a table; returns their slots."""
+        found = {name: cols.as_column(table.column(name)) for name in table.column_names}
+        missing = [name for name in self.key if f"key.{name}" not in found]
+        if missing:
+            raise SnapshotError(f"the snapshot's groups have no key columns {missing}")
+        known = {"key": set(self.key), "of": set(self.aggregates)}
+        other = [name for name in found if name != BIN and not _is_known(name, known)]
+        if other:
+            raise SnapshotError(
+                f"the snapshot's groups have columns {other}, but this operator has the key "
+                f"{list(self.key)} and the aggregates {list(self.aggregates)}"
+            )
+        keys = {name: found[f"key.{name}"] for name in self.key}
+        batch = Batch.trusted(keys, np.zeros(table.num_rows, dtype=np.int64), "")
+        slots, new = self.find(batch, times)
+        if len(new) != len(slots):
+            raise SnapshotError("the snapshot has a group twice")
+        for name in self.aggregates:
+            own = f"of.{name}."
+            parts = {n[len(own) :]: c for n, c in found.items() if n.startswith(own)}
+            seen = parts.get("seen")
+            if seen is not None and not isinstance(seen, np.ndarray):
+                # Groups of a worker that had seen nothing but nulls, beside those of others.
+                parts["seen"] = filled(seen)
+            sample = parts.get("value", parts.get("state"))
+            if parts:
+                self._accumulator(name, sample).load(slots, parts, self._keys.slots_made)
+            else:
+                self._memory[name] = Nothing()
+        return slots
+
+    def _accumulator(self, name: str, column: Column | None) -> Accumulator:
+        memory = self._memory.get(name)
+        if memory is None or (isinstance(memory, Nothing) and not is_unknown(column)):
+            memory = self._memory[name] = self.aggregates[name].make(column)
+        return memory
+
+
+def _is_known(column: str, known: Mapping[str, set[str]]) -> bool:
+    """Whether a column of a snapshot belongs to a key or an aggregate of that name."""
+    what, _, name = column.partition(".")
+    return name in known.get(what, ()) or (
+        what == "of" and any(name.startswith(f"{aggregate}.") for aggregate in known[what])
+    )

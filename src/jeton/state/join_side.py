@@ -1,0 +1,282 @@
+"""JoinSide: the records of one side of a join, found by key and time.
+
+Records lie in *runs*, each sorted by key and then by time, so that a whole batch finds its partners
+by walking through a run once. Runs of similar size are merged: there are never more than a few, and
+a record is moved no more often than the logarithm of their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.columns import column as cols
+from jeton.columns import time_columns
+from jeton.columns.batch import Batch, concat
+from jeton.columns.time_arithmetic import LEAST, MOST, Integers
+from jeton.columns.time_columns import Times
+from jeton.core.antichain import Antichain
+from jeton.core.errors import SnapshotError
+from jeton.core.times import Time, TimeKind
+from jeton.core.tokens import TimestampToken
+from jeton.state.key_ids import KeyIds, KeyTypes, without_nulls
+from jeton.state.run_kernels import expand, find_ranges, merging, sorting
+from jeton.state.snapshot import BIN, bins_of
+
+MOST_PAIRS = 1 << 20
+"""About how many pairs are made at a time, so that a hot key does not fill the memory."""
+
+Expiry = Callable[[Integers, Integers], Integers]
+"""From a run's ids and positions to the last position of the other side that each row serves."""
+
+_ROW = "row."
+
+
+class Clock:
+    """Positions in time as integers: the times, or numbers for times that are no integers."""
+
+    def __init__(self, kind: TimeKind) -> None:
+        self.kind = kind
+        self._numbers: dict[Time, int] = {}
+        self._next = 0
+
+    def at(self, times: Times) -> Integers:
+        """The position of each time; equal times have equal ones."""
+        if self.kind.total:
+            return cols.plain(times)
+        numbers = np.empty(len(times), dtype=np.int64)
+        for time, rows in time_columns.groups(times):
+            if time not in self._numbers:
+                self._numbers[time] = self._next
+                self._next += 1
+            numbers[rows] = self._numbers[time]
+        return numbers
+
+    def over(self, *frontiers: Antichain) -> Integers:
+        """The numbers of times that all frontiers have passed; they are forgotten."""
+        done = [t for t in self._numbers if all(frontier.passed(t) for frontier in frontiers)]
+        return np.array([self._numbers.pop(time) for time in done], dtype=np.int64)
+
+
+class Run:
+    """Rows sorted by key id, then by position."""
+
+    __slots__ = ("at", "batch", "half_life", "ids")
+
+    def __init__(self, ids: Integers, at: Integers, batch: Batch) -> None:
+        self.ids = ids
+        self.at = at
+        self.batch = batch
+        self.half_life = MOST
+        """The limit from which on half of the rows have expired."""
+
+    def filter(self, mask: npt.NDArray[np.bool_]) -> Run:
+        """The rows for which ``mask`` is true."""
+        return Run(self.ids[mask], self.at[mask], self.batch.filter(mask))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Side(NamedTuple):
+    """What the keys of one side are, and of which types those of both."""
+
+    name: str
+    key: tuple[str, ...]
+    types: KeyTypes
+
+    def learn(self, batch: Batch) -> None:
+        """Refuse a batch whose keys are never equal to those of the other side."""
+        self.types.learn(self.name, self.key, [batch.column(name) for name in self.key])
+
+
+def sides(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Side, Side]:
+    """Both sides of a join on these columns, which know each other's types."""
+    types = KeyTypes()
+    return Side("left", left, types), Side("right", right, types)
+
+
+class JoinSide:
+    """Records of one side, all with known keys; dropped once they can serve nobody any more."""
+
+    def __init__(
+        self,
+        key: Side | Sequence[str],
+        ids: KeyIds,
+        clock: Clock,
+        expiry: Expiry,
+        *,
+        unify: Callable[[Run], Run] | None = None,
+    ) -> None:
+        self._side = key if isinstance(key, Side) else Side("", tuple(key), KeyTypes())
+        self._key = self._side.key
+        self._ids = ids
+        self._clock = clock
+        self._expiry = expiry
+        self._unify = unify
+        self._limit = LEAST
+        self.runs: list[Run] = []
+
+    def learn(self, batch: Batch) -> None:
+        """Take note of the types of a batch's keys, which need not have any records."""
+        self._side.learn(batch)
+
+    def run(self, batch: Batch, times: Times | None = None) -> Run:
+        """A batch as a run, to ask the other side with or to be added to this one."""
+        keys = [without_nulls(batch.column(name)) for name in self._key]
+        ids = self._ids.of(keys, len(batch))
+        at = self._clock.at(batch.times if times is None else times)
+        order = sorting(ids, at)
+        if order is None:
+            return Run(ids, at, batch)
+        return Run(ids[order], at[order], batch.take(order))
+
+    def add(self, run: Run) -> None:
+        """Keep a run."""
+        made = self._made(run)
+        if len(made):
+            self.runs.append(made)
+            self._tidy()
+
+    def pairs(
+        self, asking: Run, lower: int, upper: int
+    ) -> Iterator[tuple[Integers, list[tuple[Run, Integers]]]]:
+        """All pairs of asking rows with rows here that lie ``lower`` to ``upper`` from them.
+
+        In pieces: the asking rows, and for each run its rows that stand opposite.
+        """
+        found = []
+        for run in self.runs:
+            first, count, total = find_ranges(run.ids, run.at, asking.ids, asking.at, lower, upper)
+            if total:
+                found.append((run, first, count))
+        if not found:
+            return
+        for start, stop in _pieces(sum(count for _, _, count in found)):
+            asked, partners = [], []
+            for run, first, count in found:
+                rows, others = expand(first, count, start, stop)
+                if len(rows):
+                    asked.append(rows)
+                    partners.append((run, others))
+            if asked:
+                yield (asked[0] if len(asked) == 1 else np.concatenate(asked)), partners
+
+    def lonely(self, asking: Run, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+        """Which asking rows have no partner here."""
+        partners = np.zeros(len(asking), dtype=np.int64)
+        for run in self.runs:
+            partners += find_ranges(run.ids, run.at, asking.ids, asking.at, lower, upper)[1]
+        alone: npt.NDArray[np.bool_] = partners == 0
+        return alone
+
+    def expire(self, limit: int | None) -> None:
+        """Drop rows that serve only positions before ``limit`` (``None``: all).
+
+        Not at once, but before they are the larger part of what is kept.
+        """
+        if limit is None:
+            self.runs.clear()
+            return
+        self._limit = max(limit, self._limit)
+        if any(limit > run.half_life for run in self.runs):
+            made = (self._made(r) if limit > r.half_life else r for r in self.runs)
+            self.runs = [run for run in made if len(run)]
+            self._tidy()
+
+    def forget(self, positions: Integers) -> None:
+        """Drop all rows at some positions."""
+        if len(positions):
+            kept = (run.filter(~np.isin(run.at, positions)) for run in self.runs)
+            self.runs = [run for run in kept if len(run)]
+            self._tidy()
+
+    def __len__(self) -> int:
+        """How many rows are kept."""
+        return sum(map(len, self.runs))
+
+    def snapshot(self) -> pa.Table:
+        """All rows, with the bins of their keys."""
+        if not self.runs:
+            return pa.table({BIN: pa.array([], pa.uint16())})
+        if not self._clock.kind.total:
+            raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
+        whole = concat([run.batch for run in self.runs])
+        keys = [whole.column(name) for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
+        arrays = {BIN: bins_of(keys), "time": whole.times}
+        arrays |= {_ROW + name: column for name, column in whole.columns.items()}
+        return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The rows again."""
+        if "time" not in state.column_names:
+            return
+        names = [name for name in state.column_names if name.startswith(_ROW)]
+        rows = {name[len(_ROW) :]: state.column(name) for name in names}
+        batch = Batch(rows, state.column("time").to_numpy(), time_name="")
+        self.learn(batch)
+        if len(batch):
+            self.add(self.run(batch))
+
+    def _made(self, run: Run) -> Run:
+        """A run without rows that have expired, knowing when half of the others will have."""
+        if self._unify is not None:
+            run = self._unify(run)
+        if not self._clock.kind.total or not len(run):
+            return run
+        expiry = self._expiry(run.ids, run.at)
+        alive = expiry >= self._limit
+        if not alive.all():
+            run, expiry = run.filter(alive), expiry[alive]
+        if len(run):
+            middle = len(run) // 2
+            run.half_life = int(np.partition(expiry, middle)[middle])
+        return run
+
+    def _tidy(self) -> None:
+        """Merge runs until each is more than twice as long as the next."""
+        runs = self.runs
+        runs.sort(key=len, reverse=True)
+        last = len(runs) - 1
+        while last > 0:
+            if len(runs[last - 1]) > 2 * len(runs[last]):
+                last -= 1
+                continue
+            merged = self._made(_merged(runs[last - 1], runs[last]))
+            runs[last - 1 : last + 1] = [merged] if len(merged) else []
+            runs.sort(key=len, reverse=True)
+            last = len(runs) - 1
+
+
+def gathered(partners: list[tuple[Run, Integers]], names: Sequence[str] | None = None) -> Batch:
+    """Rows of several runs as one batch; of the columns ``names`` if given."""
+    parts = [
+        (run.batch if names is None else run.batch.select(*names)).take(rows)
+        for run, rows in partners
+    ]
+    return concat([part.named(parts[0].time_name) for part in parts])
+
+
+def _pieces(counts: Integers) -> Iterator[tuple[int, int]]:
+    """Stretches of asking rows with not many more than `MOST_PAIRS` partners each."""
+    ends = np.cumsum(counts)
+    start = 0
+    while start < len(counts):
+        before = int(ends[start - 1]) if start else 0
+        if before == ends[-1]:
+            return
+        stop = max(start + 1, int(np.searchsorted(ends, before + MOST_PAIRS, side="right")))
+        yield start, stop
+        start = stop
+
+
+def _merged(run: Run, other: Run) -> Run:
+    order = merging(run.ids, run.at, other.ids, other.at)
+    batch = concat([run.batch, other.batch.named(run.batch.time_name)]).take(order)
+    ids = np.concatenate([run.ids, other.ids])[order]
+    at = np.concatenate([run.at, other.at])[order]
+    return Run(ids, at, batch)

@@ -1,0 +1,263 @@
+"""KeySlots: from keys to slots, such that two keys share one only if their values are equal.
+
+A single integer is a word of its own. Other keys are looked up by a 64-bit hash, and what is found
+is compared with the key's values. Two keys that have the same hash, which practically none do
+unless somebody looks for them, are told apart: each gets a word of its own in place of the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from secrets import randbits
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.columns import column as cols
+from jeton.columns.column import Column
+from jeton.columns.keys import Hashes, hash_columns, is_bytes, is_float, key_family, one_form
+from jeton.core.errors import BatchError
+from jeton.state.key_columns import SlotColumn, exact_words, is_exact
+from jeton.state.key_table import KeyTable
+from jeton.state.slot_pool import Slots
+
+
+class KeySlots:
+    """Slots for keys of some columns; with ``timed``, for pairs of a word (a time) and a key.
+
+    >>> keys = KeySlots(1)
+    >>> keys.find([pa.array(["b", "a", "b"])], 3)
+    (array([0, 1, 0]), array([0, 1]))
+    """
+
+    def __init__(self, columns: int, *, timed: bool = False) -> None:
+        self._timed = timed
+        self._exact: bool | None = None
+        self._table = KeyTable(1)
+        self._columns = [SlotColumn() for _ in range(columns)]
+        self._typed = False
+        """Whether the columns' types are known, which takes a batch, though it be empty."""
+        self._twins = Twins()
+        self._seen: set[tuple[object, ...]] = set()
+        self._kinds: list[pa.DataType | None] = [None] * columns
+        self._usual: np.dtype[Any] | None = None
+        """The type of a single column of integers, once it is known to fit."""
+
+    def find(
+        self, columns: Sequence[Column], rows: int, times: Hashes | None = None
+    ) -> tuple[Slots, Slots]:
+        """The slot of each key, and the rows at which a key was seen for the first time.
+
+        A single time is that of all keys.
+        """
+        if not columns:
+            one = np.zeros(1, dtype=np.uint64) if times is None else times
+            return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
+        before = () if times is None else (times,)
+        first = columns[0]
+        if isinstance(first, np.ndarray) and first.dtype is self._usual:
+            slots, new = self._table.find_or_add((*before, exact_words(first)))
+            if len(new):
+                self._columns[0].put(slots[new], first, self._table.slots_made, rows=new)
+            return slots, new
+        self._learn_types(columns)
+        # As they are hashed and compared, once for both; they are kept as they came.
+        plain = [_plain(column) for column in columns]
+        hashes = self._words(plain, len(before))
+        slots, new = self._table.find_or_add((*before, hashes))
+        if len(new) or not self._typed:
+            self._typed = True
+            self._put(slots[new], plain, new, columns)
+        if self._exact:
+            assert isinstance(first, np.ndarray)
+            self._usual = first.dtype if rows else None
+        else:
+            self._usual = None
+            wrong = self._wrong(slots, plain)
+            if len(wrong):
+                new = self._separate(plain, columns, times, slots, new, wrong)
+        return slots, new
+
+    def _learn_types(self, columns: Sequence[Column]) -> None:
+        """Refuse keys of types between which none is equal, or which would be taken for others."""
+        seen = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
+        if seen in self._seen:
+            return
+        for at, column in enumerate(columns):
+            kind, before = cols.to_arrow(column[:0]).type, self._kinds[at]
+            if pa.types.is_null(kind) or not len(column):
+                continue
+            if before is None:
+                self._kinds[at] = kind
+            elif key_family(kind) != key_family(before) or _beyond(kind, before):
+                raise BatchError(
+                    f"a key column is of type {kind}, but it was {before} before: cast it to one "
+                    "type, or give the input a schema=…"
+                )
+        if all(map(len, columns)):
+            self._seen.add(seen)
+
+    def values(self, slots: Slots) -> list[Column]:
+        """The key columns of some slots."""
+        return [column.get(slots) for column in self._columns]
+
+    def times(self, slots: Slots) -> Hashes:
+        """The words before the keys of some slots."""
+        return self._table.words(slots)[0]
+
+    def remove(self, slots: Slots) -> None:
+        """Forget keys; their slots will be given to others."""
+        self._table.remove(slots)
+        for column in self._columns:
+            if column.is_wasteful(len(self._table)):
+                column.compact(self._table.live())
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        return self._table.live()
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot there may be: how long arrays of values must be."""
+        return self._table.slots_made
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._table)
+
+    def _words(self, columns: Sequence[Column], before: int) -> Hashes:
+        exact = is_exact(columns)
+        if self._exact is None:
+            self._exact = exact
+            self._table = KeyTable(1 + before, dense=exact)
+        elif self._exact and not exact:
+            # A null among integers: from here on keys are looked up by their hashes.
+            self._exact = False
+            self._rekey()
+        if self._exact:
+            return exact_words(columns[0])
+        return self._twins.words(hash_columns(columns), columns)
+
+    def _rekey(self) -> None:
+        """Look keys up by their hashes, or what twins have instead, from now on."""
+        live = self._table.live()
+        values = [_plain(column) for column in self.values(live)]
+        words: tuple[Hashes, ...] = (self._twins.words(hash_columns(values), values),)
+        if self._timed:
+            words = (self._table.words(live)[0], *words)
+        self._table.rekey(live, words)
+
+    def _put(
+        self, slots: Slots, plain: Sequence[Column], rows: Slots, columns: Sequence[Column]
+    ) -> None:
+        size = self._table.slots_made
+        for store, values, column in zip(self._columns, plain, columns, strict=True):
+            kind = categories = None
+            if not isinstance(column, np.ndarray):
+                kind = column.type
+                if pa.types.is_dictionary(kind) and kind.ordered:
+                    categories = column.dictionary
+            if is_float(values):
+                # Which of the forms of zero or NaN came first must not matter.
+                store.put(slots, one_form(cols.take(values, rows)), size, kind=kind)
+            else:
+                store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
+
+    def _wrong(self, slots: Slots, columns: Sequence[Column]) -> npt.NDArray[np.intp]:
+        """The rows whose slot is another key's."""
+        same: npt.NDArray[np.bool_] | None = None
+        for store, column in zip(self._columns, columns, strict=True):
+            here = store.matches(slots, column)
+            same = here if same is None else same & here
+        assert same is not None
+        return np.empty(0, dtype=np.intp) if same.all() else np.flatnonzero(~same)
+
+    def _separate(
+        self,
+        plain: Sequence[Column],
+        columns: Sequence[Column],
+        times: Hashes | None,
+        slots: Slots,
+        new: Slots,
+        wrong: npt.NDArray[np.intp],
+    ) -> Slots:
+        """Give rows that were mistaken for another key slots of their own; all new rows."""
+        some = [cols.take(column, wrong) for column in plain]
+        hashes = hash_columns(some)
+        self._twins.add(hashes)
+        self._rekey()
+        words: tuple[Hashes, ...] = (self._twins.words(hashes, some),)
+        if times is not None:
+            words = (times if len(times) == 1 else times[wrong], *words)
+        found, opened = self._table.find_or_add(words)
+        self._put(found[opened], some, opened, columns)
+        slots[wrong] = found
+        return np.concatenate([new, wrong[opened]])
+
+
+class Twins:
+    """Words for keys whose hash is that of another one, too: each has one of its own.
+
+    >>> twins = Twins()
+    >>> hashes, names = np.array([7, 7, 8], dtype=np.uint64), [pa.array(["a", "b", "c"])]
+    >>> twins.words(hashes, names)
+    array([7, 7, 8], dtype=uint64)
+    >>> twins.add(hashes[:1])
+    >>> one, other, third = twins.words(hashes, names).tolist()
+    >>> one != other, third
+    (True, 8)
+    """
+
+    __slots__ = ("_hashes", "_words")
+
+    def __init__(self) -> None:
+        self._hashes = np.empty(0, dtype=np.uint64)
+        self._words: dict[tuple[Any, ...], int] = {}
+
+    def words(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
+        """The words by which keys are looked up: their hashes, but for twins."""
+        if not len(self._hashes):
+            return hashes
+        rows = np.flatnonzero(np.isin(hashes, self._hashes))
+        if len(rows):
+            hashes = hashes.copy()
+            for row, key in zip(rows.tolist(), _values(columns, rows), strict=True):
+                # At random, so that nobody can choose a key whose hash it is.
+                hashes[row] = self._words.setdefault(key, randbits(64))
+        return hashes
+
+    def add(self, hashes: Hashes) -> None:
+        """Take note that different keys have these hashes."""
+        self._hashes = np.union1d(self._hashes, hashes)
+
+
+def _beyond(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Whether one of two types of integers has values beyond those of the other, with a sign."""
+    pair = (kind, other)
+    return pa.uint64() in pair and any(map(pa.types.is_signed_integer, pair))
+
+
+def _values(columns: Sequence[Column], rows: npt.NDArray[np.intp]) -> list[tuple[Any, ...]]:
+    """Keys as Python values that are equal where the keys are."""
+    return list(zip(*(_plain_values(cols.take(column, rows)) for column in columns), strict=True))
+
+
+def _plain(column: Column) -> Column:
+    """A column without dictionary, and text and binary values as bytes."""
+    if isinstance(column, np.ndarray):
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.large_binary()) if is_bytes(column.type) else column
+
+
+def _plain_values(column: Column) -> list[Any]:
+    array = cols.to_arrow(_plain(column))
+    kind = array.type
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        array = array.cast(pa.int32())
+    elif pa.types.is_temporal(kind):
+        array = array.cast(pa.int64())
+    return ["NaN" if value != value else value for value in array.to_pylist()]

@@ -1,0 +1,167 @@
+"""Snapshots: a flow's state at rest, as a value, divided into bins.
+
+A snapshot holds one Arrow table for each container of each operator. Each row has a ``bin``, which
+its key hashes to; restoring deals the rows out to the workers that own their bins, however many
+there are then. Some tables are for all workers instead. Tokens are not stored: a container tells
+the times it needs rights for, and takes them from the operator's initial token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jeton.columns.column import Column
+from jeton.columns.keys import hash_columns
+from jeton.core.errors import SnapshotError
+from jeton.core.tokens import TimestampToken
+from jeton.state.bins import BINS, MOST_BINS, bin_owners
+
+VERSION: Final = 1
+BIN: Final = "bin"
+_EVERYONE: Final = b"jeton.everyone"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a container, or a hand-written operator, offers to take part in snapshots."""
+
+    def snapshot(self) -> pa.Table:
+        """The state as a table with a ``bin`` column: what `bins_of` gives for each row's key."""
+        ...
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Take the state over. ``tokens`` are the initial ones: clone and downgrade for rights."""
+        ...
+
+
+def bins_of(columns: Sequence[Column]) -> npt.NDArray[np.uint16]:
+    """The bin of each key, as state is kept with it: an integer below 65,536.
+
+    With fewer bins, it is this number modulo their number.
+
+    >>> bins_of([np.array([1, 1])])[0] == bins_of([np.array([1])])[0]
+    np.True_
+    """
+    return (hash_columns(columns) % np.uint64(MOST_BINS)).astype(np.uint16)
+
+
+def for_everyone(table: pa.Table) -> pa.Table:
+    """The same table, all of which goes to every worker, whatever the bins of its rows.
+
+    >>> table = for_everyone(pa.table({"bin": pa.array([0], pa.uint16())}))
+    >>> share_of(table, worker=3, workers=4, bins=4096).num_rows
+    1
+    """
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _EVERYONE: b""})
+
+
+def share_of(table: pa.Table, worker: int, workers: int, bins: int) -> pa.Table:
+    """The rows of a table that go to one of some workers."""
+    if _EVERYONE in (table.schema.metadata or {}):
+        return table
+    numbers = table.column(BIN).to_numpy() & (bins - 1)
+    mine = bin_owners(workers, bins)[numbers] == worker
+    return table if mine.all() else table.filter(pa.array(mine))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a whole flow at rest."""
+
+    flow: str
+    operators: Mapping[str, Mapping[str, pa.Table]]
+    """For each operator and each of its containers, a table with a ``bin`` column."""
+    version: int = VERSION
+    bins: int = BINS
+
+    def share(self, operator: str, name: str, worker: int, workers: int) -> pa.Table | None:
+        """One worker's part of a container, or nothing if there is none of it."""
+        table = self.operators.get(operator, {}).get(name)
+        if table is None:
+            return None
+        return share_of(table, worker, workers, self.bins)
+
+    def check(self, flow: str, operators: Sequence[str]) -> None:
+        """Refuse a snapshot that does not fit a flow."""
+        if self.version != VERSION:
+            raise SnapshotError(
+                f"this snapshot has version {self.version}, but this Jeton reads {VERSION}"
+            )
+        gone = [
+            name
+            for name, kept in self.operators.items()
+            if name not in operators and any(table.num_rows for table in kept.values())
+        ]
+        if gone:
+            raise SnapshotError(
+                f"flow {flow!r} has no operators {gone}, which the snapshot has state of: give "
+                f"operators their old names back with named(…), or say "
+                f"snapshot.without({', '.join(map(repr, gone))})"
+            )
+
+    def without(self, *names: str) -> Snapshot:
+        """The same without the state of some operators, or of some of their containers.
+
+        A container is named after its operator and a slash: ``"count/waiting"``.
+
+        >>> empty = pa.table({"bin": pa.array([], pa.uint16())})
+        >>> snapshot = Snapshot("f", {"count": {"state": empty, "waiting": empty}})
+        >>> list(snapshot.without("count/waiting").operators["count"])
+        ['state']
+        """
+        kept = {
+            operator: {
+                name: table for name, table in kept.items() if f"{operator}/{name}" not in names
+            }
+            for operator, kept in self.operators.items()
+            if operator not in names
+        }
+        return replace(self, operators=kept)
+
+    def require_taken(self, operator: str, kept: Collection[str]) -> None:
+        """Refuse state of an operator that it no longer keeps: it would be lost unseen."""
+        for name, table in self.operators.get(operator, {}).items():
+            if name not in kept and table.num_rows:
+                whole = f"{operator}/{name}"
+                raise SnapshotError(
+                    f"the snapshot has {table.num_rows} rows of {name!r}, which this operator no "
+                    f"longer keeps (it keeps {sorted(kept) or 'nothing'}). If they may be lost, "
+                    f"say allow_removed=[{whole!r}], or snapshot.without({whole!r}) in process"
+                )
+
+    def __repr__(self) -> str:
+        rows = sum(t.num_rows for kept in self.operators.values() for t in kept.values())
+        return f"<Snapshot of {self.flow!r}: {len(self.operators)} operators, {rows} rows>"
+
+
+def merge(
+    flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]], bins: int = BINS
+) -> Snapshot:
+    """One snapshot from the parts of all workers."""
+    tables: dict[str, dict[str, list[pa.Table]]] = {}
+    for part in parts:
+        for operator, kept in part.items():
+            for name, table in kept.items():
+                if BIN not in table.column_names:
+                    raise SnapshotError(
+                        f"state {name!r} has no {BIN!r} column, so that it cannot be divided: "
+                        "use jeton's bins_of(key columns)"
+                    ).located(operator=operator)
+                tables.setdefault(operator, {}).setdefault(name, []).append(table)
+    return Snapshot(
+        flow,
+        {
+            operator: {
+                name: pa.concat_tables(found, promote_options="permissive")
+                for name, found in kept.items()
+            }
+            for operator, kept in tables.items()
+        },
+        bins=bins,
+    )

@@ -1,0 +1,104 @@
+"""Labels: what a container's state is of, kept with it, so that nobody else takes it over.
+
+Operators are found again by name. Those that the user did not name have a number at the end if
+there are several alike, and when code changes, the next one may come to have the name of the one
+before. So a container also says its *shape*, which is everything that state depends on: the key,
+the windows, the aggregates; and where its operator stood.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import SnapshotError
+from jeton.core.tokens import TimestampToken
+from jeton.state.snapshot import BIN, Stateful
+
+_LABEL: Final = b"jeton.label"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an operator stands in its flow."""
+
+    name: str
+    named: bool = False
+    """Whether the user chose the name for it."""
+    behind: tuple[str, ...] = ()
+    """The names of the operators that its inputs come from."""
+    alike: int = 1
+    """How many operators would have its name, but for the numbers at the end."""
+
+
+class Labelled:
+    """A container whose snapshots bear a label, and that takes over only what bears its own.
+
+    >>> import numpy as np
+    >>> from jeton.state.keyed_values import KeyedValues
+    >>> kept = Labelled(KeyedValues(), Origin("sums"), "sums by user")
+    >>> table = kept.snapshot()
+    >>> Labelled(KeyedValues(), Origin("sums"), "sums by item").restore(table, ())
+    Traceback (most recent call last):
+    jeton.core.errors.SnapshotError: the snapshot has state of 'sums by user' under this name...
+    """
+
+    __slots__ = ("_origin", "_shape", "state")
+
+    def __init__(self, state: Stateful, origin: Origin, shape: str) -> None:
+        self.state = state
+        self._origin = origin
+        self._shape = shape
+
+    def snapshot(self) -> pa.Table:
+        """The container's own, with the label."""
+        told = {
+            "shape": self._shape,
+            "behind": list(self._origin.behind),
+            "alike": self._origin.alike,
+        }
+        label = json.dumps(told, separators=(",", ":")).encode()
+        table = self.state.snapshot()
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: label})
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The container's own, if the label fits."""
+        label = (state.schema.metadata or {}).get(_LABEL)
+        if label is not None:
+            self._check(json.loads(label))
+        self.state.restore(state, tokens)
+
+    def _check(self, told: dict[str, Any]) -> None:
+        origin = self._origin
+        if told["shape"] != self._shape:
+            raise SnapshotError(
+                f"the snapshot has state of {told['shape']!r} under this name, but this is "
+                f"{self._shape!r}. If it is another operator now, give it another name with "
+                f"named(…), and let go of the old state with allow_removed=[{origin.name!r}] "
+                f"(in process, snapshot.without({origin.name!r}))"
+            )
+        moved = told["behind"] != list(origin.behind)
+        if not origin.named and moved and told["alike"] != origin.alike:
+            raise SnapshotError(
+                f"which operator is which cannot be told any more: the snapshot has "
+                f"{told['alike']} called like this, and this one was behind "
+                f"{', '.join(told['behind'])}; now there are {origin.alike}, and it is behind "
+                f"{', '.join(origin.behind)}. Say named({origin.name!r}) where the operator is "
+                f"that shall have the state, and name the others too"
+            )
+
+
+class NoState:
+    """The state of an operator that has none to keep."""
+
+    def snapshot(self) -> pa.Table:
+        """No rows."""
+        return pa.table({BIN: np.array([], np.uint16)})
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """There is nothing to restore."""

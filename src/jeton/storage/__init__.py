@@ -1,0 +1,1 @@
+"""Durable state: file systems, versions of state, manifests and leases."""

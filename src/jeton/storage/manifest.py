@@ -1,0 +1,87 @@
+"""Parts: what one worker contributes to a version of the state, and what it need not write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from jeton.state.bins import BINS, FEWEST_BINS
+from jeton.storage.chunk_format import Chunk, Digests
+
+COPIES: Final = 2
+"""In how many files a bin is once it has stayed the same."""
+MOST_CHUNKS: Final = 8
+"""From how many files at most a worker's container is put together."""
+LEAST_LIVE: Final = 0.25
+"""A chunk of which less than this still counts is written anew."""
+
+Tables = Mapping[str, Mapping[str, pa.Table]]
+"""What `Worker.snapshot` gives: for each operator and each of its containers, a table."""
+
+
+class Key(NamedTuple):
+    """A container of an operator."""
+
+    operator: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker contributes to a version: chunks, some of them written before.
+
+    >>> chunk = Chunk("a.arrow", 0, 100, 7, bins=(1, 4), written=3)
+    >>> part = Part(0, {Key("count", "state"): (chunk,)})
+    >>> Part.from_json(part.to_json()) == part
+    True
+    """
+
+    worker: int
+    chunks: Mapping[Key, tuple[Chunk, ...]]
+    digests: Mapping[Key, Digests] = field(default_factory=dict, compare=False)
+    """What the bins were when they were written: to tell which of them change."""
+    written: int = field(default=0, compare=False)
+    """How many bytes it took."""
+    bins: int = BINS
+    """Into how many bins the worker divides keys."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The part as it travels to whoever commits, and as the manifest has it."""
+        states = [[*key, [chunk.to_json() for chunk in kept]] for key, kept in self.chunks.items()]
+        return {"worker": self.worker, "states": states, "bins": self.bins}
+
+    @staticmethod
+    def from_json(told: Mapping[str, Any]) -> Part:
+        """A part that was told."""
+        return Part(
+            int(told["worker"]),
+            {
+                Key(operator, name): tuple(map(Chunk.from_json, kept))
+                for operator, name, kept in told["states"]
+            },
+            # Before it was a setting, there were always as many, and parts did not say it.
+            bins=int(told.get("bins", FEWEST_BINS)),
+        )
+
+
+def unchanged(base: Part, key: Key, digests: Digests) -> tuple[Chunk, ...]:
+    """The chunks that can be used again, as far as their bins are still the same."""
+    before = base.digests.get(key, {})
+    same = {number for number, digest in digests.items() if before.get(number) == digest}
+    left = [chunk.only(same) for chunk in base.chunks.get(key, ())]
+    left = [chunk for chunk in left if len(chunk.bins) >= max(1.0, LEAST_LIVE * chunk.written)]
+    if len(left) >= MOST_CHUNKS:
+        # What is used least is written anew, together with what changed.
+        left.sort(key=lambda chunk: len(chunk.bins), reverse=True)
+        del left[MOST_CHUNKS // 2 :]
+    return tuple(left)
+
+
+def too_rare(digests: Digests, chunks: Sequence[Chunk]) -> list[int]:
+    """The bins that are to be written: changed ones, and those that are in one older file only."""
+    copies = Counter(number for chunk in chunks for number in chunk.bins)
+    return [number for number in digests if copies[number] < COPIES]

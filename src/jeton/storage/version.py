@@ -1,0 +1,186 @@
+"""Checkpoint: one version of a flow's state, to be read by any number of workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.core.errors import SnapshotError
+from jeton.state.bins import BINS, bin_owners
+from jeton.state.snapshot import Snapshot, share_of
+from jeton.storage.chunk_format import (
+    GROUPS,
+    Chunk,
+    CorruptCheckpoint,
+    Digests,
+    digests_of,
+    rows_of,
+)
+from jeton.storage.manifest import Key, Part
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+    from jeton.storage.checkpoints import Checkpoints
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One version of a flow's state.
+
+    >>> import tempfile
+    >>> from jeton.storage.checkpoints import Checkpoints
+    >>> store = Checkpoints(tempfile.mkdtemp())
+    >>> table = pa.table({"bin": pa.array([0, 1, 2], pa.uint16()), "value": ["a", "b", "c"]})
+    >>> part = store.write_part(0, 0, {"operator": {"state": table}})
+    >>> checkpoint = store.commit(0, [part], flow="f")
+    >>> for worker in (0, 1):
+    ...     share = checkpoint.share(worker, 2)
+    ...     print(share.operators["operator"]["state"]["value"].to_pylist())
+    ['a', 'c']
+    ['b']
+    """
+
+    store: Checkpoints
+    version: int
+    epoch: int
+    flow: str
+    meta: Mapping[str, Any]
+    parts: tuple[Part, ...]
+    bins: int = BINS
+    """Into how many bins keys are divided, by workers that go on from it too."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers wrote it; any number can read it."""
+        return len(self.parts)
+
+    @property
+    def operators(self) -> list[str]:
+        """The operators that it has state of."""
+        return list(dict.fromkeys(key.operator for part in self.parts for key in part.chunks))
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the part files that it needs."""
+        return {chunk.file for _, chunks in self._containers() for chunk in chunks}
+
+    def check(self, flow: Flow, *, allow_removed: Collection[str] = ()) -> None:
+        """Refuse state of operators that the flow does not have, unless that is allowed.
+
+        Operators that are new in the flow start empty.
+        """
+        names = [plan.name for plan in flow.operators]
+        gone = [name for name in self.operators if name not in names and name not in allow_removed]
+        if gone:
+            new = [name for name in names if name not in self.operators]
+            raise SnapshotError(
+                f"version {self.version} in {self.store.root} has state of the operators {gone}, "
+                f"which flow {flow.name!r} does not have. If they were renamed, give them their "
+                f"old names back with named(…) (operators without state there: {new}); if they "
+                f"were removed for good, say allow_removed={gone}"
+            )
+
+    def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
+        """What one of any number of workers goes on from: the rows of the bins that it owns."""
+        own = np.flatnonzero(bin_owners(workers, self.bins) == worker)
+        # What is for everyone has no bin of its own.
+        wanted = {0, *np.unique(own % GROUPS).tolist()}
+        found: dict[str, dict[str, list[pa.Table]]] = {}
+        for key, chunks in self._containers():
+            if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
+                continue
+            for chunk, table in self._read(chunks, wanted):
+                rows = share_of(rows_of(table, chunk.bins), worker, workers, self.bins)
+                found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
+        return Snapshot(
+            self.flow,
+            {
+                operator: {name: _concat(Key(operator, name), t) for name, t in kept.items()}
+                for operator, kept in found.items()
+            },
+            bins=self.bins,
+        )
+
+    def part(self, worker: int, workers: int) -> Part | None:
+        """What a worker wrote, as the base of what it writes next; nothing if it was not there.
+
+        Files that are damaged are left out, so that what they had is written anew.
+        """
+        if workers != self.workers:
+            return None
+        whole: dict[Key, tuple[Chunk, ...]] = {}
+        digests: dict[Key, Digests] = {}
+        for key, chunks in self.parts[worker].chunks.items():
+            found: dict[int, bytes] = {}
+            for chunk in chunks:
+                try:
+                    told = digests_of(self.store.read_chunk(chunk))
+                except CorruptCheckpoint as corrupt:
+                    self._warn(corrupt)
+                    continue
+                found |= {number: told[number] for number in chunk.bins}
+                whole[key] = (*whole.get(key, ()), chunk)
+            digests[key] = found
+        return Part(worker, whole, digests, bins=self.bins)
+
+    def verify(self) -> None:
+        """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole."""
+        for _, chunks in self._containers():
+            for _ in self._read(chunks, {*range(GROUPS)}):
+                pass
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.version} of {self.flow!r}: {self.workers} workers>"
+
+    def _containers(self) -> Iterator[tuple[Key, tuple[Chunk, ...]]]:
+        for part in self.parts:
+            yield from part.chunks.items()
+
+    def _read(self, chunks: Sequence[Chunk], bins: set[int]) -> Iterator[tuple[Chunk, pa.Table]]:
+        """The tables of chunks that have some bins, each of which counts once.
+
+        Of a bin that is in two files, one that is whole will do.
+        """
+        lost: set[int] = set()
+        error: CorruptCheckpoint | None = None
+        left = [chunk.only(bins) for chunk in chunks]
+        while left := [chunk for chunk in left if chunk.bins]:
+            # As few as possible, since all of a chunk is read.
+            left.sort(key=lambda chunk: len(chunk.bins))
+            chunk = left.pop()
+            try:
+                table = self.store.read_chunk(chunk)
+            except CorruptCheckpoint as corrupt:
+                self._warn(corrupt)
+                error = corrupt
+                lost |= {*chunk.bins}
+                continue
+            yield chunk, table
+            bins = bins - {*chunk.bins}
+            left = [other.only(bins) for other in left]
+        if error is not None and lost & bins:
+            raise error
+
+    def _warn(self, corrupt: CorruptCheckpoint) -> None:
+        log.warning(
+            "a file of checkpoint %d in %s is damaged; if another has the same, that is used: %s",
+            self.version,
+            self.store.root,
+            corrupt,
+        )
+
+
+def _concat(key: Key, tables: list[pa.Table]) -> pa.Table:
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SnapshotError(
+            f"the parts of state {key.name!r} do not fit together: {error}"
+        ).located(operator=key.operator) from error

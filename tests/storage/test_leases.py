@@ -1,0 +1,88 @@
+"""Leases: who holds one after damage, and after errors of the file system."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from jeton.storage.checkpoints import Checkpoints
+from jeton.storage.files import Files
+from jeton.storage.leases import Superseded
+from tests.cluster.test_commits import PART, commits
+
+
+class Failing(Files):
+    """Files of which a call fails once, after it did what it should."""
+
+    fails = False
+
+    def _make_durable(self, path: PurePosixPath) -> None:
+        super()._make_durable(path)
+        if self.fails and path.name == "log":
+            self.fails = False
+            raise OSError(errno.EIO, "the disk does not answer")
+
+
+def test_a_rival_whose_entry_is_damaged_is_a_rival(tmp_path: Path) -> None:
+    """Nobody can tell whose it was, and whoever held the lease before must not go on."""
+    first = Checkpoints(tmp_path)
+    first.commit(1, [], flow="f")
+    Checkpoints(tmp_path).take_lease()
+    max((tmp_path / "log").iterdir()).write_bytes(b"")
+    for act in (first.require_lease, first.take_lease, lambda: first.commit(2, [], flow="f")):
+        with pytest.raises(Superseded, match="whether another run has taken over"):
+            act()
+    # Whoever starts is not held up.
+    last = Checkpoints(tmp_path)
+    last.commit(2, [], flow="f")
+    assert last.versions() == [1, 2]
+
+
+def test_a_commit_after_one_whose_outcome_is_unknown(tmp_path: Path) -> None:
+    """As for an attempt at a micro-batch: nobody has taken the lease anew in between."""
+    files = Failing(tmp_path)
+    store = Checkpoints(tmp_path, files=files)
+    store.commit(0, [], flow="f", epoch=1)
+    files.fails = True
+    with pytest.raises(OSError, match="does not answer"):
+        store.commit(1, [], flow="f", epoch=2)
+    store.commit(1, [], flow="f", epoch=3)
+    assert store.committed() == [(0, 1), (1, 3)]
+    # The next micro-batch needs what was committed then.
+    files.fails = True
+    with pytest.raises(OSError, match="does not answer"):
+        store.commit(2, [], flow="f", epoch=4)
+    store.commit(3, [], flow="f", epoch=5)
+    assert store.committed() == [(0, 1), (1, 3), (2, 4), (3, 5)]
+
+
+def test_a_lease_that_was_taken_although_there_was_an_error(tmp_path: Path) -> None:
+    """A run that starts again is not superseded by itself."""
+    files = Failing(tmp_path)
+    run = commits(tmp_path, store=Checkpoints(tmp_path, files=files))
+    run.recover()
+    run.commit(1, {0: PART}, {}, {}, 0.0)
+    files.fails = True
+    with pytest.raises(OSError, match="does not answer"):
+        run.recover()
+    ground = run.recover()
+    assert (ground.version, ground.attempt) == (1, 3)
+    run.commit(2, {0: PART}, {}, {}, 0.0)
+    assert Checkpoints(tmp_path).versions() == [1, 2]
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+@pytest.mark.parametrize("text", ["", "{"])
+def test_a_damaged_lease_before_the_first_version_is_no_damage(
+    tmp_path: Path, starts: int, text: str
+) -> None:
+    """Nothing was committed yet, so that there is nothing to lose."""
+    for _ in range(starts):
+        commits(tmp_path).recover()
+    max((tmp_path / "log").iterdir()).write_text(text)
+    run = commits(tmp_path)
+    assert run.recover().version is None
+    run.commit(1, {0: PART}, {}, {}, 0.0)
+    assert commits(tmp_path).recover().version == 1
