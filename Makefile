@@ -17,7 +17,7 @@ help: ## Show this help
 
 setup: $(READY) ## Make .venv with Jeton and all it needs, a Java included if the machine has none
 
-$(READY): pyproject.toml requirements.lock requirements-java.lock tools/setup.py
+$(READY): pyproject.toml evaluation/pyproject.toml requirements.lock requirements-java.lock tools/setup.py
 	@$(or $(PYTHON),python3) tools/setup.py $(if $(PYTHON),--python $(PYTHON))
 	@touch $@
 
@@ -44,5 +44,5 @@ lock: $(READY) ## Resolve the lock files anew; ARGS=--upgrade takes newer versio
 	@$(BIN)/python tools/setup.py lock $(ARGS)
 
 clean: ## Remove .venv and everything that tools left behind
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	find src evaluation tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -146,12 +146,12 @@ def probe(command: Optional[str]) -> Optional[Python]:
 
 
 def install(pip: List[str]) -> None:
-    """Install what the lock names, Jeton itself in place, and a Java if the machine has none."""
+    """Install what the lock names, this repository in place, and a Java if there is none."""
     pip_install = pip + ["install", "--quiet", "--disable-pip-version-check"]
     say(f"installing what {LOCK} names (600 MB and some minutes, the first time)")
     # PySpark comes as source: an old pip would run its setup.py in the environment itself.
     run(pip_install + ["--use-pep517", "--require-hashes", "-r", LOCK])
-    run(pip_install + ["--no-deps", "--no-build-isolation", "-e", "."])
+    run(pip_install + ["--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation"])
     finder = os.path.join(ROOT, "src", "jeton", "spark", "java.py")
     if subprocess.call([VENV_PYTHON, "-I", finder], stdout=subprocess.DEVNULL) != 0:
         say("this machine has no Java 17 or newer: installing one into .venv")

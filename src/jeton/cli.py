@@ -1,38 +1,31 @@
 """The `jeton` command.
 
-Each subcommand is a function here that imports what it needs when it runs, so that `jeton --help`
-answers at once.
+Other packages add commands by entry points of the group `jeton.commands`, each a `Command`. What a
+command needs is imported when it runs, so that `jeton --help` answers at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import platform
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-
-BENCHMARKS = {
-    "operators": "what operators cost, beside plain scripts that do the bare computation",
-    "spark": "what the Spark host costs: a stage, a row, a message, a long-lived query",
-    "streaming": "micro-batches: a flow beside Spark's own operators and Python state",
-    "progress": "what one advance of a frontier costs over a chain of idle operators",
-    "wordcount": "word count under an open-loop load: latency and sustained rate",
-    "chain": "a chain of idle operators under an open-loop load of timestamps",
-    "nexmark": "NEXMark queries under an open-loop load: latency and sustained rate",
-    "memory": "what flow control saves when one record makes very many",
-    "priority": "what a pending time costs: in columns, in a heap, with a token for each",
-    "async_calls": "what slow calls do to the latency of a neighbour",
-    "idle": "how much of a core an idle long-lived query takes on Spark",
-    "peers": "Bytewax, Pathway, PyFlink and Spark Structured Streaming beside Jeton",
-    "traffic": "progress traffic of 8 to 1024 simulated workers, tokens beside watermarks",
-    "sweep": "the whole evaluation, run by run, into one file of JSON lines",
-    "figures": "the evaluation's figures, tables and verdicts, from that file",
-}
-"""The benchmarks, each a module `jeton.bench.NAME` with a `main(argv)`. Register new ones here."""
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points, version
 
 _JAVA_VERSION = "SELECT java_method('java.lang.System', 'getProperty', 'java.version')"
+_NO_EVALUATION = (
+    "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation: the folder "
+    "evaluation/ of the repository."
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of another package. It reads all of its options itself, ``--help`` included."""
+
+    help: str
+    main: Callable[[Sequence[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,53 +35,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     jeton ...
     0
     """
-    parser = _parser()
+    added = {point.name: point.load() for point in entry_points(group="jeton.commands")}
+    parser = _parser(added)
     options, rest = parser.parse_known_args(argv)
-    if rest and options.command not in ("bench", "nexmark"):
+    if options.command in added:
+        command: Command = added[options.command]
+        return command.main(rest)
+    if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    match options.command:
-        case "version":
-            return _version()
-        case "demo":
-            return _demo(options.workers)
-        case "nexmark":
-            return _nexmark(rest)
-        case _:
-            return _bench(options.benchmark, rest)
+    return _demo(options.workers) if options.command == "demo" else _version()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(added: dict[str, Command]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jeton",
         description="Dataflow programs coordinated by timestamp tokens, here and on Apache Spark.",
+        epilog=None if added else _NO_EVALUATION,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    commands.add_parser("version", help="say which version this is")
+    commands.add_parser("version", help="print the version")
 
     demo = commands.add_parser(
         "demo",
-        help="show a flow in this process and on Spark",
-        description="Run a small dataflow in this process, then a NEXMark query on a local Spark.",
+        help="run a flow in this process and on Spark",
+        description="Run a small dataflow in this process, then a query on a local Spark.",
     )
     demo.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="how many run at a time (default: 2)"
+        "--workers", type=int, default=2, metavar="N", help="number of workers (default: 2)"
     )
-
-    # It reads its own options, --help among them.
-    commands.add_parser(
-        "nexmark", help="run NEXMark's queries on Spark, beside Spark's own", add_help=False
-    )
-
-    bench = commands.add_parser(
-        "bench",
-        help="measure Jeton on this machine",
-        description="Measure Jeton on this machine. `jeton bench NAME --help` tells the options.",
-    )
-    benchmarks = bench.add_subparsers(dest="benchmark", required=True, metavar="NAME")
-    for name, what in BENCHMARKS.items():
-        # The benchmark reads its own options, --help among them.
-        benchmarks.add_parser(name, help=what, add_help=False)
+    for name, command in sorted(added.items()):
+        commands.add_parser(name, help=command.help, add_help=False)
     return parser
 
 
@@ -115,13 +92,3 @@ def _demo(workers: int) -> int:
         return 0 if demo.run_on_spark(spark, workers) else 1
     finally:
         spark.stop()
-
-
-def _nexmark(argv: Sequence[str]) -> int:
-    from jeton.nexmark import command
-
-    return command.main(argv)
-
-
-def _bench(name: str, argv: Sequence[str]) -> int:
-    return importlib.import_module(f"jeton.bench.{name}").main(argv) or 0

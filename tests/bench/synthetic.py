@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jeton.bench import plan
 from jeton.idioms.mechanisms import MECHANISMS
+from jeton_evaluation.bench import plan
 
 Line = dict[str, Any]
 

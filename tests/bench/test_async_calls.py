@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jeton.bench.async_calls import CASES, MS, Beside, run
-from jeton.bench.slow_service import serving
+from jeton_evaluation.bench.async_calls import CASES, MS, Beside, run
+from jeton_evaluation.bench.slow_service import serving
 
 
 @pytest.mark.parametrize("beside", CASES)

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from jeton.bench import plan
-from jeton.bench.claims import CLAIMS
-from jeton.bench.figures import draw_all
-from jeton.bench.goals import GOALS
-from jeton.bench.lines import Lines
-from jeton.bench.panels import STYLES
-from jeton.bench.report import nexmark
-from jeton.bench.verdicts import Claim
 from jeton.cli import main
+from jeton_evaluation.bench import plan
+from jeton_evaluation.bench.claims import CLAIMS
+from jeton_evaluation.bench.figures import draw_all
+from jeton_evaluation.bench.goals import GOALS
+from jeton_evaluation.bench.lines import Lines
+from jeton_evaluation.bench.panels import STYLES
+from jeton_evaluation.bench.report import nexmark
+from jeton_evaluation.bench.verdicts import Claim
 from tests.bench.synthetic import Line, changed, everything, links, words
 
 PANELS = {

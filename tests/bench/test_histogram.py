@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jeton.bench.histogram import Histogram
+from jeton_evaluation.bench.histogram import Histogram
 
 VALUES = st.integers(0, 10**12)
 

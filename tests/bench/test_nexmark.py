@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jeton import nexmark
-from jeton.bench.experiment import Host, trial
-from jeton.bench.histogram import Histogram
-from jeton.bench.nexmark import Share, config_of, program
-from jeton.bench.open_loop import Load, Trial
 from jeton.cli import main
-from jeton.nexmark import queries
+from jeton_evaluation import nexmark
+from jeton_evaluation.bench.experiment import Host, trial
+from jeton_evaluation.bench.histogram import Histogram
+from jeton_evaluation.bench.nexmark import Share, config_of, program
+from jeton_evaluation.bench.open_loop import Load, Trial
+from jeton_evaluation.nexmark import queries
 
 SHORT = Load(
     rate=20_000, seconds=0.3, warm_up=0.1, cool_down=0.05, noise=0.01, give_up=60, at_once=70

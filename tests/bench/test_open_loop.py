@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.bench import chain, wordcount
-from jeton.bench.experiment import Host, find_max, in_words, trial
-from jeton.bench.histogram import Histogram
-from jeton.bench.open_loop import Due, Load, measure, offer
 from jeton.cli import main
+from jeton_evaluation.bench import chain, wordcount
+from jeton_evaluation.bench.experiment import Host, find_max, in_words, trial
+from jeton_evaluation.bench.histogram import Histogram
+from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
 
 SHORT = Load(rate=200_000, seconds=0.3, warm_up=0.1, cool_down=0.05, noise=0.01, give_up=30)
 

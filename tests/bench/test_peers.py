@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jeton.bench import peer_jeton, peers
-from jeton.bench.peer_runs import PROGRAMS, Environment, System, run, what_is_wrong, write_records
 from jeton.cli import main
+from jeton_evaluation.bench import peer_jeton, peers
+from jeton_evaluation.bench.peer_runs import (
+    PROGRAMS,
+    Environment,
+    System,
+    run,
+    what_is_wrong,
+    write_records,
+)
 
 RECORDS = 120_000
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from jeton.bench import streaming
-from jeton.bench.streaming_queries import NEED_PROTOBUF, QUERIES
+from jeton_evaluation.bench import streaming
+from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 

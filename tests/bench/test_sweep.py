@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from jeton.bench import plan, sweep
-from jeton.bench.claims import CLAIMS
-from jeton.bench.experiment import Host
-from jeton.bench.figures import draw_all
-from jeton.bench.lines import Lines, read_lines
-from jeton.bench.machine import machine, same_machine
-from jeton.bench.plan import FULL, PARTS, QUICK, Run
 from jeton.cli import main
+from jeton_evaluation.bench import plan, sweep
+from jeton_evaluation.bench.claims import CLAIMS
+from jeton_evaluation.bench.experiment import Host
+from jeton_evaluation.bench.figures import draw_all
+from jeton_evaluation.bench.lines import Lines, read_lines
+from jeton_evaluation.bench.machine import machine, same_machine
+from jeton_evaluation.bench.plan import FULL, PARTS, QUICK, Run
 from tests.bench.synthetic import everything
 
 TINY = replace(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import jeton as jt
-from jeton.bench import traffic
-from jeton.bench.traffic import Case, simulate
 from jeton.cli import main
 from jeton.idioms.watermark_ports import MARK
 from jeton.mesh.wire import Encoder
 from jeton.progress.protocol import ProgressBatch
+from jeton_evaluation.bench import traffic
+from jeton_evaluation.bench.traffic import Case, simulate
 
 
 def test_a_chain_costs_one_batch_for_each_pair_however_long_it_is() -> None:

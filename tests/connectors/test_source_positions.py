@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jeton.connectors.sources import Batches, Files, Rate, Reader, Source
-from jeton.nexmark import Config
-from jeton.nexmark import sources as nexmark_sources
+from jeton_evaluation.nexmark import Config
+from jeton_evaluation.nexmark import sources as nexmark_sources
 
 
 def drained(reader: Reader) -> list[Any]:

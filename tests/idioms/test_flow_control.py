@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import jeton as jt
-from jeton.bench import memory
 from jeton.idioms.flow_control import flat_map_bounded
+from jeton_evaluation.bench import memory
 
 Columns = dict[str, Any]
 

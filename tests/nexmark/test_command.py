@@ -10,10 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jeton import cli
-from jeton.nexmark import Config, command, latency, measure, queries
-from jeton.nexmark.latency import Latency
-from jeton.nexmark.measure import Figures
-from jeton.nexmark.table import BEGIN, END, LATE, lay_out, lay_out_latencies, write_between
+from jeton_evaluation.nexmark import Config, command, latency, measure, queries
+from jeton_evaluation.nexmark.latency import Latency
+from jeton_evaluation.nexmark.measure import Figures
+from jeton_evaluation.nexmark.table import (
+    BEGIN,
+    END,
+    LATE,
+    lay_out,
+    lay_out_latencies,
+    write_between,
+)
 
 FIGURES = Figures("q1", 1000, 2, 920, 4e6, 2e6, 1e6, 3e6, 1.5e5, True)
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jeton.nexmark import queries, truth
-from jeton.nexmark.config import Config, Kind
+from jeton_evaluation.nexmark import queries, truth
+from jeton_evaluation.nexmark.config import Config, Kind
 
 STEP = 250_000
 """All windows, days and gaps of the queries are multiples of it."""

@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
-from jeton import nexmark
 from jeton.connectors import sinks
-from jeton.nexmark.config import KINDS
-from jeton.nexmark.stream import EventStreamReader, StreamOptions
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark.config import KINDS
+from jeton_evaluation.nexmark.stream import EventStreamReader, StreamOptions
 
 EVENTS = 20_000
 CONFIG = nexmark.Config(rate=1_000_000, seed=11, avg_bid_extra=10)
@@ -30,7 +30,7 @@ def rows(table: pa.Table) -> Counter[str]:
 
 def test_examples_run(spark: SparkSession) -> None:
     # By its name, because the package has a function of that name.
-    module = importlib.import_module("jeton.nexmark.frames")
+    module = importlib.import_module("jeton_evaluation.nexmark.frames")
     result = doctest.testmod(module, extraglobs={"spark": spark})
     assert result.attempted > 0
     assert result.failed == 0, "see what was captured"

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton import nexmark
-from jeton.nexmark.config import KINDS
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark.config import KINDS
 
 EVENTS = 200_000
 CONFIG = nexmark.Config(rate=1_000_000, seed=7)

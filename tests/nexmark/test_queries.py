@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from jeton import nexmark
 from jeton.idioms.mechanisms import Mechanism
-from jeton.nexmark import queries, truth
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark import queries, truth
 
 # So slow that a few thousand events last for several windows of all queries.
 IN_ORDER = nexmark.Config(rate=200, seed=5, in_flight_auctions=20, active_people=30)
@@ -113,7 +113,7 @@ def test_differences_are_told(spark: SparkSession) -> None:
 
 
 def test_examples_of_truth(spark: SparkSession) -> None:
-    module = importlib.import_module("jeton.nexmark.truth")
+    module = importlib.import_module("jeton_evaluation.nexmark.truth")
     result = doctest.testmod(module, extraglobs={"spark": spark})
     assert result.attempted > 0
     assert result.failed == 0, "see what was captured"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton import nexmark
 from jeton.connectors.sources import Reader
-from jeton.nexmark.config import KINDS
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark.config import KINDS
 
 CONFIG = nexmark.Config(rate=1_000_000, seed=3)
 SLIM: nexmark.Columns = {"persons": ["id"], "auctions": ["seller"], "bids": ["price", "auction"]}

@@ -5,8 +5,8 @@ import doctest
 import pytest
 from pyspark.sql import SparkSession
 
-from jeton import nexmark
-from jeton.nexmark import queries, structured, truth
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark import queries, structured, truth
 
 # So slow that a few thousand events last for several windows of all queries, and so even that
 # bids of a bidder are often exactly the gap of a session apart.

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import jeton as jt
-from jeton import nexmark
 from jeton.idioms.mechanisms import MECHANISMS
-from jeton.nexmark import q4, q5, q6, q7, stages
-from jeton.nexmark.best_bids import PRICE, BestBids
-from jeton.nexmark.closing import closed_auctions
-from jeton.nexmark.slots import Slots
+from jeton_evaluation import nexmark
+from jeton_evaluation.nexmark import q4, q5, q6, q7, stages
+from jeton_evaluation.nexmark.best_bids import PRICE, BestBids
+from jeton_evaluation.nexmark.closing import closed_auctions
+from jeton_evaluation.nexmark.slots import Slots
 from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
 SEEDS = 40

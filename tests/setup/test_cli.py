@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from jeton import cli
+from jeton_evaluation.commands import BENCHMARKS
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,17 +34,19 @@ def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["bench", "--help"])
     text = capsys.readouterr().out
-    assert [name for name in cli.BENCHMARKS if name not in text] == []
+    assert [name for name in BENCHMARKS if name not in text] == []
 
 
 def test_a_benchmark_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Sequence[str]] = []
-    monkeypatch.setitem(cli.BENCHMARKS, "mine", "a benchmark")
-    monkeypatch.setitem(sys.modules, "jeton.bench.mine", SimpleNamespace(main=seen.append))
+    monkeypatch.setitem(BENCHMARKS, "mine", "a benchmark")
+    monkeypatch.setitem(
+        sys.modules, "jeton_evaluation.bench.mine", SimpleNamespace(main=seen.append)
+    )
     assert cli.main(["bench", "mine", "--json", "--rate", "5", "--help"]) == 0
     assert seen == [["--json", "--rate", "5", "--help"]]
 
 
-@pytest.mark.parametrize("name", cli.BENCHMARKS)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_there(name: str) -> None:
-    assert callable(import_module(f"jeton.bench.{name}").main)
+    assert callable(import_module(f"jeton_evaluation.bench.{name}").main)

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from jeton.bench import idle
+from jeton_evaluation.bench import idle
 
 
 def test_an_idle_query_tells_what_its_workers_took(

@@ -1,0 +1,1 @@
+"""The evaluation of Jeton: benchmarks and NEXMark, behind `jeton bench` and `jeton nexmark`."""

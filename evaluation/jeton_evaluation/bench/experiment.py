@@ -1,0 +1,246 @@
+"""Experiments: run a flow under an open-loop load on a host, and say what was seen in one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+import jeton as jt
+from jeton.idioms.mechanisms import MECHANISMS
+from jeton_evaluation.bench.histogram import Histogram
+from jeton_evaluation.bench.open_loop import Load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Line = dict[str, Any]
+Program = Callable[[Load], jt.Flow]
+"""Makes the flow for a load: see `jeton_evaluation.bench.open_loop`."""
+PATIENCE: Final = 2.0
+"""Seconds in which a flow may end by itself once all workers have reported."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where flows run: in this process, or on a Spark session."""
+
+    workers: int
+    spark: SparkSession | None = None
+
+    @property
+    def name(self) -> str:
+        """What a line says of it."""
+        return "in-process" if self.spark is None else "spark"
+
+    def run(self, flow: jt.Flow) -> tuple[list[Line], Line]:
+        """Each worker's report, and the host's own counts.
+
+        Once all have reported, a flow that could not keep up need not work off what is left.
+        """
+        if self.spark is None:
+            result = self._run_here(flow)
+            reports = result["report"]["report"].to_pylist()
+            counts = {"progress_messages": result.progress_batches, "progress_bytes": 0}
+        else:
+            reports, metrics = self._run_on_spark(self.spark, flow)
+            counts = {
+                "progress_messages": metrics["progress_batches"],
+                "progress_bytes": metrics["progress_bytes"],
+            }
+        return [json.loads(report) for report in reports], counts
+
+    def _run_here(self, flow: jt.Flow) -> jt.Result:
+        calls = count()
+        with flow.open(workers=self.workers) as run:
+
+            def all_told() -> bool:
+                # To look is dear: do it now and then.
+                rows = 0 if next(calls) % 1000 else run.results()["report"].num_rows
+                return rows == self.workers
+
+            try:
+                run.run_until(all_told)
+            except jt.FlowStalled:
+                # One that kept up comes to its end before anybody looks.
+                if run.results()["report"].num_rows < self.workers:
+                    raise
+            return run.results()
+
+    def _run_on_spark(self, spark: SparkSession, flow: jt.Flow) -> tuple[list[str], Line]:
+        from jeton.connectors import sinks
+
+        reports: list[str] = []
+        all_told = Event()
+
+        def take(table: pa.Table) -> None:
+            reports.extend(table["report"].to_pylist())
+            if len(reports) == self.workers:
+                all_told.set()
+
+        sink = sinks.Callback(take)
+        query = flow.start(spark, sinks={"report": sink}, workers=self.workers)
+        while query.is_active and not all_told.wait(0.5):
+            pass
+        if not query.await_termination(PATIENCE):
+            query.stop(timeout=PATIENCE)
+        return reports, query.metrics()
+
+
+@contextmanager
+def host(name: str, workers: int) -> Iterator[Host]:
+    """A host of this name, closed at the end."""
+    if name == "in-process":
+        yield Host(workers)
+        return
+    from jeton.spark.session import local_session
+
+    spark = local_session(workers)
+    try:
+        yield Host(workers, spark)
+    finally:
+        spark.stop()
+
+
+def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
+    """Run once; the line has what the experiment says ``about`` itself, and what was seen."""
+    reports, counts = host.run(program(load))
+    # Where a run did not finish, what still waited counts with its time until then: at least that.
+    seen = [report[what] for report in reports for what in ("latencies", "waits")]
+    latencies = Histogram.from_json(*seen)
+    noise = Histogram.from_json(*(report["noise"] for report in reports))
+    p50, p99, p999 = latencies.quantiles_ms((0.5, 0.99, 0.999))
+    late = latencies.max > load.give_up * 1e9
+    [noise_p999] = noise.quantiles_ms((0.999,))
+    return {
+        **about,
+        "host": host.name,
+        "workers": host.workers,
+        "rate_per_worker": load.rate,
+        "achieved_per_worker": round(sum(r["achieved"] for r in reports) / host.workers),
+        "seconds": load.seconds,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "p999_ms": p999,
+        "max_ms": round(latencies.max / 1e6, 4),
+        "dnf": late or any(report["dnf"] for report in reports),
+        "rss_mb": max(report["rss_mb"] for report in reports),
+        "cpu_per_worker": round(sum(report["cpu"] for report in reports) / host.workers, 3),
+        "gc_pauses": sum(report["gc_pauses"] for report in reports),
+        "gc_longest_ms": round(max(report["gc_longest_ms"] for report in reports), 3),
+        "records_out": sum(report["rows_out"] for report in reports),
+        **counts,
+        "noise_p999_ms": noise_p999,
+        "noise_max_ms": round(noise.max / 1e6, 4),
+    }
+
+
+def find_max(
+    program: Program,
+    load: Load,
+    host: Host,
+    about: Line,
+    say: Callable[[Line], None],
+    *,
+    p50_below_ms: float = 20.0,
+) -> Line:
+    """The highest rate that is sustained: nothing above a second, half of all below 20 ms.
+
+    Rates grow by a half until one is not sustained, then the last step is cut in three. A rate
+    gets a second try, since a noisy neighbour may spoil the first.
+    """
+    best: Line | None = None
+
+    def holds(rate: float) -> bool:
+        nonlocal best
+        for _ in range(2):
+            line = trial(program, replace(load, rate=rate), host, about)
+            say(line)
+            if not line["dnf"] and line["p50_ms"] < p50_below_ms:
+                best = line
+                return True
+        return False
+
+    rate = load.rate
+    while not holds(rate) and rate > 1000:
+        rate /= 2
+    steps: tuple[float, ...]
+    if rate < load.rate:
+        steps = (1.26, 1.26, 1.26)
+    else:
+        while holds(rate * 1.5):
+            rate *= 1.5
+        steps = (1.14, 1.14)
+    for step in steps:
+        if not holds(rate * step):
+            break
+        rate *= step
+    if best is None:
+        raise jt.JetonError(f"not even {rate:,.0f} records a second are sustained here")
+    return {**best, "sustained": True}
+
+
+def options(name: str, what: str, *, rate: float) -> argparse.ArgumentParser:
+    """The options that all experiments have."""
+    parser = argparse.ArgumentParser(prog=f"jeton bench {name}", description=what)
+    parser.add_argument(
+        "--mechanism",
+        default="tokens",
+        choices=MECHANISMS,
+        help="how operators learn what is complete (default: tokens)",
+    )
+    parser.add_argument("--rate", type=float, default=rate, help=f"a worker (default: {rate:g}/s)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--seconds", type=float, default=5.0, help="measured (default: 5)")
+    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before (default: 2)")
+    parser.add_argument("--host", default="spark", choices=["spark", "in-process"])
+    parser.add_argument("--find-max", action="store_true", help="search the highest sustained rate")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, nothing else")
+    return parser
+
+
+def run(
+    parsed: argparse.Namespace, about: Line, load: Load, program: Program, unit: str = "records"
+) -> int:
+    """Run what the options ask for, and print it."""
+
+    def say(line: Line) -> None:
+        print(json.dumps(line) if parsed.json else in_words(line, unit), flush=True)
+
+    with host(parsed.host, parsed.workers) as where:
+        if parsed.find_max:
+            best = find_max(program, load, where, about, lambda line: say_aside(line, unit))
+            say(best)
+        else:
+            say(trial(program, load, where, about))
+    return 0
+
+
+def say_aside(line: Line, unit: str) -> None:
+    """Tell what a search has tried, apart from its result."""
+    print(in_words(line, unit), file=sys.stderr, flush=True)
+
+
+def in_words(line: Line, unit: str) -> str:
+    """A line for people."""
+    verdict = "did not finish" if line["dnf"] else "kept up"
+    return (
+        f"{line['mechanism']}, {line['rate_per_worker']:,.0f} {unit}/s × {line['workers']}: "
+        f"{verdict}; p50 {line['p50_ms']:.3f} ms, p99 {line['p99_ms']:.3f}, "
+        f"p999 {line['p999_ms']:.3f}, max {line['max_ms']:.1f} "
+        f"(noise: p999 {line['noise_p999_ms']:.3f}, max {line['noise_max_ms']:.1f}); "
+        f"{line['cpu_per_worker']:.0%} of a core a worker, {line['rss_mb']} MB"
+    )
+
+
+def load_of(parsed: argparse.Namespace, **more: Any) -> Load:
+    """The load that the options ask for."""
+    return Load(rate=parsed.rate, seconds=parsed.seconds, warm_up=parsed.warm_up, **more)

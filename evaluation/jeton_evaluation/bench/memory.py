@@ -1,0 +1,169 @@
+"""What flow control saves: the memory of an operator that makes very many records from one.
+
+``jeton bench memory`` asks for 10 million and for 100 million records with a single one, with flow
+control (`jeton.idioms.flow_control`) and without, and tells by how much memory grew at its peak.
+Each run has a process of its own. Without flow control, memory grows with the number of records:
+that variant is measured at smaller sizes only, unless ``--all`` says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import jeton as jt
+from jeton.idioms.flow_control import flat_map_bounded
+
+PIECE = 65_536
+"""Records in a piece, as they are produced."""
+LIMIT = 1_000_000
+"""Records under way at a time, with flow control."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; ``--json`` prints a list with a dictionary for each run."""
+    parser = argparse.ArgumentParser(
+        prog="jeton bench memory", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    parser.add_argument(
+        "--records", type=_whole, default=100_000_000, metavar="N", help="the most (default: 1e8)"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="in one process")
+    parser.add_argument(
+        "--all", action="store_true", help="the most records without flow control too"
+    )
+    parser.add_argument("--one", choices=["with", "without"], help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.one:
+        print(json.dumps(measure(options.records, options.workers, options.one == "with")))
+        return 0
+    most = options.records
+    runs = [
+        *(("without", size) for size in (most // 100, most // 10)),
+        *([("without", most)] if options.all else []),
+        *(("with", size) for size in (most // 100, most // 10, most)),
+    ]
+    if not options.json:
+        print("flow control      records   peak growth, MB   seconds   M records/s")
+    rows = []
+    for control, size in runs:
+        rows.append({"flow_control": control, **in_a_child(control, size, options.workers)})
+        if not options.json:
+            row = rows[-1]
+            rate = row["records"] / row["seconds"] / 1e6
+            print(
+                f"{control:>12}   {row['records']:>10}   {row['peak_mb']:>15.1f}   "
+                f"{row['seconds']:>7.2f}   {rate:>11.1f}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps(rows))
+    return 0
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as 1e6."""
+    number = float(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(number)
+
+
+def in_a_child(control: str, records: int, workers: int) -> dict[str, Any]:
+    """One run in a process of its own, so that its peak is its own."""
+    command = [sys.executable, "-m", "jeton_evaluation.bench.memory", "--one", control]
+    command += ["--records", str(records), "--workers", str(workers)]
+    found: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
+    return found
+
+
+def measure(records: int, workers: int, control: bool) -> dict[str, Any]:
+    """Make so many records from one; by how much memory grew at its peak, and the seconds."""
+    flow = sums(control)
+    flow.run({"asked": {"time": [0], "n": [PIECE]}}, workers=workers)
+    before = peak_mb()
+    start = perf_counter()
+    result = flow.run({"asked": {"time": [0], "n": [records]}}, workers=workers)
+    seconds = perf_counter() - start
+    [total] = result["sums"]["sum"].to_pylist()
+    if total != records * (records - 1) // 2:
+        raise AssertionError(f"the sum of the numbers below {records} is not {total}")
+    return {
+        "records": records,
+        "workers": workers,
+        "peak_mb": round(peak_mb() - before, 1),
+        "seconds": round(seconds, 3),
+    }
+
+
+def sums(control: bool) -> jt.Flow:
+    """A flow that makes all numbers below each number, moves them to other workers, adds them."""
+    flow = jt.Flow("sums")
+    asked = flow.input("asked")
+    if control:
+        added = flat_map_bounded(asked, numbers, add_up, limit=LIMIT)
+    else:
+        added = add_up(asked.unary(all_at_once))
+    flow.output("sums", added.key_by().each_time().sum("sum"))
+    return flow
+
+
+def numbers(batch: jt.Batch) -> Iterator[dict[str, Any]]:
+    """All numbers below each number, piece by piece."""
+    for n in batch["n"].tolist():
+        for start in range(0, n, PIECE):
+            yield {"i": np.arange(start, min(start + PIECE, n))}
+
+
+def add_up(made: jt.Stream) -> jt.Stream:
+    """What consumes the records: each message becomes one record with its sum."""
+    return made.exchange("i").unary(_sum_of_each)
+
+
+def _sum_of_each(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            output.session(ref).give(sum=int(batch["i"].sum()))
+
+    return step
+
+
+def all_at_once(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
+    """The same records without flow control: all of them before it yields."""
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            with output.session(ref) as session:
+                for piece in numbers(batch):
+                    session.give(piece)
+
+    return step
+
+
+def peak_mb() -> float:
+    """The most memory that this process ever had, in megabytes."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not what getrusage tells: a child inherits its parent's peak there.
+        [line] = [one for one in status.read_text().splitlines() if one.startswith("VmHWM")]
+        return int(line.split()[1]) / 1024
+    import resource
+
+    scale = 2**20 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

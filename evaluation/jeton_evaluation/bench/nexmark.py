@@ -1,0 +1,126 @@
+"""NEXMark queries under an open-loop load: latency, and the rate that is sustained.
+
+Each worker makes its share of the auction's events itself, when they are due. Times are
+microseconds of the machine's clock, so an event is late by as much as the output's frontier is
+behind its time. Only the columns that a query reads are made. Auctions are open for half a second
+on average, whatever the rate: the more events there are, the more auctions are open at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+import jeton as jt
+from jeton.idioms.mechanisms import Mechanism
+from jeton_evaluation import nexmark
+from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.open_loop import Load, Schedule, measure, offer_all
+from jeton_evaluation.nexmark import queries
+
+FIRST = 2_000
+"""So many events go through the query in each worker before the load begins."""
+OPEN_FOR = 0.5
+"""Seconds that an auction is open on average."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = experiment.options("nexmark", (__doc__ or "").split("\n\n")[0], rate=1e6)
+    parser.add_argument("--query", default="q4", choices=queries.names(), help="default: q4")
+    parsed = parser.parse_args(argv)
+    known = queries.get(parsed.query).mechanisms
+    if parsed.mechanism not in known:
+        parser.error(f"{parsed.query} can be had with {', '.join(known)} only")
+    about = {
+        "experiment": "nexmark",
+        "query": parsed.query,
+        "mechanism": parsed.mechanism,
+    }
+    return experiment.run(
+        parsed,
+        about,
+        experiment.load_of(parsed),
+        lambda load: program(load, parsed.query, parsed.mechanism),
+        "events",
+    )
+
+
+def program(load: Load, query: str, mechanism: Mechanism) -> jt.Flow:
+    """The flow that is measured."""
+    load = replace(load, unit=1000, quantum=1)
+    asked = queries.get(query)
+    schemas = nexmark.Config().schemas(asked.columns)
+
+    def plan(began: int, worker: int, workers: int) -> Schedule:
+        config = config_of(load.rate * workers, began)
+        return Share(config, nexmark.Generator(config, part=worker, parts=workers))
+
+    def make(share: Share, first: int, count: int, _: int) -> list[jt.Batch]:
+        return [share.make(kind, first, count, schema) for kind, schema in schemas.items()]
+
+    def prepare() -> None:
+        # Loading compiled loops takes a good part of a second, in which events would pile up.
+        config = config_of(load.rate, 0)
+        tables = nexmark.tables(config, FIRST, columns=asked.columns)
+        asked.flow(config, mechanism).run(tables, workers=2)
+
+    flow = jt.Flow(f"nexmark {query}")
+    streams = offer_all(
+        flow, load, make, list(schemas.values()), plan=plan, prepare=prepare, time="ts"
+    )
+    events = nexmark.Inputs(dict(zip(schemas, streams, strict=True)))
+    measure(flow, asked.answer(events, mechanism), load)
+    return flow
+
+
+def config_of(rate: float, began: int) -> nexmark.Config:
+    """What is generated at so many events a second in all workers together.
+
+    >>> config_of(2e6, 0).in_flight_auctions
+    60000
+    """
+    config = nexmark.Config(rate=max(round(rate), 1), base_time=began)
+    auctions = rate * config.auction_proportion / config.round
+    return replace(config, in_flight_auctions=max(round(auctions * OPEN_FOR), 1))
+
+
+@dataclass(frozen=True)
+class Share:
+    """When the events are due that a worker makes: rounds, in turn with the others.
+
+    >>> config = config_of(1e6, 5_000)
+    >>> second = Share(config, nexmark.Generator(config, part=1, parts=2))
+    >>> second.time(0), second.time(50)
+    (5050, 5150)
+    >>> second.count_before(5_050), second.count_before(5_051), second.count_before(5_150)
+    (0, 1, 50)
+    """
+
+    config: nexmark.Config
+    generator: nexmark.Generator
+
+    def time(self, position: int) -> int:
+        """The time of an event, by its position among this worker's."""
+        return self.config.time(self.generator.position(position))
+
+    def count_before(self, time: int) -> int:
+        """How many of this worker's events have times before this one."""
+        above, below = self.config.time_step
+        # Event n is before it if n * above // below is, so if n * above < elapsed * below.
+        elapsed = max(time - self.config.base_time, 0)
+        return self.generator.count_before(-(-elapsed * below // above))
+
+    def make(self, kind: nexmark.Kind, first: int, count: int, schema: pa.Schema) -> jt.Batch:
+        """The events of a kind among some of this worker's."""
+        made: dict[str, Any] = dict(
+            self.generator.make(kind, first, first + count, tuple(schema.names))
+        )
+        return jt.Batch.trusted(made, made.pop("ts"), "ts")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,203 @@
+"""What operators cost, beside plain scripts that do the bare computation and nothing else.
+
+Each operator runs in one worker in this process, fed by a source operator and drained by a sink,
+on batches of records that each have a time of their own. The bare script loops over the same
+arrays. Both take turns in one run, and what counts is the ratio: the machine is noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import thread_time
+from typing import Any
+
+import jeton as jt
+from jeton_evaluation.bench import bare
+from jeton_evaluation.bench.bare import Columns
+
+SMALL = 256
+"""Batches of so many records show the fixed cost of an invocation."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator, and the script that it is compared with."""
+
+    name: str
+    attach: Callable[[jt.Stream, jt.Stream], jt.Stream]
+    bare: Callable[[], Callable[[Columns], Any]]
+    keys: int = 65_536
+    workers: int = 1
+    inputs: int = 1
+
+
+CASES = [
+    Case(
+        "rolling word count",
+        lambda words, _: words.key_by("key").rolling().count(),
+        bare.rolling_count,
+    ),
+    Case(
+        "filter + map",
+        lambda rows, _: rows.filter(lambda batch: batch["value"] > 0.5).with_columns(
+            value=lambda batch: batch["value"] * 2.0
+        ),
+        bare.filter_map,
+    ),
+    Case(
+        "tumbling mean by key",
+        lambda rows, _: rows.key_by("key").tumbling(bare.WINDOW).mean("value"),
+        bare.tumbling_mean,
+        keys=1024,
+    ),
+    Case(
+        "hash exchange to 2 workers",
+        lambda rows, _: rows.exchange("key"),
+        bare.hash_partition,
+        workers=2,
+    ),
+    Case(
+        "interval join",
+        lambda left, right: left.key_by("key").interval_join(
+            right.key_by("key"), -bare.INTERVAL, bare.INTERVAL
+        ),
+        bare.interval_join,
+        inputs=2,
+    ),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print a table; ``--json`` prints a list with one object for each operator."""
+    parser = argparse.ArgumentParser(
+        prog="jeton bench operators", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    parser.add_argument(
+        "--batch", type=int, default=4096, metavar="N", help="records a batch (default: 4096)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=200, metavar="N", help="batches a round (default: 200)"
+    )
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds (default: 7)")
+    options = parser.parse_args(argv)
+    rows = []
+    for case in CASES:
+        row = measure(case, options.batch, options.batches, options.rounds)
+        rows.append(row)
+        if not options.json:
+            if len(rows) == 1:
+                call = empty_call() * 1e6
+                print(f"batches of {options.batch}; an empty Python call: {call:.3f} µs\n")
+                print(
+                    f"{'operator':28}{'records/s':>12}{'ns/record':>11}"
+                    f"{'bare ns':>9}{'× bare':>8}{f'µs at {SMALL}':>11}"
+                )
+            print(
+                f"{row['name']:28}{row['records_per_s']:>12,.0f}{row['ns_per_record']:>11.1f}"
+                f"{row['bare_ns_per_record']:>9.1f}{row['ratio_to_bare']:>8.2f}"
+                f"{row['us_per_invocation']:>11.1f}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps(rows))
+    return 0
+
+
+def measure(case: Case, batch: int, batches: int, rounds: int) -> dict[str, Any]:
+    """One operator's figures: at ``batch`` records, and its fixed cost at `SMALL`."""
+    flow_time, bare_time = [], []
+    data = bare.make(batch, batches, case.keys, case.inputs)
+    script = case.bare()
+    for part in data:
+        script(part)
+    run_case(case, data)
+    for _ in range(rounds):
+        script = case.bare()
+        start = thread_time()
+        for part in data:
+            script(part)
+        bare_time.append(thread_time() - start)
+        flow_time.append(run_case(case, data))
+    records = batch * batches * case.inputs
+    seconds, least = median(flow_time), median(bare_time)
+    small = bare.make(SMALL, batches * 4, case.keys, case.inputs)
+    empty = Case("nothing", lambda rows, _: rows, case.bare, case.keys, 1, case.inputs)
+    with_it = median(run_case(case, small) for _ in range(rounds))
+    without = median(run_case(empty, small) for _ in range(rounds))
+    return {
+        "name": case.name,
+        "batch": batch,
+        "records_per_s": round(records / seconds),
+        "ns_per_record": round(seconds / records * 1e9, 2),
+        "bare_ns_per_record": round(least / records * 1e9, 2),
+        "ratio_to_bare": round(seconds / least, 3),
+        "us_per_invocation": round((with_it - without) / (batches * 4 * case.inputs) * 1e6, 2),
+    }
+
+
+def run_case(case: Case, data: Sequence[Columns]) -> float:
+    """Seconds of this thread to take all batches through, after everything is built.
+
+    The thread's own time, not the wall's: what a core gives, whoever else uses the machine.
+    """
+    flow = jt.Flow("bench")
+    streams = [
+        flow.source(_source(data[number :: case.inputs], case.workers))
+        for number in range(case.inputs)
+    ]
+    case.attach(streams[0], streams[-1]).unary(_sink, name="sink")
+    with flow.open(workers=case.workers) as run:
+        start = thread_time()
+        run.run_to_rest()
+        return thread_time() - start
+
+
+def _source(data: Sequence[Columns], workers: int) -> Callable[..., Any]:
+    """A source that sends each batch at its own times, its share of them on each worker."""
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+        batches: Iterator[jt.Batch] = iter([part.batch() for part in data[info.worker :: workers]])
+
+        def step(output: jt.Output) -> None:
+            batch = next(batches, None)
+            if batch is None:
+                token.drop()
+                return
+            token.downgrade(int(batch.times[0]))
+            output.session(token).give(batch)
+            info.activator.activate()
+
+        return step
+
+    return build
+
+
+def _sink(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
+    token.drop()
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for _ in input:
+            pass
+
+    return step
+
+
+def empty_call(calls: int = 100_000) -> float:
+    """Seconds for one call of a Python function that does nothing."""
+
+    def nothing() -> None:
+        pass
+
+    start = thread_time()
+    for _ in range(calls):
+        nothing()
+    return (thread_time() - start) / calls
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

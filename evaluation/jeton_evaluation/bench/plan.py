@@ -1,0 +1,272 @@
+"""What the evaluation runs: the paper's experiments, as far as two cores go, and our own goals'.
+
+Each part is a function that reads like the paper's text: which mechanisms, loads and sizes. A
+`Scale` says how many of them, and for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
+from jeton_evaluation.bench.experiment import Host, Line, Program, find_max, trial
+from jeton_evaluation.bench.open_loop import Load
+
+PAPER: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-x")
+"""What the paper compares where data is exchanged; its watermarks are broadcast there."""
+FINE, COARSE = 8, 16
+"""The finest and the coarsest quantum, as powers of two of nanoseconds."""
+HIGH = 4e6
+"""Records a second in each worker: 32 million in the paper's eight."""
+VERY_HIGH = 8e6
+"""64 million in eight."""
+WEAK = 2e6
+"""Records a second in each worker, however many workers."""
+STRONG = 16e6
+"""Records a second in all workers together."""
+MODERATE_TIMES, MANY_TIMES = 15_258.0, 244_140.0
+"""Timestamps a second in each worker: one each 2**16 and each 2**12 ns."""
+LONGEST = 256
+QUERIES = ("q4", "q7")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    seconds: float
+    warm_up: float
+    quanta: Sequence[int]
+    rates: Sequence[float]
+    workers: Sequence[int]
+    lengths: Sequence[int]
+    sustained: Sequence[tuple[Mechanism, int, int]]
+    """Mechanism, quantum and workers of each search for the highest rate."""
+    nexmark_totals: Sequence[float]
+    """Records a second in all workers together."""
+    idle_seconds: float
+    memory_records: int
+    traffic_sizes: Sequence[int]
+    traffic_lengths: Sequence[int]
+
+
+FULL = Scale(
+    seconds=5.0,
+    warm_up=2.0,
+    quanta=range(FINE, COARSE + 1),
+    rates=(1e6, HIGH, VERY_HIGH),
+    workers=(1, 2),
+    lengths=(8, 16, 32, 64, 128, LONGEST),
+    sustained=(
+        *((mechanism, quantum, 2) for mechanism in PAPER for quantum in (FINE, 12, COARSE)),
+        ("tokens", FINE, 1),
+    ),
+    nexmark_totals=(1e6, 2e6, 4e6),
+    idle_seconds=20.0,
+    memory_records=100_000_000,
+    traffic_sizes=traffic.SIZES,
+    traffic_lengths=traffic.LENGTHS,
+)
+QUICK = Scale(
+    seconds=1.0,
+    warm_up=1.0,
+    quanta=(FINE, 12, COARSE),
+    rates=(HIGH,),
+    workers=(2,),
+    lengths=(8, LONGEST),
+    sustained=(("tokens", FINE, 2),),
+    nexmark_totals=(1e6,),
+    idle_seconds=5.0,
+    memory_records=1_000_000,
+    traffic_sizes=(8, 64),
+    traffic_lengths=(8, 64),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of the evaluation, and how to get it."""
+
+    id: str
+    workers: int
+    """Of the host that it wants; 0 if it wants none."""
+    seconds: float
+    """About how long it takes."""
+    measure: Callable[[Host], Line]
+    needs_spark: bool = False
+
+
+def plan(scale: Scale, parts: Sequence[str] | None = None) -> list[Run]:
+    """The runs of some parts, or of all; one that several parts share is there once.
+
+    >>> [run.id for run in plan(QUICK, ["chain"])][:2]
+    ['chain/tokens/8/15258/w2/1s', 'chain/tokens/256/15258/w2/1s']
+    """
+    runs: dict[str, Run] = {}
+    for part in PARTS if parts is None else parts:
+        for run in PARTS[part](scale):
+            runs.setdefault(run.id, run)
+    return list(runs.values())
+
+
+def _word_count(scale: Scale) -> Iterator[Run]:
+    """Latency over the quantum at each load, and the highest rate that is sustained."""
+    workers = max(scale.workers)
+    for rate in scale.rates:
+        for mechanism in PAPER:
+            for quantum in scale.quanta:
+                yield _words(scale, mechanism, quantum, rate, workers)
+    for mechanism, quantum, count in scale.sustained:
+        yield _words(scale, mechanism, quantum, HIGH, count, search=True)
+
+
+def _chain(scale: Scale) -> Iterator[Run]:
+    """Latency over the length of a chain, and of the longest over the number of workers."""
+    for rate in (MODERATE_TIMES, MANY_TIMES):
+        for mechanism in MECHANISMS:
+            for length in scale.lengths:
+                yield _links(scale, mechanism, length, rate, max(scale.workers))
+            for workers in scale.workers:
+                yield _links(scale, mechanism, LONGEST, rate, workers)
+
+
+def _scaling(scale: Scale) -> Iterator[Run]:
+    """Word count with more workers: as much more load (weak), or the same in all (strong)."""
+    for quantum in (COARSE, FINE):
+        for mechanism in PAPER:
+            for workers in scale.workers:
+                for rate in (WEAK, STRONG / workers):
+                    yield _words(scale, mechanism, quantum, rate, workers)
+
+
+def _nexmark(scale: Scale) -> Iterator[Run]:
+    """Queries 4 and 7 at fixed loads of all workers together."""
+    for query in QUERIES:
+        for total in scale.nexmark_totals:
+            for mechanism in PAPER:
+                for workers in scale.workers:
+                    yield _query(scale, query, mechanism, total, workers)
+
+
+def _idle(scale: Scale) -> Iterator[Run]:
+    """What a query costs in which nothing happens."""
+    workers, seconds = max(scale.workers), scale.idle_seconds
+
+    def measure(host: Host) -> Line:
+        assert host.spark is not None
+        return idle.measure(host.spark, host.workers, seconds)
+
+    name = f"idle/w{workers}/{seconds:g}s"
+    yield Run(name, workers, seconds + 6, measure, needs_spark=True)
+
+
+def _memory(scale: Scale) -> Iterator[Run]:
+    """Memory with flow control and, at sizes that it survives, without."""
+    most = scale.memory_records
+    sizes = {"without": (most // 100, most // 10), "with": (most // 100, most // 10, most)}
+    for control, records in ((name, size) for name in sizes for size in sizes[name]):
+
+        def measure(_: Host, control: str = control, records: int = records) -> Line:
+            found = memory.in_a_child(control, records, workers=1)
+            return {"experiment": "memory", "flow_control": control, **found}
+
+        yield Run(f"memory/{control}/{records}", 0, 4 + records / 1e7, measure)
+
+
+def _traffic(scale: Scale) -> Iterator[Run]:
+    """What simulated workers send to each other."""
+    for case in traffic.cases(scale.traffic_sizes, scale.traffic_lengths):
+        name = f"traffic/{case.program}/{case.mechanism}/{case.length}/w{case.workers}"
+        cost = 0.2 + 4e-5 * min(case.events, traffic.AFFORDABLE)
+
+        def measure(_: Host, case: traffic.Case = case) -> Line:
+            return case.line()
+
+        yield Run(name, 0, cost, measure)
+
+
+PARTS: dict[str, Callable[[Scale], Iterator[Run]]] = {
+    "wordcount": _word_count,
+    "chain": _chain,
+    "scaling": _scaling,
+    "nexmark": _nexmark,
+    "idle": _idle,
+    "memory": _memory,
+    "traffic": _traffic,
+}
+
+
+def _words(
+    scale: Scale,
+    mechanism: Mechanism,
+    quantum: int,
+    rate: float,
+    workers: int,
+    *,
+    search: bool = False,
+) -> Run:
+    about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
+    return _open_loop(
+        f"wordcount/{mechanism}/2^{quantum}ns",
+        scale,
+        rate,
+        workers,
+        about,
+        lambda load: wordcount.program(load, mechanism),
+        quantum=1 << quantum,
+        search=search,
+    )
+
+
+def _links(scale: Scale, mechanism: Mechanism, length: int, rate: float, workers: int) -> Run:
+    about = {"experiment": "chain", "mechanism": mechanism, "length": length}
+    return _open_loop(
+        f"chain/{mechanism}/{length}",
+        scale,
+        rate,
+        workers,
+        about,
+        lambda load: chain.program(load, mechanism, length),
+    )
+
+
+def _query(scale: Scale, query: str, mechanism: Mechanism, total: float, workers: int) -> Run:
+    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
+    return _open_loop(
+        f"nexmark/{query}/{mechanism}",
+        scale,
+        total / workers,
+        workers,
+        about,
+        lambda load: nexmark.program(load, query, mechanism),
+    )
+
+
+def _open_loop(
+    name: str,
+    scale: Scale,
+    rate: float,
+    workers: int,
+    about: Line,
+    program: Program,
+    *,
+    quantum: int = 1 << FINE,
+    search: bool = False,
+) -> Run:
+    load = Load(rate=rate, quantum=quantum, seconds=scale.seconds, warm_up=scale.warm_up)
+    # The job's start and end, the noise before and what drains behind.
+    trial_seconds = scale.seconds + scale.warm_up + 2.5
+
+    def measure(host: Host) -> Line:
+        if search:
+            return find_max(program, load, host, about, lambda line: None)
+        return trial(program, load, host, about)
+
+    return Run(
+        f"{name}/{'most' if search else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s",
+        workers,
+        trial_seconds * (12 if search else 1),
+        measure,
+    )

@@ -1,0 +1,223 @@
+"""Structured Streaming: a flow beside Spark's own operators and Python state, on the same rows.
+
+Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second come
+from the median time of a whole micro-batch, Spark's own bookkeeping included. What a checkpoint
+costs is measured in this process: no Spark in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+import jeton as jt
+from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+WARM = 3
+"""Micro-batches that are not counted."""
+BINS_CHANGED = 8
+"""Where keys that change are neighbours, this many of the 256 groups of bins have them."""
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+T = TypeVar("T")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; ``--json`` prints one object."""
+    parser = argparse.ArgumentParser(
+        prog="jeton bench streaming", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument(
+        "--rows", default="1e3,1e6", help="rows of a micro-batch (default: 1e3,1e6)"
+    )
+    parser.add_argument("--keys", type=float, default=1000, help="default: 1000")
+    parser.add_argument("--batches", type=int, default=8, metavar="N", help="default: 8")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--peers", default="", help="only these: names, divided by commas")
+    parser.add_argument(
+        "--state", default="1e4,1e5,1e6,1e7", help="keys for the cost of a checkpoint; or nothing"
+    )
+    options = parser.parse_args(argv)
+    say: Callable[..., None] = (lambda *_: None) if options.json else print
+    chosen = [name for name in options.peers.split(",") if name]
+    result: dict[str, Any] = {"state": [], "queries": []}
+    for keys in _numbers(options.state):
+        result["state"].append(checkpoint_cost(keys, say))
+    if _numbers(options.rows):
+        sizes = _numbers(options.rows)
+        result["queries"] = queries(
+            sizes, int(options.keys), options.batches, options.workers, chosen, say
+        )
+    if options.json:
+        print(json.dumps(result))
+    return 0
+
+
+def queries(
+    sizes: Sequence[int],
+    keys: int,
+    batches: int,
+    workers: int,
+    chosen: Sequence[str],
+    say: Callable[..., None],
+) -> list[dict[str, Any]]:
+    """Every query as every peer has it, at every size."""
+    from jeton.spark.session import local_session
+
+    settings: dict[str, str | float | bool | None] = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKS,
+        # Else every micro-batch may find other Python processes than the one before.
+        "spark.python.factory.idleWorkerMaxPoolSize": workers,
+    }
+    missing = NEED_PROTOBUF if not is_there("google.protobuf") else ()
+    if missing:
+        say(f"not measured, for want of `pip install protobuf`: {', '.join(missing)}")
+    spark = local_session(workers, **settings)
+    found = []
+    try:
+        for query, peers in QUERIES.items():
+            # Not counted: else the first one would pay for the JVM's warming up.
+            _median_batch(peers["flow"](_rows(spark, max(sizes), keys, workers)), batches)
+            for size in sizes:
+                base = 0.0
+                for peer, make in peers.items():
+                    if peer in missing or (chosen and peer not in chosen):
+                        continue
+                    seconds = _median_batch(make(_rows(spark, size, keys, workers)), batches)
+                    base = base or seconds
+                    found.append({"query": query, "peer": peer, "rows": size, "batch_s": seconds})
+                    say(
+                        f"{query}, {size:,} rows, {peer}: {seconds * 1e3:,.0f} ms a micro-batch, "
+                        f"{size / seconds:,.0f} rows/s, {seconds / base:.1f}× the first one's time"
+                    )
+    finally:
+        spark.stop()
+    return found
+
+
+def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
+    """What checkpoints of a rolling count of so many keys cost.
+
+    A whole one, twice, as all is written; one after 1 % of the keys changed that lie in few bins;
+    one after 1 % changed, anywhere; and going on from the last. A worker pauses for the snapshot;
+    the rest is writing.
+    """
+    from jeton.storage.checkpoints import Checkpoints, Part
+
+    flow = jt.Flow("state")
+    flow.output("counts", flow.input("rows").key_by("k").rolling().count())
+    random = np.random.default_rng(0)
+    told: dict[str, Any] = {"keys": keys}
+    with tempfile.TemporaryDirectory() as folder, flow.open() as run:
+        store = Checkpoints(folder)
+        output = run.workers[0].handles[flow.handle("output", "counts")]
+
+        def feed(numbers: Any) -> None:
+            for start in range(0, len(numbers), 1 << 16):
+                run.input("rows").send({"k": numbers[start : start + (1 << 16)] * 7}, times=None)
+                run.run_to_rest()
+                output.clear()
+
+        def take(version: int, what: str, base: Part | None) -> Part:
+            pause, tables = _timed(run.workers[0].snapshot)
+            writing, part = _timed(lambda: store.write_part(version, 0, tables, base=base))
+            commit, _ = _timed(lambda: store.commit(version, [part], flow=flow.name))
+            told[what] = {
+                "pause_s": pause,
+                "total_s": pause + writing + commit,
+                "bytes_per_key": part.written / keys,
+            }
+            return part
+
+        feed(random.permutation(keys))
+        part = take(0, "whole", None)
+        part = take(1, "whole again", part)
+        some = np.arange(keys)
+        feed(some[jt.bins_of([some * 7]) % 256 < BINS_CHANGED][: keys // 100])
+        part = take(2, f"1% in {BINS_CHANGED} bins", part)
+        feed(random.integers(0, keys, keys // 100))
+        take(3, "1% changed", part)
+        newest = store.load(3)
+        told["restore_s"], again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
+        again.close()
+    say(f"state of {keys:,} keys, read back in {told['restore_s'] * 1e3:,.0f} ms")
+    for what, cost in told.items():
+        if isinstance(cost, dict):
+            say(
+                f"  {what}: {cost['total_s'] * 1e3:,.0f} ms, of which a pause of "
+                f"{cost['pause_s'] * 1e3:,.1f} ms; {cost['bytes_per_key']:.2f} bytes a key, "
+                f"{cost['bytes_per_key'] * keys / 1e6:,.2f} MB"
+            )
+    return told
+
+
+def _rows(spark: SparkSession, size: int, keys: int, partitions: int) -> DataFrame:
+    """A stream with so many rows in each micro-batch."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", size)
+    return (
+        source.option("numPartitions", partitions)
+        .load()
+        .selectExpr(
+            "timestamp_micros(value) as ts",
+            f"pmod(hash(value), {keys}) + 0L as k",
+            "value * 0.5D as v",
+        )
+    )
+
+
+def _median_batch(writer: DataStreamWriter, batches: int) -> float:
+    """Run a query for some micro-batches; the median seconds of one, when it is warm."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        writer = writer.format("noop").option("checkpointLocation", folder)
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            while _done(query) < WARM + batches and query.isActive:
+                time.sleep(0.05)
+            error = query.exception()
+            if error is not None:
+                raise error
+            told = [p for p in query.recentProgress if p.batchId >= WARM and p.numInputRows]
+        finally:
+            query.stop()
+    return median(p.durationMs["triggerExecution"] for p in told[:batches]) / 1e3
+
+
+def _done(query: Any) -> int:
+    progress = query.lastProgress
+    return 0 if progress is None else int(progress.batchId) + 1
+
+
+def is_there(module: str) -> bool:
+    """Whether a module could be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # Not even the package that it would be in.
+        return False
+
+
+def _timed(act: Callable[[], T]) -> tuple[float, T]:
+    start = time.perf_counter()
+    made = act()
+    return time.perf_counter() - start, made
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(float(part)) for part in text.split(",") if part]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

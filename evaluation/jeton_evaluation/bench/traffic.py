@@ -1,0 +1,195 @@
+"""Progress traffic between 8 to 1024 workers: what machines with two cores cannot be asked.
+
+Workers are simulated in this process, and everything that they send to each other is counted while
+a time is completed on all of them: for a word count (each worker sends one record), and for a chain
+of idle operators. With tokens and notifications only progress batches are sent; watermarks are
+marks on every channel between workers, and Jeton counts those like any other message.
+
+All counts are exact. A time costs as many deliveries as there are pairs of workers, for marks at
+each link of the chain; where that takes too long, the counts for each pair are taken from two
+smaller sizes, which must agree, and the line says that it was not simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+import jeton as jt
+from jeton.idioms.chain import chain
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
+from jeton.idioms.word_count import word_count
+from jeton_evaluation.bench.experiment import Line
+
+Program: TypeAlias = Literal["wordcount", "chain"]
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+LENGTHS = (8, 64, 256)
+COMPARED: tuple[Mechanism, ...] = ("tokens", "watermarks-x")
+
+BATCH_BYTES, CHANGE_BYTES, MARK_BYTES = 32, 32, 72
+"""On the wire: a progress batch, each change in it, and a mark. Tests hold them to the wire's."""
+AFFORDABLE = 2_200_000
+"""So many messages, with one batch for each pair of workers, are simulated; more are not."""
+SMALLER = (16, 32)
+"""Sizes from which the counts for each pair of workers are taken then."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Count and print."""
+    parser = argparse.ArgumentParser(
+        prog="jeton bench traffic", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--workers", default=",".join(map(str, SIZES)), help="N,N,… simulated")
+    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="N,N,… of the chain")
+    parser.add_argument("--mechanisms", default=",".join(COMPARED), help="M,M,…")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, nothing else")
+    parsed = parser.parse_args(argv)
+    sizes, lengths = (
+        [int(each) for each in text.split(",")] for text in (parsed.workers, parsed.lengths)
+    )
+    mechanisms = [each for each in MECHANISMS if each in parsed.mechanisms.split(",")]
+    if not parsed.json:
+        print("for each time that is completed on all workers:")
+        print(
+            "  program   length   mechanism       workers      batches        marks          bytes"
+        )
+    for case in cases(sizes, lengths, mechanisms):
+        line = case.line()
+        print(json.dumps(line) if parsed.json else in_words(line), flush=True)
+    return 0
+
+
+def in_words(line: Line) -> str:
+    """A row for people."""
+    return (
+        f"{line['program']:>9} {line['length']:>8}   {line['mechanism']:<13} {line['workers']:>9} "
+        f"{line['progress_batches']:>12,} {line['marks']:>12,} {line['bytes']:>14,}"
+        f"{'' if line['simulated'] else '   (not simulated)'}"
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program on so many workers."""
+
+    program: Program
+    mechanism: Mechanism
+    workers: int
+    length: int = 1
+
+    def line(self) -> Line:
+        """What is sent between workers while one time is completed."""
+        count = self._count()
+        simulated = self.events <= AFFORDABLE
+        return {
+            "experiment": "traffic",
+            "program": self.program,
+            "mechanism": self.mechanism,
+            "workers": self.workers,
+            "length": self.length,
+            "progress_batches": count.batches,
+            "progress_changes": count.changes,
+            "marks": self.marks,
+            "data_messages": count.messages - self.marks,
+            "bytes": BATCH_BYTES * count.batches
+            + CHANGE_BYTES * count.changes
+            + MARK_BYTES * self.marks,
+            "simulated": simulated,
+        }
+
+    @property
+    def pairs(self) -> int:
+        """How many ways there are from one worker to another."""
+        return self.workers * (self.workers - 1)
+
+    @property
+    def marks(self) -> int:
+        """Marks between workers: one for each pair, at each exchange."""
+        return self.pairs * self.length if self.mechanism == "watermarks-x" else 0
+
+    @property
+    def events(self) -> int:
+        """About how many deliveries are to be simulated, for one batch of each worker."""
+        return self.pairs + self.marks
+
+    def _count(self) -> Count:
+        if self.events <= AFFORDABLE:
+            return simulate(self)
+        first, second = (
+            simulate(Case(self.program, self.mechanism, size, self.length)).per(size * (size - 1))
+            for size in SMALLER
+        )
+        if first != second:
+            raise jt.JetonError(
+                f"{self} is too large to be simulated, and what it sends is not in proportion to "
+                "the pairs of workers"
+            )
+        return Count(*(int(each * self.pairs) for each in first))
+
+
+@dataclass(frozen=True)
+class Count:
+    """What went over the simulated network."""
+
+    batches: int
+    changes: int
+    messages: int
+
+    def per(self, pairs: int) -> tuple[Fraction, ...]:
+        """The same for each pair of workers."""
+        return tuple(Fraction(n, pairs) for n in (self.batches, self.changes, self.messages))
+
+
+def simulate(case: Case) -> Count:
+    """Complete a time on all workers, and then another one, which is counted.
+
+    The first takes the tokens with it that operators had from the start.
+    """
+    flow = jt.Flow("traffic")
+    stream: jt.Stream = flow.input("in")
+    if case.program == "chain":
+        stream = chain(stream, case.length, mechanism=case.mechanism)
+    else:
+        stream = word_count(stream, mechanism=case.mechanism)
+    stream.probe("end")
+    with flow.open(workers=case.workers) as run:
+        for time in (1, 2):
+            network = run.network
+            before = network.progress_batches, network.progress_changes, network.messages
+            for worker in range(case.workers):
+                numbers = run.input("in", worker)
+                if case.program == "wordcount":
+                    numbers.send({"time": [time - 1], "word": [worker]})
+                numbers.advance_to(time)
+            run.run_to_rest()
+            assert not run.probe("end").less_than(time)
+        after = network.progress_batches, network.progress_changes, network.messages
+    return Count(*(late - early for early, late in zip(before, after, strict=True)))
+
+
+def cases(
+    sizes: Sequence[int], lengths: Sequence[int], mechanisms: Sequence[Mechanism] = COMPARED
+) -> list[Case]:
+    """Both programs at all sizes, the chain at its least length; and other lengths on the fewest.
+
+    >>> [(case.workers, case.length) for case in cases([8, 64], [8, 256], ["tokens"])]
+    [(8, 1), (64, 1), (8, 8), (64, 8), (8, 256)]
+    """
+    return [
+        *(Case("wordcount", each, size) for size in sizes for each in mechanisms),
+        *(Case("chain", each, size, min(lengths)) for size in sizes for each in mechanisms),
+        *(
+            Case("chain", each, min(sizes), length)
+            for length in lengths
+            if length != min(lengths)
+            for each in mechanisms
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""Word count under an open-loop load: the paper's first experiment.
+
+Words are exchanged between the workers, and each comes out with how often it has occurred, in order
+of time. A timestamp is as fine as the quantum says: with 2**8 ns and four million records a second,
+every record has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+import jeton as jt
+from jeton.idioms.mechanisms import Mechanism
+from jeton.idioms.word_count import word_count
+from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
+
+KEYS = 65_536
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = experiment.options("wordcount", (__doc__ or "").split("\n\n")[0], rate=4e6)
+    parser.add_argument("--quantum", type=int, default=8, help="log2 of nanoseconds (default: 8)")
+    parser.add_argument("--keys", type=int, default=KEYS, help=f"words (default: {KEYS})")
+    parsed = parser.parse_args(argv)
+    about = {
+        "experiment": "wordcount",
+        "mechanism": parsed.mechanism,
+        "quantum_log2": parsed.quantum,
+    }
+    load = experiment.load_of(parsed, quantum=1 << parsed.quantum)
+    return experiment.run(
+        parsed, about, load, lambda load: program(load, parsed.mechanism, parsed.keys)
+    )
+
+
+def program(load: Load, mechanism: Mechanism, keys: int = KEYS) -> jt.Flow:
+    """The flow that is measured."""
+    flow = jt.Flow("word count")
+
+    def make(due: Due, first: int, count: int, worker: int) -> jt.Batch:
+        words, times = np.empty(count, np.int64), np.empty(count, np.int64)
+        _fill(words, times, due.began, due.interval, due.mask, first, worker, keys)
+        return jt.Batch.trusted({"word": words}, times, "time", int(times[0]))
+
+    words = offer(flow, load, make)
+    measure(flow, word_count(words, mechanism=mechanism), load)
+    return flow
+
+
+@nb.njit(cache=True)
+def _fill(
+    words: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+    began: int,
+    interval: float,
+    mask: int,
+    first: int,
+    worker: int,
+    keys: int,
+) -> None:
+    for at in range(len(words)):
+        position = first + at
+        # A multiplicative hash spreads positions over the words as evenly as chance would.
+        mixed = np.uint64(position * 2 + worker + 1) * np.uint64(0x9E3779B97F4A7C15)
+        words[at] = (mixed >> np.uint64(32)) % np.uint64(keys)
+        times[at] = (began + int(position * interval)) & mask
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

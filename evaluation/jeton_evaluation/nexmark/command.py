@@ -1,0 +1,308 @@
+"""``jeton nexmark``: run a query on Spark, or all of them beside Spark's own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from jeton.idioms.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.nexmark import queries
+from jeton_evaluation.nexmark.config import Config
+from jeton_evaluation.nexmark.queries import Query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jeton_evaluation.nexmark.latency import Latency
+    from jeton_evaluation.nexmark.measure import Figures
+
+OFFERED = (100_000, 1_000_000)
+"""Events a second, on all workers together, at which latencies are measured."""
+FIRST = 1000
+"""So many events go before, unless there are fewer."""
+SAMPLE = 5
+"""So many rows of a result are shown."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the options ask for; returns 1 if an answer is not the right one."""
+    options = options_of(argv)
+    from jeton.spark.java import JavaNotFoundError
+    from jeton.spark.session import local_session
+
+    try:
+        spark = local_session(options.workers, **{"spark.driver.memory": _memory()})
+    except JavaNotFoundError as error:
+        print(f"jeton: {error}", file=sys.stderr)
+        return 1
+    try:
+        return run(spark, options)
+    finally:
+        spark.stop()
+
+
+def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options, if they make sense together; else the program ends with a message.
+
+    >>> options_of(["q4", "--events", "1e7"]).events
+    10000000
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if (options.query is None) != options.all:
+        parser.error("name one query, or say --all")
+    if options.all and options.mechanism != "tokens":
+        parser.error("--mechanism goes with a single query")
+    if not options.all and (options.write is not None or options.markdown):
+        parser.error("--write and --markdown go with --all")
+    for name in ("events", "workers", "rate", "runs"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be 1 or more")
+    if min(options.offered, default=1) < 1 or options.seconds <= 0:
+        parser.error("--offered must be 1 or more, and --seconds above zero")
+    if options.query is not None:
+        known = queries.get(options.query).mechanisms
+        if options.mechanism not in known:
+            parser.error(f"{options.query} can be had with {', '.join(known)} only")
+    return options
+
+
+def run(spark: SparkSession, options: argparse.Namespace) -> int:
+    """Run one query, or all, in a session; returns 1 if an answer is not the right one."""
+    config = Config(rate=options.rate, seed=options.seed)
+    if options.all:
+        return _run_all(spark, config, options)
+    return _run_one(spark, queries.get(options.query), config, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jeton nexmark",
+        description="Run a NEXMark query on Spark, or all of them beside Spark's own.",
+    )
+    parser.add_argument("query", nargs="?", choices=queries.names(), metavar="QUERY", help="as q4")
+    parser.add_argument("--all", action="store_true", help="the table of all queries")
+    parser.add_argument(
+        "--events", type=_whole, default=1_000_000, metavar="N", help="in all (default: 1e6)"
+    )
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--check", action="store_true", help="compare all rows with Spark SQL's")
+    parser.add_argument(
+        "--mechanism",
+        default="tokens",
+        choices=MECHANISMS,
+        help="how operators of a single query learn what is complete (default: tokens)",
+    )
+    parser.add_argument(
+        "--rate", type=_whole, default=10_000, help="events in a second of event time (10000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the events (default: 0)")
+    parser.add_argument(
+        "--runs", type=int, default=2, metavar="N", help="with --all, the best of so many (2)"
+    )
+    parser.add_argument(
+        "--offered",
+        type=_whole,
+        nargs="*",
+        default=OFFERED,
+        metavar="RATE",
+        help="with --all, latencies at so many events a second in all (1e5 1e6); may be none",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="with --all, how long each is offered (3)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object for each query")
+    parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the table between the marks of a page too"
+    )
+    return parser
+
+
+def _run_one(spark: SparkSession, query: Query, config: Config, options: argparse.Namespace) -> int:
+    events, workers = options.events, options.workers
+    if not options.json:
+        lasting = events / config.rate
+        print(f"{query.name}: {query.title}")
+        print(f"  {events:,} events, {lasting:,.1f} seconds of theirs, on {workers} workers ...")
+    told = run_query(spark, query, config, events, workers, options.mechanism, check=options.check)
+    print(json.dumps(told) if options.json else in_words(told), flush=True)
+    return 0 if told.get("equal", True) else 1
+
+
+def run_query(
+    spark: SparkSession,
+    query: Query,
+    config: Config,
+    events: int,
+    workers: int,
+    mechanism: Mechanism = "tokens",
+    *,
+    check: bool = True,
+) -> dict[str, Any]:
+    """Run a query once, on events that are made in the executors, and tell what came of it.
+
+    A few events go before, so that Spark's workers are up when the clock starts.
+
+    >>> told = run_query(spark, queries.get("q7"), Config(), 1000, workers=2)
+    >>> told["rows"], told["equal"], told["sample"][0]["ts"]
+    (1, True, 10000000)
+    """
+    from jeton_evaluation.nexmark import frames, measure, truth
+
+    def answer(events: int) -> tuple[dict[str, DataFrame], DataFrame]:
+        made = frames(spark, config, events, columns=query.columns, partitions=workers)
+        return made, measure.batch_answer(query, made, config, workers, mechanism, exchange=True)
+
+    measure.run_batch(answer(min(events, FIRST))[1])
+    made, result = answer(events)
+    # It is looked at several times, but shall be computed once.
+    result.persist()
+    try:
+        seconds = measure.run_batch(result)
+        told = {
+            "query": query.name,
+            "title": query.title,
+            "mechanism": mechanism,
+            "events": events,
+            "workers": workers,
+            "seconds": round(seconds, 3),
+            "events_per_second": round(events / seconds),
+            "rows": result.count(),
+            "sample": _sample(result),
+        }
+        if check:
+            began = perf_counter()
+            verdict = truth.compare(result, truth.answer(spark, query, made))
+            told |= {"equal": verdict.equal, "verdict": str(verdict)}
+            told["check_seconds"] = round(perf_counter() - began, 3)
+    finally:
+        result.unpersist(blocking=True)
+    return told
+
+
+def _sample(result: DataFrame) -> list[dict[str, Any]]:
+    """The first rows by time, the same ones each time."""
+    return [row.asDict() for row in result.orderBy(*result.columns).limit(SAMPLE).collect()]
+
+
+def in_words(told: dict[str, Any]) -> str:
+    """What came of a query, for people.
+
+    >>> print(
+    ...     in_words(
+    ...         {
+    ...             "sample": [{"ts": 20, "average": 8.25}],
+    ...             "rows": 3,
+    ...             "seconds": 2.0,
+    ...             "events_per_second": 500_000,
+    ...             "equal": True,
+    ...             "verdict": "all 3 rows are right",
+    ...             "check_seconds": 1.0,
+    ...         }
+    ...     )
+    ... )
+      ts  average
+      20     8.25
+      ... 2 more rows
+      2.0 s, 500,000 events/s
+      beside Spark SQL: all 3 rows are right (1.0 s)
+    """
+    sample = told["sample"]
+    lines = []
+    if sample:
+        table = [list(sample[0]), *([_cell(value) for value in row.values()] for row in sample)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines += ["  ".join(map(str.rjust, row, widths)) for row in table]
+    if told["rows"] > len(sample):
+        lines.append(f"... {told['rows'] - len(sample):,} more rows")
+    lines.append(f"{told['seconds']:.1f} s, {told['events_per_second']:,} events/s")
+    if "equal" in told:
+        lines.append(f"beside Spark SQL: {told['verdict']} ({told['check_seconds']:.1f} s)")
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -> int:
+    from jeton_evaluation.nexmark.latency import measure_latency
+    from jeton_evaluation.nexmark.measure import measure
+    from jeton_evaluation.nexmark.table import write_between
+
+    events, workers, names = options.events, options.workers, queries.names()
+    figures: list[Figures] = []
+    latencies: list[Latency] = []
+
+    def note(number: int, what: str) -> None:
+        print(f"{names[number]}, {number + 1} of {len(names)}: {what} ...", file=sys.stderr)
+
+    def tell(one: Figures | Latency) -> None:
+        if options.json:
+            print(json.dumps(asdict(one)), flush=True)
+
+    for number, query in enumerate(map(queries.get, names)):
+        note(number, "speed")
+        figures.append(measure(spark, query, config, events, workers=workers, runs=options.runs))
+        tell(figures[-1])
+    # By themselves, when Spark no longer holds what the speeds were measured on.
+    for number, query in enumerate(map(queries.get, names)):
+        for offered in options.offered:
+            note(number, f"latency at {offered:,} events/s")
+            one = measure_latency(spark, query, offered, workers=workers, seconds=options.seconds)
+            latencies.append(one)
+            tell(one)
+    if not options.json:
+        print(_page(figures, latencies, config, options, markdown=options.markdown))
+    if options.write is not None:
+        write_between(options.write, _page(figures, latencies, config, options, markdown=True))
+    return 0 if all(one.equal for one in figures) else 1
+
+
+def _page(
+    figures: Sequence[Figures],
+    latencies: Sequence[Latency],
+    config: Config,
+    options: argparse.Namespace,
+    *,
+    markdown: bool,
+) -> str:
+    """Both tables, or one if no latencies were measured."""
+    from jeton_evaluation.bench.machine import machine
+    from jeton_evaluation.nexmark.table import lay_out, lay_out_latencies
+
+    here = machine()
+    about = (
+        f"{options.events:,} events at {config.rate:,} a second of event time, seed {config.seed}; "
+        f"{options.workers} workers on {here['cores']} cores ({here['cpu']}), "
+        f"Spark {here['pyspark']}, Java {here['java']}, Python {here['python']}; "
+        f"best of {options.runs}; {here['date']}."
+    )
+    parts = [lay_out(figures, about, markdown=markdown)]
+    if latencies:
+        how = f"Latency of long-lived queries on {options.workers} workers, {options.seconds:g} s "
+        parts.append(lay_out_latencies(latencies, f"{how}each.", markdown=markdown))
+    return "\n\n".join(parts)
+
+
+def _memory() -> str:
+    """A third of the machine's memory for Spark, which holds the events; its default is little."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{max(whole // 3 >> 20, 1024)}m"
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as 1e6."""
+    number = float(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(number)

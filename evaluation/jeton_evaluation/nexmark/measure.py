@@ -1,0 +1,191 @@
+"""How fast queries are: as flows and as Spark's own, over the same events.
+
+- *Batch*: a flow on Spark and Spark SQL both read the same DataFrames, which Spark holds in its
+  memory (and on disk, if they are large) before the clock starts, and hand rows to a sink that
+  forgets them. What reading alone takes is measured too. Spark SQL reads inside the JVM; a flow's
+  rows cross over to Python and back, and that is counted.
+- *Stream*: a long-lived flow and Structured Streaming both make the events themselves, while they
+  run, in Python, as fast as they can take them. A long-lived flow is timed in its workers, from its
+  first step on; Structured Streaming from its start, in micro-batches of up to a million events.
+
+Everything is run several times in one session, and the best run counts: the first one compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import jeton as jt
+from jeton.connectors.sinks import Memory
+from jeton.idioms.mechanisms import Mechanism
+from jeton_evaluation.nexmark import structured, truth
+from jeton_evaluation.nexmark.config import Config
+from jeton_evaluation.nexmark.frames import frames
+from jeton_evaluation.nexmark.queries import RESULT, Query
+from jeton_evaluation.nexmark.sources import sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS: Final = "rows"
+"""The output of a flow that only counts."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of one query. Speeds are events a second, of all kinds that it reads."""
+
+    query: str
+    events: int
+    workers: int
+    rows: int
+    """How many rows the answer has."""
+    reading: float
+    """Reading alone, in batch."""
+    jeton: float
+    spark_sql: float
+    long_lived: float
+    structured: float | None
+    """Nothing if it cannot be asked."""
+    equal: bool
+    """Whether the flow's rows are those of Spark SQL, and the long-lived flow has as many."""
+
+    @property
+    def batch_ratio(self) -> float:
+        """How many times as fast the flow is as Spark SQL."""
+        return self.jeton / self.spark_sql
+
+    @property
+    def stream_ratio(self) -> float | None:
+        """How many times as fast the long-lived flow is as Structured Streaming."""
+        return None if self.structured is None else self.long_lived / self.structured
+
+
+def measure(
+    spark: SparkSession,
+    query: Query,
+    config: Config,
+    events: int,
+    *,
+    workers: int = 2,
+    mechanism: Mechanism = "tokens",
+    runs: int = 2,
+) -> Figures:
+    """Ask a query in all ways, and compare the answers.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> figures = measure(spark, queries.get("q7"), Config(), 1000, runs=1)
+    >>> figures.rows, figures.equal, figures.structured > 0
+    (1, True, True)
+    """
+
+    def speed(run: Callable[[], float]) -> float:
+        return events / min(run() for _ in range(runs))
+
+    made = frames(spark, config, events, columns=query.columns, partitions=workers)
+    cached = {name: frame.persist() for name, frame in made.items()}
+    counted: set[int] = set()
+
+    def live() -> float:
+        seconds, rows = run_long_lived(spark, query, config, events, workers, mechanism)
+        counted.add(rows)
+        return seconds
+
+    try:
+        read_all(cached)
+        reading = speed(lambda: read_all(cached))
+        got = batch_answer(query, cached, config, workers, mechanism)
+        wanted = truth.answer(spark, query, cached)
+        jeton, spark_sql = speed(lambda: run_batch(got)), speed(lambda: run_batch(wanted))
+        # A comparison goes on with the rows, for which Spark wants an exchange in between.
+        checked = batch_answer(query, cached, config, workers, mechanism, exchange=True)
+        verdict = truth.compare(checked, wanted)
+    finally:
+        for frame in cached.values():
+            frame.unpersist(blocking=True)
+    streamed = None
+    if query.name not in structured.CANNOT:
+        streamed = speed(lambda: structured.run_stream(spark, query, config, events))
+    long_lived = speed(live)
+    equal = verdict.equal and counted == {verdict.rows}
+    return Figures(
+        *(query.name, events, workers, verdict.rows, reading, jeton, spark_sql),
+        *(long_lived, streamed, equal),
+    )
+
+
+def batch_answer(
+    query: Query,
+    inputs: Mapping[str, DataFrame],
+    config: Config,
+    workers: int,
+    mechanism: Mechanism = "tokens",
+    *,
+    exchange: bool = False,
+) -> DataFrame:
+    """What a flow on Spark answers; ``exchange`` is that of ``flow.on_spark``."""
+    flow = query.flow(config, mechanism)
+    return flow.on_spark(inputs, workers=workers, exchange=exchange)[RESULT]
+
+
+def run_batch(frame: DataFrame) -> float:
+    """Compute all rows of a DataFrame and forget them; returns the seconds that it took."""
+    began = perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return perf_counter() - began
+
+
+def read_all(inputs: Mapping[str, DataFrame]) -> float:
+    """The seconds that it takes to read DataFrames, one after the other."""
+    return sum(map(run_batch, inputs.values()))
+
+
+def run_long_lived(
+    spark: SparkSession,
+    query: Query,
+    config: Config,
+    events: int,
+    workers: int,
+    mechanism: Mechanism = "tokens",
+) -> tuple[float, int]:
+    """Run a query whose workers make the events; returns the seconds, and the number of rows.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> run_long_lived(spark, queries.get("q2"), Config(), 20_000, workers=2)[1]
+    76
+    """
+    flow = jt.Flow(f"nexmark {query.name}, {mechanism}, long-lived")
+    answer = query.build(flow, mechanism, config)
+    flow.output(ROWS, answer.unary_frontier(_count, name="count"))
+    kept = Memory()
+    live = flow.start(
+        spark,
+        sources=sources(config, events, columns=query.columns),
+        sinks={ROWS: kept},
+        workers=workers,
+    )
+    live.await_termination()
+    table = kept.table()
+    assert table is not None, "every worker tells how many rows it has seen"
+    each = live.metrics()["workers"].values()
+    return max(worker["seconds"] for worker in each), sum(table[ROWS].to_pylist())
+
+
+def _count(
+    token: jt.TimestampToken, info: jt.OperatorInfo
+) -> Callable[[jt.Input, jt.Output], None]:
+    """Count rows, and tell at the end how many there were."""
+    rows = 0
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        nonlocal rows
+        for _, batch in input:
+            rows += len(batch)
+        if input.frontier.is_empty:
+            with token, output.session(token) as session:
+                session.give(rows=rows)
+
+    return step

@@ -1,0 +1,173 @@
+"""NEXMark events as inputs of a flow, made by the workers themselves."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import jeton as jt
+from jeton.connectors.sources import Reader, Source
+from jeton_evaluation.nexmark.config import KINDS, Columns, Config, Kind
+from jeton_evaluation.nexmark.generator import Generator
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a flow that were declared: one for each kind of events that was asked for."""
+
+    streams: dict[Kind, jt.Stream] = field(default_factory=dict)
+
+    @property
+    def persons(self) -> jt.Stream:
+        """Those who register."""
+        return self._of("persons")
+
+    @property
+    def auctions(self) -> jt.Stream:
+        """What is put up for sale."""
+        return self._of("auctions")
+
+    @property
+    def bids(self) -> jt.Stream:
+        """What is offered for it."""
+        return self._of("bids")
+
+    def _of(self, kind: Kind) -> jt.Stream:
+        if kind not in self.streams:
+            raise jt.GraphError(f"{kind} are no input of this flow: name them in columns=")
+        return self.streams[kind]
+
+
+def add_inputs(
+    flow: jt.Flow, config: Config | None = None, columns: Columns | None = None
+) -> Inputs:
+    """Declare the inputs of a flow, with the columns that are wanted: all, if nothing is said.
+
+    >>> flow = jt.Flow("highest bids")
+    >>> inputs = add_inputs(flow, columns={"bids": ["auction", "price"]})
+    >>> flow.output("highest", inputs.bids.key_by("auction").tumbling(1_000_000).max("price"))
+    >>> flow.inputs
+    ('bids',)
+    """
+    schemas = (config or Config()).schemas(columns)
+    return Inputs(
+        {
+            kind: flow.input(kind, time="ts", schema=schemas[kind])
+            for kind in KINDS
+            if kind in schemas
+        }
+    )
+
+
+def sources(
+    config: Config,
+    events: int | None = None,
+    rate: float | None = None,
+    *,
+    columns: Columns | None = None,
+    start: float | None = None,
+    block: int | None = None,
+    most: int = 16_384,
+) -> dict[str, Source]:
+    """Sources for ``flow.start``, one for each kind of events that is wanted.
+
+    Each worker makes blocks of events in turn with the others.
+
+    Args:
+        config: What is generated.
+        events: How many events there are in all; without end if nothing is said.
+        rate: How many of them are due in a second, on all workers together, whether or not the
+            flow keeps up; as many as the flow takes if nothing is said.
+        columns: Which columns are wanted of which kinds; all of all, if nothing is said.
+        start: When the first event is due, as ``time.time()`` has it; when the source is opened,
+            if nothing is said.
+        block: How many events in a row one worker makes; one round, if nothing is said.
+        most: How many of its events a worker looks at before the flow goes on.
+
+    >>> source = sources(Config(), events=100, columns={"bids": ["price"]})["bids"]
+    >>> reader = source.open(1, 2)
+    >>> records = reader.read()
+    >>> list(records), len(records["price"]), reader.ended
+    (['ts', 'price'], 46, True)
+    """
+    if rate is not None and rate <= 0:
+        raise ValueError(f"rate must be above zero, not {rate}")
+    if events is not None and events < 0:
+        raise ValueError(f"there cannot be {events} events")
+    if most < 1:
+        raise ValueError(f"most must be a whole number from 1 on, not {most}")
+    return {
+        kind: EventSource(config, kind, tuple(schema.names), events, rate, start, block, most)
+        for kind, schema in config.schemas(columns).items()
+    }
+
+
+@dataclass(frozen=True)
+class EventSource(Source):
+    """Where the events of one kind come from: see `sources`."""
+
+    config: Config
+    kind: Kind
+    columns: tuple[str, ...]
+    events: int | None
+    rate: float | None
+    start: float | None
+    block: int | None
+    most: int
+
+    def partitions(self, workers: int) -> int:
+        """One for each worker."""
+        return workers
+
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+        """Start the clock."""
+        generator = Generator(self.config, part=partition, parts=partitions, block=self.block)
+        return _EventReader(self, generator, position or 0)
+
+
+class _EventReader(Reader):
+    def __init__(self, source: EventSource, generator: Generator, position: int) -> None:
+        self._source = source
+        self._generator = generator
+        self._next = position
+        self._limit = None if source.events is None else generator.count_before(source.events)
+        self._start = time.monotonic()
+        if source.start is not None:
+            self._start += source.start - time.time()
+        elif source.rate is not None and position:
+            # After a restart, the next event is due at once.
+            self._start -= generator.position(position) / source.rate
+        self._tell()
+
+    def read(self) -> Any | None:
+        last = min(self._next + self._source.most, self._due())
+        first, self._next = self._next, max(last, self._next)
+        self._tell()
+        if self._next == first:
+            return None
+        made = self._generator.make(self._source.kind, first, last, self._source.columns)
+        return made if len(made["ts"]) else None
+
+    @property
+    def position(self) -> int:
+        """How many of its events this partition has been through."""
+        return self._next
+
+    def _due(self) -> int:
+        """How many events this partition should have made by now."""
+        rate, limit = self._source.rate, self._limit
+        if rate is None:
+            return self._next + self._source.most if limit is None else limit
+        elapsed = max(time.monotonic() - self._start, 0.0)
+        due = self._generator.count_before(int(elapsed * rate))
+        return due if limit is None else min(due, limit)
+
+    def _tell(self) -> None:
+        """Say what is known about the events that are still to come."""
+        self.ended = self._limit is not None and self._next >= self._limit
+        self.floor = self._generator.floor(self._next)
+        rate = self._source.rate
+        # An event is due as soon as one more than those before it should have been made.
+        due = 0.0 if rate is None else (self._generator.position(self._next) + 1) / rate
+        self.ready_at = self._start + due

@@ -1,0 +1,114 @@
+"""The truth: what Spark SQL answers to a query, and whether a flow answers the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from jeton.idioms.mechanisms import Mechanism
+from jeton_evaluation.nexmark.config import Config
+from jeton_evaluation.nexmark.frames import frames
+from jeton_evaluation.nexmark.queries import RESULT, Query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLES: Final = 5
+"""So many rows that differ are shown."""
+_SIDE: Final = "jeton_side"
+_GOT: Final = "jeton_got"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a comparison."""
+
+    rows: int
+    """How many rows the flow had."""
+    missing: int
+    """How many rows it should have had besides; those that occur several times are counted so."""
+    extra: int
+    """How many rows it should not have had."""
+    missing_rows: tuple[dict[str, Any], ...] = ()
+    """Some of them."""
+    extra_rows: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether the rows are the same, in whatever order."""
+        return not self.missing and not self.extra
+
+    def __str__(self) -> str:
+        if self.equal:
+            return f"all {self.rows} rows are right"
+        return (
+            f"of {self.rows} rows, {self.extra} are wrong, such as {list(self.extra_rows)}; "
+            f"{self.missing} are missing, such as {list(self.missing_rows)}"
+        )
+
+
+def check(
+    spark: SparkSession,
+    query: Query,
+    config: Config,
+    events: int,
+    workers: int | None = None,
+    mechanism: Mechanism = "tokens",
+) -> Verdict:
+    """Run a query on Spark as a flow, and as SQL, and compare.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> print(check(spark, queries.get("q7"), Config(), 1000, workers=2))
+    all 1 rows are right
+    """
+    made = frames(spark, config, events, columns=query.columns)
+    got = query.flow(config, mechanism).on_spark(made, workers=workers)[RESULT]
+    return compare(got, answer(spark, query, made))
+
+
+def answer(spark: SparkSession, query: Query, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """What Spark SQL says; the views of the query's inputs are made anew.
+
+    >>> columns = "ts long, auction long, bidder long, price long"
+    >>> bids = spark.createDataFrame([(1, 7, 3, 50)], columns)
+    >>> from jeton_evaluation.nexmark import queries
+    >>> answer(spark, queries.get("q7"), {"bids": bids}).first().price
+    50
+    """
+    for name, frame in inputs.items():
+        frame.createOrReplaceTempView(name)
+    return spark.sql(query.sql)
+
+
+def compare(got: DataFrame, wanted: DataFrame) -> Verdict:
+    """Compare rows, in whatever order, with how often each occurs.
+
+    >>> print(compare(spark.range(3), spark.range(1, 3)))
+    of 3 rows, 1 are wrong, such as [{'id': 0}]; 0 are missing, such as []
+    """
+    if got.columns != wanted.columns:
+        raise ValueError(f"columns {got.columns} cannot be compared with {wanted.columns}")
+    sides = got.withColumn(_SIDE, F.lit(1)).unionAll(wanted.withColumn(_SIDE, F.lit(-1)))
+    compared = (
+        sides.groupBy(*got.columns)
+        .agg(F.count_if(F.col(_SIDE) > 0).alias(_GOT), F.sum(_SIDE).alias(_SIDE))
+        .persist()
+    )
+    extra, missing = F.greatest(_SIDE, F.lit(0)), F.greatest(-F.col(_SIDE), F.lit(0))
+    totals = compared.agg(F.sum(_GOT), F.sum(missing), F.sum(extra)).first()
+    assert totals is not None, "an aggregate without groups has one row"
+    rows, absent, wrong = (total or 0 for total in totals)
+    examples = [
+        _examples(compared.where(which > 0)) if count else ()
+        for which, count in ((missing, absent), (extra, wrong))
+    ]
+    compared.unpersist(blocking=True)
+    return Verdict(rows, absent, wrong, *examples)
+
+
+def _examples(compared: DataFrame) -> tuple[dict[str, Any], ...]:
+    rows = compared.drop(_SIDE, _GOT).limit(SAMPLES).collect()
+    return tuple(row.asDict() for row in rows)
