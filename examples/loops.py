@@ -41,7 +41,7 @@ def components(edges: jt.Stream) -> jt.Stream:
         return node | {"label": row["label"]}, [*tell, news | {"told": True}]
 
     def body(records):
-        spread = records.key_by("node").state_machine(fall, {"label": 2**62, "next": []})
+        spread = records.key_by("node").stateful_map(fall, {"label": 2**62, "next": []})
         going, told = spread.branch(lambda batch: batch["told"])
         return going.select("node", "to", "label"), told
 
@@ -74,7 +74,7 @@ def page_rank(edges: jt.Stream, rounds: int = 20, damping: float = 0.85) -> jt.S
             share=lambda batch: batch["node"] * 0.0 - 1, round=lambda batch: batch["node"] * 0
         )
         links = links.select("node", "share", "round", "to")  # edges first, by this order
-        told = totals.concat(links.enter(totals.scope)).key_by("node").state_machine(pass_on, list)
+        told = totals.concat(links.enter(totals.scope)).key_by("node").stateful_map(pass_on, list)
         going, done = told.branch(lambda batch: batch["rank"] > 0)
         return going.select("node", "share", "round"), done
 

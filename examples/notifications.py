@@ -33,7 +33,7 @@ def longest_words(mode: Mode = "strict") -> jt.Flow:
     """A flow from words to the longest one of each time."""
     flow = jt.Flow("longest words")
     words = flow.input("words", schema={"word": str})
-    flow.output("longest", unary_notify(words, LongestWord, pact=jt.Together(), mode=mode))
+    flow.output("longest", unary_notify(words, LongestWord, pact=jt.Gather(), mode=mode))
     return flow
 
 

@@ -13,7 +13,7 @@ from jeton.idioms.priority import Agenda, schedule
 def overdue(token, info):
     """The cars for which nobody has paid any more, at the time when that is so."""
     agenda = Agenda(info.kind, ["plate"])
-    paid: jt.KeyedValues[int] = jt.KeyedValues()
+    paid: jt.state.KeyedValues[int] = jt.state.KeyedValues()
     info.keep(agenda, token, name="agenda")  # so that snapshots have both
     info.keep(paid, name="paid")
     token.drop()

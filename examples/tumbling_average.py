@@ -26,7 +26,7 @@ def tumbling_average(size: int):
 
     def build(token, info):  # once for each worker, with the initial token
         token.drop()
-        windows: jt.TimeMap[Window] = jt.TimeMap()  # by end, in order
+        windows: jt.state.TimeMap[Window] = jt.state.TimeMap()  # by end, in order
 
         def step(input, output):  # whenever there is input, or the frontier has moved
             for ref, batch in input:

@@ -31,7 +31,7 @@ def taxis() -> jt.Flow:
     # The best fare of the last 120, every 60.
     flow.output("best", by_taxi.sliding(120, every=60).max("fare", name="fare"))
     # Shifts: a taxi that ends no ride for 45 is taken to have a break.
-    flow.output("shifts", by_taxi.session(45).sum("fare", name="earned"))
+    flow.output("shifts", by_taxi.session_window(45).sum("fare", name="earned"))
     # Each ride says until when it is paid: what comes in at each of those times, of all taxis.
     flow.output("income", rides.key_by().until("paid").sum("fare", name="income"))
     # And what came too late for all of that.

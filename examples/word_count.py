@@ -26,7 +26,7 @@ def word_count(window: int = 10) -> jt.Flow:
     words = words_in(flow.input("lines", schema={"line": str}))
 
     # An update for each word. The exchange by word, the state in bins, one token at most.
-    flow.output("counts", words.key_by("word").rolling().count())
+    flow.output("counts", words.key_by("word").running().count())
 
     # Counts of each window, told when the frontier has passed its end; then the best of them,
     # which all bear the window's end as their time. Of equal counts the word decides.

@@ -48,7 +48,7 @@ def test_word_count_offers_and_answers_every_record(mechanism: Any, workers: int
 def test_a_stage_that_delays_shows_in_the_latencies() -> None:
     def slow(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
         """Says nothing of a record before the frontier is 50 ms beyond it."""
-        waiting = jt.RecordQueue(info.kind)
+        waiting = jt.state.RecordQueue(info.kind)
         token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import jeton as jt
 from jeton.cli import main
+from jeton.errors import JetonError
 from jeton.idioms.watermark_ports import MARK
 from jeton.mesh.wire import Encoder
 from jeton.progress.protocol import ProgressBatch
@@ -53,7 +54,7 @@ def test_what_is_too_large_is_counted_from_smaller_sizes(
 def test_what_is_not_in_proportion_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "AFFORDABLE", 1)
     monkeypatch.setattr(traffic, "SMALLER", (3, 8))
-    with pytest.raises(jt.JetonError, match="too large"):
+    with pytest.raises(JetonError, match="too large"):
         Case("wordcount", "tokens", 50).line()
 
 

@@ -17,6 +17,7 @@ from jeton.cluster.checkpoint_writer import Ground
 from jeton.cluster.commits import Commits
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import Memory, Parquet, Sink
+from jeton.errors import SnapshotError
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.leases import Superseded
@@ -73,13 +74,13 @@ def test_the_name_of_a_query_stays(tmp_path: Path) -> None:
         show(run, ground, sink, version)
     # Every version has it too.
     shutil.rmtree(tmp_path / "c" / "log")
-    with pytest.raises(jt.SnapshotError, match=r"whether .* counts is not known: the log is gone"):
+    with pytest.raises(SnapshotError, match=r"whether .* counts is not known: the log is gone"):
         commits(tmp_path / "c", {"rows": sink}).recover()
 
 
 def test_checkpoints_of_something_else_are_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path).commit(1, [], flow="f")
-    with pytest.raises(jt.SnapshotError, match="something else than a long-lived query"):
+    with pytest.raises(SnapshotError, match="something else than a long-lived query"):
         commits(tmp_path).recover()
     assert len(list((tmp_path / "log").iterdir())) == 2, "nobody was superseded"
 
@@ -92,7 +93,7 @@ def test_what_is_gone_is_not_made_twice(tmp_path: Path) -> None:
     for version in (1, 2):
         run.commit(version, {0: PART}, {"rows": [pa.table({"n": [version]})]}, {}, 0.0)
     max((tmp_path / "manifests").iterdir()).unlink()
-    with pytest.raises(jt.SnapshotError, match=r"version 2 .* the sinks of \['rows'\] have got"):
+    with pytest.raises(SnapshotError, match=r"version 2 .* the sinks of \['rows'\] have got"):
         run.recover()
     # A sink of files gives its rows back.
     sink = Parquet(tmp_path / "out")
@@ -121,7 +122,7 @@ def test_if_all_manifests_are_gone_that_is_no_fresh_start(tmp_path: Path, kind: 
             run.commit(version, {0: PART}, {"rows": [pa.table({"n": [version]})]}, {}, 0.0)
     shutil.rmtree(tmp_path / "c" / "manifests")
     for again in (run, commits(tmp_path / "c", {"rows": sink})):
-        with pytest.raises(jt.SnapshotError, match=r"no checkpoint in .* is whole"):
+        with pytest.raises(SnapshotError, match=r"no checkpoint in .* is whole"):
             again.recover()
 
 
@@ -135,7 +136,7 @@ def test_strange_entries_are_left_alone(tmp_path: Path) -> None:
     assert len(list((tmp_path / "log").iterdir())) == 3 + 2
 
 
-class Together(Files):
+class Gather(Files):
     """Files where nobody creates an entry before all have seen that there is none."""
 
     ready: threading.Barrier | None = None
@@ -154,7 +155,7 @@ def test_whoever_starts_at_the_same_moment_is_another_attempt(tmp_path: Path) ->
         ready = threading.Barrier(3)
         runs = []
         for _ in range(3):
-            files = Together(place)
+            files = Gather(place)
             files.ready = ready
             runs.append(commits(place, store=Checkpoints(place, files=files)))
         with ThreadPoolExecutor(3) as threads:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-import jeton as jt
 from jeton.cluster.control import Control
+from jeton.errors import ProtocolError
 from jeton.mesh.open_files import make_room_for
 
 
@@ -45,7 +45,7 @@ def test_a_frame_that_cannot_be_read_is_a_protocol_error(
 ) -> None:
     there, control = ends
     there.sendall(sent)
-    with pytest.raises(jt.ProtocolError, match="a control frame"):
+    with pytest.raises(ProtocolError, match="a control frame"):
         control.receive()
 
 

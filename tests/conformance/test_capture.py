@@ -16,7 +16,7 @@ def accumulated(captured: list[list[Event]]) -> list[set[Antichain]]:
     """For each worker's events, the frontiers they pass through."""
     frontiers = []
     for events in captured:
-        now = jt.MutableAntichain()
+        now = jt.state.MutableAntichain()
         seen = set()
         for event in events:
             if not isinstance(event, Sent):

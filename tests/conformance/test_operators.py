@@ -52,7 +52,7 @@ def per_time(answer: Callable[[list[int]], dict[str, object]]) -> UnaryBuild:
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
-        waiting: jt.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.TimeMap()
+        waiting: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input.by_time():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import jeton as jt
-from jeton import Advance, Antichain, ChangeBatch, MutableAntichain, Product
+from jeton import Advance, Antichain, Product
+from jeton.core.changes import ChangeBatch
+from jeton.state import MutableAntichain
 
 
 def test_1_antichain_refuses_what_is_above() -> None:

@@ -22,6 +22,7 @@ from tests.helpers import (
 import jeton as jt
 from jeton import Antichain, Product
 from jeton.dataflow.plan import Step
+from jeton.errors import TimeError, TokenError
 
 
 @seeded
@@ -75,7 +76,7 @@ def test_29_downgrade_to_an_earlier_time_raises_and_changes_nothing() -> None:
 
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         token.downgrade(5)
-        with pytest.raises(jt.TokenError, match="not ≥"):
+        with pytest.raises(TokenError, match="not ≥"):
             token.downgrade(4)
         assert token.time == 5
         with output.session(token) as session:
@@ -91,7 +92,7 @@ def test_29_downgrade_to_an_incomparable_time_raises_and_changes_nothing(seed: i
     def step(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
         consume(input)
         token.downgrade(Product(2, 3))
-        with pytest.raises(jt.TokenError, match="not ≥"):
+        with pytest.raises(TokenError, match="not ≥"):
             token.downgrade(Product(3, 2))
         assert token.time == Product(2, 3)
 
@@ -133,7 +134,7 @@ def test_30_token_of_another_output_raises() -> None:
     """A token of output 0 used on output 1 raises."""
 
     def act(tokens: list[jt.TimestampToken], outputs: Sequence[jt.Output]) -> None:
-        with pytest.raises(jt.TokenError, match="its own output only"):
+        with pytest.raises(TokenError, match="its own output only"):
             outputs[1].session(tokens[0])
         with outputs[1].session(tokens[1]) as session:
             session.give(n=1)
@@ -157,9 +158,9 @@ def test_31_retaining_for_an_unconnected_output_raises() -> None:
         def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             for ref, _ in inputs[0]:
                 ref.retain(output=0).drop()
-                with pytest.raises(jt.TokenError, match="not connected to output 1"):
+                with pytest.raises(TokenError, match="not connected to output 1"):
                     ref.retain(output=1)
-                with pytest.raises(jt.TokenError, match="does not lead there"):
+                with pytest.raises(TokenError, match="does not lead there"):
                     outputs[1].session(ref)
                 raised.append(ref.time)
 
@@ -175,9 +176,9 @@ def test_31_retaining_across_a_summary_that_advances_raises() -> None:
 
     def step(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
-            with pytest.raises(jt.TokenError, match="8 at the earliest"):
+            with pytest.raises(TokenError, match="8 at the earliest"):
                 ref.retain()
-            with pytest.raises(jt.TokenError, match="too early"):
+            with pytest.raises(TokenError, match="too early"):
                 output.session(ref, time=7)
             with ref.retain(8) as token, output.session(token) as session:
                 session.give(n=1)
@@ -195,7 +196,7 @@ def test_32_token_set_keeps_the_least() -> None:
         five.downgrade(5)
         seven.downgrade(7)
         three.downgrade(3)
-        tokens = jt.TokenSet([five])
+        tokens = jt.state.TokenSet([five])
         assert not tokens.insert(seven)
         assert tokens.times == (5,)
         assert seven.dropped
@@ -210,7 +211,7 @@ def test_32_token_set_keeps_the_least() -> None:
 @seeded
 def test_33_token_set_downgraded_to_the_empty_frontier_releases_all(seed: int | None) -> None:
     """A token set downgraded to the empty frontier releases all."""
-    sets: list[jt.TokenSet] = []
+    sets: list[jt.state.TokenSet] = []
 
     def step(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
         consume(input)
@@ -218,7 +219,7 @@ def test_33_token_set_downgraded_to_the_empty_frontier_releases_all(seed: int | 
             early, late = token.clone(), token
             early.downgrade(Product(1, 5))
             late.downgrade(Product(2, 3))
-            sets.append(jt.TokenSet([early, late]))
+            sets.append(jt.state.TokenSet([early, late]))
         if input.frontier.is_empty:
             sets[0].downgrade(input.frontier)
 
@@ -246,7 +247,7 @@ def test_34_advancing_an_input_backwards_raises(unordered: bool) -> None:
         forward = handle.token.downgrade if unordered else handle.advance_to
         forward(5)
         forward(5)
-        with pytest.raises((jt.TimeError, jt.TokenError)):
+        with pytest.raises((TimeError, TokenError)):
             forward(4)
         run.run_to_rest()
         assert run.probe("seen").frontier == Antichain([5])
@@ -295,7 +296,7 @@ def tumbling_average(size: int, closed: list[list[int]]) -> UnaryBuild:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         assert token.time == 0
         token.drop()
-        windows: jt.TimeMap[Window] = jt.TimeMap()
+        windows: jt.state.TimeMap[Window] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:

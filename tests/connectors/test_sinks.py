@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import jeton as jt
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.published import Shown
 from jeton.connectors.sinks import Delivery, Memory, Parquet, Sink, Writer
 from jeton.connectors.sources import Files
+from jeton.errors import GraphError, JetonError, SnapshotError
 from jeton.storage.checkpoints import Checkpoint, Checkpoints
 from tests.cluster.test_commits import PART, commits, show
 
@@ -114,7 +114,7 @@ def test_files_that_nobody_can_have_seen_are_missed(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.shown.show("q", query.commit(1))
     made = query.commit(2)
-    with pytest.raises(jt.JetonError, match=r"elsewhere/part-.* is not there, .* of version 2"):
+    with pytest.raises(JetonError, match=r"elsewhere/part-.* is not there, .* of version 2"):
         Query(tmp_path, "elsewhere").shown.recover("q", made, attempt=9)
     Query(tmp_path).shown.recover("q", made, attempt=9)
     assert shown(query.folder) == [2, 3, 4, 5]
@@ -176,7 +176,7 @@ def test_a_type_may_show_later_in_memory() -> None:
     assert table is not None
     assert table["n"].to_pylist() == [None, 1.0, 2.5]
     memory.receive(numbers("one"), Delivery())
-    with pytest.raises(jt.JetonError, match=r"rows in memory .* Field n has .* schema="):
+    with pytest.raises(JetonError, match=r"rows in memory .* Field n has .* schema="):
         memory.table()
 
 
@@ -184,7 +184,7 @@ def test_types_that_do_not_go_together_are_told_with_the_folder(tmp_path: Path) 
     writer = Parquet(tmp_path).open_staged(0, "q", 1)
     writer.write(numbers(1))
     writer.write(numbers("one"))
-    with pytest.raises(jt.JetonError, match=rf"rows for {tmp_path} have types .* Field n has"):
+    with pytest.raises(JetonError, match=rf"rows for {tmp_path} have types .* Field n has"):
         writer.stage(1)
 
 
@@ -202,7 +202,7 @@ def test_folders_are_what_they_are_where_they_are_named(
     assert make(tmp_path.as_uri()).path == tmp_path
     assert make(f"file:{tmp_path}").path == tmp_path
     for url in ("s3://bucket/out", "hdfs:/out"):
-        with pytest.raises(jt.GraphError, match=f"'{url}' is not a folder that the driver and all"):
+        with pytest.raises(GraphError, match=f"'{url}' is not a folder that the driver and all"):
             make(url)
 
 
@@ -296,7 +296,7 @@ def test_rows_that_are_owed_to_a_sink_are_not_forgotten_for_another(
     [other] = set(sinks) - {first}
     # Another output must not be the reason why they are cleared away.
     for now in ({"rows": sinks[other]}, {"rows": sinks[other], "more": sinks[first]}):
-        with pytest.raises(jt.SnapshotError, match=r"version 1 .*\['rows'\], which has not got"):
+        with pytest.raises(SnapshotError, match=r"version 1 .*\['rows'\], which has not got"):
             commits(tmp_path / "c", now).recover()
     commits(tmp_path / "c", {"rows": sinks[first]}).recover()
     commits(tmp_path / "c", {"rows": sinks[other]}).recover()

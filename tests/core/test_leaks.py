@@ -9,6 +9,7 @@ from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping, here, seeded
 
 import jeton as jt
 from jeton import Antichain
+from jeton.errors import LeakedToken
 
 THIS = re.escape(__file__)
 
@@ -28,7 +29,7 @@ def test_forgotten_token_is_dropped_and_reported(seed: int | None) -> None:
         run.input("in", 1).send({"time": [3], "n": [1]})
         for worker in range(2):
             run.input("in", worker).advance_to(9)
-        with pytest.warns(jt.LeakedToken, match=f"retained at {THIS}:") as caught:
+        with pytest.warns(LeakedToken, match=f"retained at {THIS}:") as caught:
             run.run_to_rest()
         assert len(caught) == 1
         text = str(caught[0].message)
@@ -52,7 +53,7 @@ def test_forgotten_clone_is_reported_with_the_line_that_cloned_it() -> None:
 
     flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(dropping(step), name="leaky")
-    with pytest.warns(jt.LeakedToken):
+    with pytest.warns(LeakedToken):
         result = flow.run({"in": {"time": [3], "n": [1]}})
     assert len(result.leaks) == 1
     assert f"{__file__}:{lines[0]}" in result.leaks[0]
@@ -64,7 +65,7 @@ def test_forgotten_first_token_is_dropped_and_reported() -> None:
 
     flow = jt.Flow("leak", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(build, name="leaky"))
-    with pytest.warns(jt.LeakedToken, match="given at the start"):
+    with pytest.warns(LeakedToken, match="given at the start"):
         result = flow.run({"in": {"time": [3], "n": [1]}})
     assert len(result.leaks) == 1
     assert "'leaky'" in result.leaks[0]
@@ -81,7 +82,7 @@ def test_token_overwritten_in_a_map_is_reported() -> None:
 
     flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary_frontier(dropping(step), name="leaky")
-    with pytest.warns(jt.LeakedToken):
+    with pytest.warns(LeakedToken):
         result = flow.run({"in": {"time": [1, 2, 3], "n": [1, 2, 3]}})
     assert sorted(leak.split(" for ")[0] for leak in result.leaks) == ["token at 1", "token at 2"]
 
@@ -100,7 +101,7 @@ def test_forgotten_activating_token_is_dropped_and_reported() -> None:
         run.run_to_rest()
         assert run.probe("after").frontier == Antichain([0])
         kept.clear()
-        with pytest.warns(jt.LeakedToken, match="'leaky'"):
+        with pytest.warns(LeakedToken, match="'leaky'"):
             run.run_to_rest()
         assert run.probe("after").frontier == Antichain([9])
 
@@ -108,12 +109,12 @@ def test_forgotten_activating_token_is_dropped_and_reported() -> None:
 def test_forgotten_token_set_is_reported_with_a_line_of_the_user_s() -> None:
     def step(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
-            tokens = jt.TokenSet([ref.retain()])
+            tokens = jt.state.TokenSet([ref.retain()])
             tokens.downgrade([7])
 
     flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary(dropping(step), name="leaky")
-    with pytest.warns(jt.LeakedToken, match=THIS):
+    with pytest.warns(LeakedToken, match=THIS):
         result = flow.run({"in": {"time": [3], "n": [1]}})
     assert len(result.leaks) == 1
 

@@ -10,6 +10,7 @@ from tests.helpers import consume, dropping, held, in_step, in_thread, stamped
 
 import jeton as jt
 from jeton import Product
+from jeton.errors import ExpiredReference, TimeError, TokenError
 
 RefAct = Callable[[jt.TokenRef, jt.Output], object]
 
@@ -33,7 +34,7 @@ def three_messages(step: Callable[[jt.Input, jt.Output], None]) -> jt.Result:
 
 
 def refused(use: RefAct, ref: jt.TokenRef, output: jt.Output) -> None:
-    with pytest.raises(jt.ExpiredReference, match="retain"):
+    with pytest.raises(ExpiredReference, match="retain"):
         use(ref, output)
 
 
@@ -148,7 +149,7 @@ def test_expired_reference_says_when_and_where_in_the_caller_s_face() -> None:
         refs = [ref for ref, _ in input]
         refs[0].retain()
 
-    with pytest.raises(jt.ExpiredReference, match=r"token = ref\.retain\(\)") as caught:
+    with pytest.raises(ExpiredReference, match=r"token = ref\.retain\(\)") as caught:
         in_step(act, at=7)
     assert "[operator 'acting', worker 0, time 7]" in str(caught.value)
 
@@ -160,7 +161,7 @@ def test_reference_answers_at_its_own_time_or_later() -> None:
                 session.give(n=1)
             with output.session(ref, time=9) as session:
                 session.give(n=2)
-            with pytest.raises(jt.TokenError, match="too early"):
+            with pytest.raises(TokenError, match="too early"):
                 output.session(ref, time=6)
 
     assert stamped(in_step(act, at=7)["out"]) == [(7, 1), (9, 2)]
@@ -171,11 +172,11 @@ def test_retained_time_is_checked() -> None:
         for ref, _ in input:
             with ref.retain() as same, ref.retain(9) as later:
                 assert (same.time, later.time) == (7, 9)
-            with pytest.raises(jt.TokenError, match="7 at the earliest"):
+            with pytest.raises(TokenError, match="7 at the earliest"):
                 ref.retain(6)
-            with pytest.raises((jt.TokenError, jt.TimeError)):
+            with pytest.raises((TokenError, TimeError)):
                 ref.retain("tomorrow")
-            with pytest.raises(jt.TokenError, match="there is no output 1"):
+            with pytest.raises(TokenError, match="there is no output 1"):
                 ref.retain(output=1)
 
     in_step(act, at=7)
@@ -184,7 +185,7 @@ def test_retained_time_is_checked() -> None:
 def test_retaining_past_the_end_of_time_raises() -> None:
     def act(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
-            with pytest.raises((jt.TokenError, jt.TimeError)):
+            with pytest.raises((TokenError, TimeError)):
                 ref.retain(jt.END_OF_TIME + 1)
 
     in_step(act)
@@ -197,7 +198,7 @@ def test_retained_time_is_checked_in_loops() -> None:
         for ref, _ in input:
             ref.retain(Product(7, 3)).drop()
             for wrong in (Product(8, -1), Product(6, 9), Product(7, 0, 0)):
-                with pytest.raises((jt.TokenError, jt.TimeError)):
+                with pytest.raises((TokenError, TimeError)):
                     ref.retain(wrong)
             refs.append(ref.time)
 
@@ -210,7 +211,7 @@ def test_retained_time_is_checked_in_loops() -> None:
 def test_retaining_an_integer_in_a_loop_raises() -> None:
     def act(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
-            with pytest.raises((jt.TokenError, jt.TimeError)):
+            with pytest.raises((TokenError, TimeError)):
                 ref.retain(9)
 
     flow = jt.Flow("loop")
@@ -250,9 +251,9 @@ def test_session_of_a_reference_does_no_bookkeeping() -> None:
 def test_session_of_a_reference_ends_with_its_step() -> None:
     def act(input: jt.Input, output: jt.Output) -> None:
         sessions = [output.session(ref) for ref, _ in input]
-        with pytest.raises(jt.ExpiredReference, match="retain"):
+        with pytest.raises(ExpiredReference, match="retain"):
             sessions[0].give(n=1)
-        with pytest.raises(jt.ExpiredReference, match="retain"), sessions[0] as session:
+        with pytest.raises(ExpiredReference, match="retain"), sessions[0] as session:
             session.give(n=[1])
 
     assert in_step(act)["out"].num_rows == 0
@@ -282,7 +283,7 @@ def test_reference_in_another_thread_raises() -> None:
             assert not output.book.changes
 
     in_step(act)
-    assert isinstance(raised[0], jt.TokenError)
+    assert isinstance(raised[0], TokenError)
 
 
 def test_messages_that_are_left_are_offered_again() -> None:

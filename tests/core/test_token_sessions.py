@@ -9,6 +9,7 @@ from tests.core.uses import USES, TokenAct
 from tests.helpers import stamped, with_token
 
 import jeton as jt
+from jeton.errors import TokenError
 
 
 @pytest.mark.parametrize("use", [USES["downgrade"], USES["drop"], USES["activating"]])
@@ -17,7 +18,7 @@ def test_open_session_locks_its_token(use: TokenAct) -> None:
         with output.session(token) as outer:
             with output.session(token) as inner:
                 inner.give(n=1)
-            with pytest.raises(jt.TokenError, match="while a session made from it is open"):
+            with pytest.raises(TokenError, match="while a session made from it is open"):
                 use(token)
             outer.give(n=2)
         assert token.time == 0
@@ -41,7 +42,7 @@ def test_session_is_closed_at_the_end_of_with() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         with output.session(token) as session:
             pass
-        with pytest.raises(jt.TokenError, match="closed"):
+        with pytest.raises(TokenError, match="closed"):
             session.give(n=1)
 
     with_token(act)
@@ -53,7 +54,7 @@ def test_session_without_with_notices_that_its_right_is_gone(give_up: TokenAct) 
         session = output.session(token)
         session.give(n=1)
         give_up(token)
-        with pytest.raises(jt.TokenError):
+        with pytest.raises(TokenError):
             session.give(n=2)
 
     assert stamped(with_token(act)["out"]) == [(0, 1)]
@@ -65,7 +66,7 @@ def test_entering_a_session_whose_right_is_gone_raises(give_up: TokenAct) -> Non
         session = output.session(token)
         give_up(token)
         was_dropped = token.dropped
-        with pytest.raises(jt.TokenError), session:
+        with pytest.raises(TokenError), session:
             session.give(n=2)
         assert token.dropped == was_dropped
 
@@ -76,7 +77,7 @@ def test_entering_a_session_never_brings_a_dropped_token_back() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         session = output.session(token)
         token.drop()
-        with suppress(jt.TokenError), session:
+        with suppress(TokenError), session:
             assert token.dropped
         assert token.dropped
 

@@ -13,13 +13,14 @@ from tests.helpers import FROM_ZERO, consume, held, in_step, keeping, stamped, s
 
 import jeton as jt
 from jeton import Product
+from jeton.errors import TimeError, TokenError
 
 
 @pytest.mark.parametrize("cls", [jt.TimestampToken, jt.ActivatingToken])
 def test_tokens_cannot_be_constructed(cls: type[jt.TimestampToken]) -> None:
-    with pytest.raises(jt.TokenError, match="made by the system only"):
+    with pytest.raises(TokenError, match="made by the system only"):
         cls()
-    with pytest.raises(jt.TokenError, match="made by the system only"):
+    with pytest.raises(TokenError, match="made by the system only"):
         cls(0, 3)
 
 
@@ -27,7 +28,7 @@ def test_a_subclass_makes_no_tokens_either() -> None:
     class Forged(jt.TimestampToken):
         pass
 
-    with pytest.raises(jt.TokenError, match="made by the system only"):
+    with pytest.raises(TokenError, match="made by the system only"):
         Forged()
 
 
@@ -51,7 +52,7 @@ def test_tokens_cannot_be_copied_or_pickled(
         token = loot.tokens[0]
         if activating:
             token = loot.run_in_step(token.activating)
-        with pytest.raises(jt.TokenError, match=r"cannot be (copied|pickled)") as caught:
+        with pytest.raises(TokenError, match=r"cannot be (copied|pickled)") as caught:
             duplicate(token)
         assert "'victim'" in str(caught.value)
         assert held(loot.run, "victim") == {0: 1}
@@ -61,7 +62,7 @@ def test_tokens_cannot_be_copied_or_pickled(
 def test_references_cannot_be_copied_or_pickled(duplicate: Callable[[object], object]) -> None:
     def act(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
-            with pytest.raises(jt.TokenError, match="retain"):
+            with pytest.raises(TokenError, match="retain"):
                 duplicate(ref)
 
     in_step(act)
@@ -113,7 +114,7 @@ def test_with_leaves_a_token_that_was_dropped_inside() -> None:
 def test_use_after_drop_raises(use: TokenAct) -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         token.drop()
-        with pytest.raises(jt.TokenError, match="after it had been dropped"):
+        with pytest.raises(TokenError, match="after it had been dropped"):
             use(token)
         assert token.dropped
 
@@ -123,19 +124,19 @@ def test_use_after_drop_raises(use: TokenAct) -> None:
 def test_session_with_and_entering_after_drop_raise() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         token.drop()
-        with pytest.raises(jt.TokenError, match="after it had been dropped"):
+        with pytest.raises(TokenError, match="after it had been dropped"):
             output.session(token)
-        with pytest.raises(jt.TokenError, match="after it had been dropped"), token:
+        with pytest.raises(TokenError, match="after it had been dropped"), token:
             pass
-        with pytest.raises(jt.TokenError, match="dropped"):
-            jt.TokenSet([token])
+        with pytest.raises(TokenError, match="dropped"):
+            jt.state.TokenSet([token])
 
     with_token(act)
 
 
 def test_what_was_made_activating_is_given_up() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
-        with token.activating(), pytest.raises(jt.TokenError, match="dropped"):
+        with token.activating(), pytest.raises(TokenError, match="dropped"):
             output.session(token)
 
     with_token(act)
@@ -144,7 +145,7 @@ def test_what_was_made_activating_is_given_up() -> None:
 @pytest.mark.parametrize("wrong", ["soon", 1.5, None, Product(1, 2)])
 def test_downgrade_to_what_is_no_time_raises(wrong: object) -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
-        with pytest.raises((jt.TimeError, jt.TokenError)):
+        with pytest.raises((TimeError, TokenError)):
             token.downgrade(wrong)
         assert token.time == 0
 
@@ -153,7 +154,7 @@ def test_downgrade_to_what_is_no_time_raises(wrong: object) -> None:
 
 def test_downgrade_past_the_end_of_time_raises() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
-        with pytest.raises((jt.TimeError, jt.TokenError)):
+        with pytest.raises((TimeError, TokenError)):
             token.downgrade(jt.END_OF_TIME + 1)
         assert token.time == 0
 
@@ -165,7 +166,7 @@ def test_downgrade_to_an_integer_in_a_loop_raises() -> None:
 
     def step(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
         consume(input)
-        with pytest.raises((jt.TimeError, jt.TokenError)):
+        with pytest.raises((TimeError, TokenError)):
             token.downgrade(5)
         seen.append(token.time)
 
@@ -187,12 +188,12 @@ def test_downgrade_to_its_own_time_is_fine() -> None:
 
 
 def test_errors_name_operator_worker_and_time() -> None:
-    raised: list[jt.TokenError] = []
+    raised: list[TokenError] = []
 
     def act(worker: int) -> None:
         if worker == 1 and not raised:
             loot.tokens[1].downgrade(4)
-            with pytest.raises(jt.TokenError) as caught:
+            with pytest.raises(TokenError) as caught:
                 loot.tokens[1].downgrade(2)
             raised.append(caught.value)
 
@@ -209,7 +210,7 @@ def test_errors_that_reach_the_caller_are_located() -> None:
         token.drop()
         token.drop()
 
-    with pytest.raises(jt.TokenError, match=r"\[operator 'acting', worker 0, time 0\]"):
+    with pytest.raises(TokenError, match=r"\[operator 'acting', worker 0, time 0\]"):
         with_token(act)
 
 
@@ -218,13 +219,13 @@ def test_a_located_error_is_not_its_own_cause() -> None:
         token.drop()
         token.drop()
 
-    with pytest.raises(jt.TokenError) as caught:
+    with pytest.raises(TokenError) as caught:
         with_token(act)
     assert caught.value.__cause__ is not caught.value
 
 
 def test_located_errors_survive_pickling() -> None:
-    error = jt.TokenError("no").located(operator="mean", worker=1, time=12)
+    error = TokenError("no").located(operator="mean", worker=1, time=12)
     again = pickle.loads(pickle.dumps(error))
-    assert type(again) is jt.TokenError
+    assert type(again) is TokenError
     assert str(again) == str(error)

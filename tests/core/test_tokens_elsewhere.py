@@ -8,6 +8,8 @@ from tests.helpers import FROM_ZERO, consume, held, in_thread, keeping, stolen, 
 
 import jeton as jt
 from jeton import Antichain
+from jeton.dataflow.ports import Session
+from jeton.errors import TokenError
 
 
 def test_token_of_another_operator_raises() -> None:
@@ -21,7 +23,7 @@ def test_token_of_another_operator_raises() -> None:
     def use(token: jt.TimestampToken, input: jt.Input, output: jt.Output) -> None:
         consume(input)
         if tokens:
-            with pytest.raises(jt.TokenError, match="its own output only") as caught:
+            with pytest.raises(TokenError, match="its own output only") as caught:
                 output.session(tokens[0])
             raised.append(str(caught.value))
             tokens[0].drop()
@@ -44,7 +46,7 @@ def test_token_of_another_worker_raises(use: TokenAct) -> None:
 
     def act(worker: int) -> None:
         if worker == 1 and not raised:
-            with pytest.raises(jt.TokenError, match="outside its worker's step") as caught:
+            with pytest.raises(TokenError, match="outside its worker's step") as caught:
                 use(loot.tokens[0])
             raised.append(str(caught.value))
 
@@ -64,7 +66,7 @@ def test_token_of_another_worker_opens_no_session() -> None:
     def act(worker: int) -> None:
         if worker == 1 and not raised:
             for output in loot.outputs:
-                with pytest.raises(jt.TokenError) as caught:
+                with pytest.raises(TokenError) as caught:
                     output.session(loot.tokens[0]).give(n=[1])
                 raised.append(str(caught.value))
 
@@ -85,7 +87,7 @@ def test_token_in_another_thread_raises(use: TokenAct) -> None:
         assert not token.dropped
 
     with_token(act)
-    assert isinstance(raised[0], jt.TokenError)
+    assert isinstance(raised[0], TokenError)
     assert "outside its worker's step" in str(raised[0])
 
 
@@ -96,13 +98,13 @@ def test_session_in_another_thread_raises() -> None:
         raised.append(in_thread(lambda: output.session(token).give(n=[1])))
 
     assert with_token(act)["out"].num_rows == 0
-    assert isinstance(raised[0], jt.TokenError)
+    assert isinstance(raised[0], TokenError)
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_token_outside_a_step_raises(use: TokenAct) -> None:
     with stolen() as loot:
-        with pytest.raises(jt.TokenError, match=r"outside its worker's step.*activating"):
+        with pytest.raises(TokenError, match=r"outside its worker's step.*activating"):
             use(loot.tokens[0])
         assert not loot.tokens[0].dropped
         loot.run.run_to_rest()
@@ -112,14 +114,14 @@ def test_token_outside_a_step_raises(use: TokenAct) -> None:
 @pytest.mark.parametrize("value", [1, [1, 2]])
 def test_session_outside_a_step_raises_and_sends_nothing(value: object) -> None:
     with stolen() as loot:
-        with pytest.raises(jt.TokenError, match="outside its worker's step"):
+        with pytest.raises(TokenError, match="outside its worker's step"):
             loot.outputs[0].session(loot.tokens[0]).give(n=value)
         loot.run.run_to_rest()
         assert loot.run.results()["out"].num_rows == 0
 
 
 def test_session_kept_open_raises_outside_its_step() -> None:
-    sessions: list[jt.Session] = []
+    sessions: list[Session] = []
 
     def act(worker: int) -> None:
         sessions.append(loot.outputs[0].session(loot.tokens[0]))
@@ -128,7 +130,7 @@ def test_session_kept_open_raises_outside_its_step() -> None:
         loot.act = act
         loot.run.input("in").send({"time": [3], "n": [1]})
         loot.run.run_to_rest()
-        with pytest.raises(jt.TokenError, match="outside its worker's step"):
+        with pytest.raises(TokenError, match="outside its worker's step"):
             sessions[0].give(n=[1])
 
 
@@ -156,11 +158,11 @@ def test_activating_token_is_checked_as_any_other() -> None:
     with stolen() as loot:
         token = loot.run_in_step(loot.tokens[0].activating)
         token.downgrade(5)
-        with pytest.raises(jt.TokenError, match="not ≥"):
+        with pytest.raises(TokenError, match="not ≥"):
             token.downgrade(4)
         clone = token.clone()
         token.drop()
-        with pytest.raises(jt.TokenError, match="dropped"):
+        with pytest.raises(TokenError, match="dropped"):
             token.drop()
         loot.run.run_to_rest()
         assert held(loot.run, "victim") == {5: 1}

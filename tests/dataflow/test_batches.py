@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton import Batch, BatchError
+from jeton import Batch
+from jeton.errors import BatchError, TimeError
 
 
 def letters() -> Batch:
@@ -149,7 +150,7 @@ def test_times_that_are_none_are_refused() -> None:
         Batch.from_arrow(pa.table({"time": pa.array([1, None])}))
     with pytest.raises(BatchError, match="string"):
         Batch.from_arrow(pa.table({"time": ["1"]}))
-    with pytest.raises(jt.TimeError):
+    with pytest.raises(TimeError):
         Batch({"n": [1]}, times=[1.5])
 
 

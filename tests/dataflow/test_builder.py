@@ -10,6 +10,7 @@ from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping, pass_on, seed
 import jeton as jt
 from jeton import Antichain
 from jeton.dataflow.plan import Build, Notify, Step
+from jeton.errors import GraphError, TokenError
 
 
 def idle(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Step:
@@ -97,7 +98,7 @@ def test_session_earlier_than_the_summary_raises() -> None:
         return step
 
     builder.build(build)
-    with pytest.raises(jt.TokenError, match="a record at 1 cannot be sent in a session at 6"):
+    with pytest.raises(TokenError, match="a record at 1 cannot be sent in a session at 6"):
         flow.run({"in": {"time": [1], "n": [1]}})
 
 
@@ -105,7 +106,7 @@ def test_connections_name_known_inputs() -> None:
     flow = jt.Flow("unknown")
     builder = flow.operator("node")
     builder.input(flow.input("in"))
-    with pytest.raises(jt.GraphError, match=r"'node' has no inputs \[1\]"):
+    with pytest.raises(GraphError, match=r"'node' has no inputs \[1\]"):
         builder.output({1: 0})
 
 
@@ -228,7 +229,7 @@ def test_binary_waits_for_both_sides(seed: int | None) -> None:
         token: jt.TimestampToken, info: jt.OperatorInfo
     ) -> Callable[[jt.Input, jt.Input, jt.Output], None]:
         token.drop()
-        sums: jt.TimeMap[list[int]] = jt.TimeMap()
+        sums: jt.state.TimeMap[list[int]] = jt.state.TimeMap()
         tokens: dict[int, jt.TimestampToken] = {}
 
         def step(left: jt.Input, right: jt.Input, output: jt.Output) -> None:

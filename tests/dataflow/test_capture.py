@@ -7,7 +7,9 @@ from tests.helpers import UnaryStep, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
+from jeton.core.changes import ChangeBatch
 from jeton.dataflow.capture import Event, Progressed, Sent
+from jeton.errors import FlowStalled
 
 
 def capture_of(
@@ -25,7 +27,7 @@ def test_events_start_at_the_minimum_and_end_empty() -> None:
     (events,) = capture_of({"time": [1, 2], "n": [10, 20]}, workers=1)
     assert events[0] == Progressed(((jt.START_OF_TIME, +1),))
     assert sum(len(event.batch) for event in events if isinstance(event, Sent)) == 2
-    net = jt.ChangeBatch[int]()
+    net = ChangeBatch[int]()
     for event in events:
         if isinstance(event, Progressed):
             net.extend(event.changes)
@@ -36,7 +38,7 @@ def test_events_start_at_the_minimum_and_end_empty() -> None:
 def test_no_message_comes_after_its_time_has_passed(seed: int | None) -> None:
     rows = {"time": [5, 1, 3, 2, 4] * 4, "n": list(range(20))}
     for events in capture_of(rows, workers=2, seed=seed):
-        frontier = jt.MutableAntichain()
+        frontier = jt.state.MutableAntichain()
         for event in events:
             if isinstance(event, Sent):
                 assert frontier.frontier.less_equal(event.time)
@@ -67,7 +69,7 @@ def test_windows_of_a_replay_close_as_they_did(seed: int | None) -> None:
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
-        windows: jt.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.TimeMap()
+        windows: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
@@ -102,7 +104,7 @@ def test_replay_of_an_unfinished_capture_stays_where_it_stopped() -> None:
         run.run_to_rest()
         assert run.probe("seen").frontier == Antichain([7])
         assert stamped(run.results()["out"]) == [(1, 1)]
-        with pytest.raises(jt.FlowStalled, match="'replay' holds 1 token at 7"):
+        with pytest.raises(FlowStalled, match="'replay' holds 1 token at 7"):
             run.finish()
 
 

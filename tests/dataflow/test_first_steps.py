@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, OperatorFailed, TimeError
 
 
 def run_one(make: Any, *batches: Any, **options: Any) -> pa.Table:
@@ -39,7 +40,7 @@ def test_rows_keep_columns_that_the_first_row_lacks() -> None:
 
 
 def test_rows_that_are_no_dictionaries_are_refused() -> None:
-    with pytest.raises(jt.BatchError, match=r"a dictionary for each, not 5"):
+    with pytest.raises(BatchError, match=r"a dictionary for each, not 5"):
         run_table(lambda s: s, [5, 6])
 
 
@@ -47,24 +48,24 @@ def test_rows_that_are_no_dictionaries_are_refused() -> None:
     "make",
     [
         lambda s: s.key_by("k").tumbling(10).sum("n", name="time"),
-        lambda s: s.key_by("k").rolling().count(name="time"),
-        lambda s: s.key_by("k").session(10).count(name="time"),
+        lambda s: s.key_by("k").running().count(name="time"),
+        lambda s: s.key_by("k").session_window(10).count(name="time"),
     ],
 )
 def test_an_aggregate_cannot_take_the_time_columns_place(make: Any) -> None:
-    with pytest.raises(jt.GraphError, match=r"'time' is the time column.*another name"):
+    with pytest.raises(GraphError, match=r"'time' is the time column.*another name"):
         make(jt.Flow("f").input("i"))
 
 
 def test_a_session_cannot_tell_its_start_in_the_time_column() -> None:
-    with pytest.raises(jt.GraphError, match=r"give the time column of the input another name"):
-        jt.Flow("f").input("i", time="start").key_by().session(10)
+    with pytest.raises(GraphError, match=r"give the time column of the input another name"):
+        jt.Flow("f").input("i", time="start").key_by().session_window(10)
 
 
 @pytest.mark.parametrize(("zone", "declared"), [(None, "Europe/Berlin"), ("Europe/Berlin", None)])
 def test_a_schema_does_not_take_clocks_for_instants(zone: str | None, declared: str | None) -> None:
     stamps = pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("us", zone))
-    with pytest.raises(jt.BatchError, match=r"column 'e' is of type .* cast it first"):
+    with pytest.raises(BatchError, match=r"column 'e' is of type .* cast it first"):
         run_one(
             lambda s: s,
             {"time": [0], "e": stamps},
@@ -114,7 +115,7 @@ def test_extremes_of_categories_of_any_type(values: pa.Array) -> None:
 
 def test_structures_have_no_least() -> None:
     rows = {"time": [0, 0], "v": [{"a": 1}, {"a": 2}]}
-    with pytest.raises(jt.BatchError, match=r"have no order.*fields"):
+    with pytest.raises(BatchError, match=r"have no order.*fields"):
         run_table(lambda s: s.key_by().tumbling(10).min("v"), rows)
 
 
@@ -162,7 +163,7 @@ def test_half_floats_with_nulls_are_keys() -> None:
 
 def test_intervals_of_months_cannot_be_keys() -> None:
     rows = {"time": [1], "k": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}
-    with pytest.raises(jt.BatchError, match=r"month_day_nano_interval cannot be keys"):
+    with pytest.raises(BatchError, match=r"month_day_nano_interval cannot be keys"):
         run_table(lambda s: s.key_by("k").tumbling(10).count(), rows)
 
 
@@ -193,7 +194,7 @@ def test_late_records_bear_the_time_they_missed_however_they_are_batched(
         lambda s, length: s.key_by().tumbling(10, offset=length),
         lambda s, length: s.key_by().sliding(length, every=1),
         lambda s, length: s.key_by().sliding(10, every=length),
-        lambda s, length: s.key_by().session(length),
+        lambda s, length: s.key_by().session_window(length),
         lambda s, length: s.key_by("k").interval_join(s.key_by("k"), length, 5),
         lambda s, length: s.key_by("k").interval_join(s.key_by("k"), -5, length),
         lambda s, length: s.key_by("k").asof_join(s.key_by("k"), tolerance=length or 0.0),
@@ -202,7 +203,7 @@ def test_late_records_bear_the_time_they_missed_however_they_are_batched(
 )
 def test_lengths_of_time_are_integers(make: Any, length: Any) -> None:
     stream = jt.Flow("f").input("i", schema={"k": int})
-    with pytest.raises(jt.GraphError, match=r"pass an integer, in the unit of the time column"):
+    with pytest.raises(GraphError, match=r"pass an integer, in the unit of the time column"):
         make(stream, length)
 
 
@@ -221,7 +222,7 @@ def test_lengths_of_time_may_be_numpys_integers() -> None:
     ],
 )
 def test_what_is_no_function_is_refused_at_the_call(make: Any, message: str) -> None:
-    with pytest.raises(jt.GraphError, match=message):
+    with pytest.raises(GraphError, match=message):
         make(jt.Flow("f").input("i"))
 
 
@@ -234,13 +235,13 @@ def test_what_is_no_function_is_refused_at_the_call(make: Any, message: str) -> 
     ],
 )
 def test_errors_of_functions_name_the_users_line(make: Any, message: str) -> None:
-    with pytest.raises(jt.BatchError, match=message) as caught:
+    with pytest.raises(BatchError, match=message) as caught:
         run_table(make, {"time": [0], "n": [1]})
     assert "test_first_steps.py" in str(caught.value)
 
 
 def test_errors_from_arrow_name_the_users_line() -> None:
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         run_table(lambda s: s.filter(lambda b: pa.array([1]).cast("ever")), {"time": [0]})
     assert "test_first_steps.py" in str(caught.value)
     assert ".pxi" not in str(caught.value.line)
@@ -248,21 +249,21 @@ def test_errors_from_arrow_name_the_users_line() -> None:
 
 @pytest.mark.parametrize("unit", ["m", "h", "10s"])
 def test_times_in_units_that_arrow_lacks_are_refused_by_name(unit: str) -> None:
-    with pytest.raises(jt.BatchError, match=r"column 'time' .*astype\('datetime64\[s\]'\)"):
+    with pytest.raises(BatchError, match=r"column 'time' .*astype\('datetime64\[s\]'\)"):
         run_table(lambda s: s, {"time": np.array([0], f"datetime64[{unit}]")})
 
 
 def test_result_times_beyond_the_type_of_the_time_column() -> None:
     rows = {"time": pa.array([2**31 - 1], pa.date32())}
-    with pytest.raises(jt.TimeError, match=r"output 'o' has times that are no date32"):
+    with pytest.raises(TimeError, match=r"output 'o' has times that are no date32"):
         run_table(lambda s: s.key_by().tumbling(7).count(), rows)
 
 
 def test_containers_that_are_no_tables_are_refused() -> None:
-    with pytest.raises(jt.BatchError, match=r"cannot read records from a Series"):
+    with pytest.raises(BatchError, match=r"cannot read records from a Series"):
         run_table(lambda s: s, pd.Series([1, 2]))
     sparse = pd.DataFrame({"time": pd.arrays.SparseArray([0, 1])})
-    with pytest.raises(jt.BatchError, match=r"Sparse"):
+    with pytest.raises(BatchError, match=r"Sparse"):
         run_table(lambda s: s, sparse)
 
 
@@ -289,19 +290,19 @@ def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
 def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
     flow = jt.Flow("f")
     flow.output("o", flow.input("i"))
-    with pytest.raises(jt.GraphError, match=r"input 'i' is a DataFrame, no DataFrame of Spark"):
+    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, no DataFrame of Spark"):
         flow.on_spark({"i": pd.DataFrame({"time": [0]})})
 
 
 @pytest.mark.parametrize("bins", ["256", 512.0])
 def test_bins_are_integers(bins: Any) -> None:
-    with pytest.raises(jt.GraphError, match=r"is not a power of two"):
+    with pytest.raises(GraphError, match=r"is not a power of two"):
         jt.Flow("f", bins=bins)
 
 
 def test_python_objects_of_polars_are_refused() -> None:
     frame = pl.DataFrame({"time": [0], "v": pl.Series([object()], dtype=pl.Object)})
-    with pytest.raises(jt.BatchError, match=r"column 'v' of this frame has Python objects"):
+    with pytest.raises(BatchError, match=r"column 'v' of this frame has Python objects"):
         run_table(lambda s: s, frame)
     assert run_table(lambda s: s, pl.DataFrame({"time": [0], "v": ["a"]}))["v"].to_pylist() == ["a"]
 
@@ -310,5 +311,5 @@ def test_a_function_that_exits_does_not_end_the_program_that_builds_the_flow() -
     def leave(batch: jt.Batch) -> dict[str, Any]:
         raise SystemExit(3)
 
-    with pytest.raises(jt.OperatorFailed, match=r"SystemExit\(3\).*\n.*test_first_steps"):
+    with pytest.raises(OperatorFailed, match=r"SystemExit\(3\).*\n.*test_first_steps"):
         run_table(lambda s: s.map(leave), {"time": [0], "n": [1]}, schema={"n": int})

@@ -10,6 +10,7 @@ import pytest
 
 import jeton as jt
 from jeton.columns.column import as_column
+from jeton.errors import BatchError, GraphError
 
 CATEGORY = pa.dictionary(pa.uint32(), pa.string_view())
 
@@ -78,7 +79,7 @@ def test_declared_views_are_text() -> None:
     rows = flow.input("rows", schema={"word": pa.string_view()})
     assert rows.schema is not None
     assert rows.schema.field("word").type == pa.large_string()
-    flow.output("counts", rows.key_by("word").rolling().count())
+    flow.output("counts", rows.key_by("word").running().count())
     words = {"time": [0, 1], "word": pa.array(["a", "a"], pa.string_view())}
     assert flow.run({"rows": words})["counts"]["count"].to_pylist() == [1, 2]
 
@@ -107,12 +108,12 @@ ONE_NAME = ["time", "n", "n"]
 def test_columns_of_one_name_are_refused(rows: Any) -> None:
     flow = jt.Flow("twice")
     flow.output("out", flow.input("rows"))
-    with pytest.raises(jt.BatchError, match=r"several columns called 'n'.*operator 'rows'"):
+    with pytest.raises(BatchError, match=r"several columns called 'n'.*operator 'rows'"):
         flow.run({"rows": rows})
 
 
 def test_declared_columns_of_one_name_are_refused() -> None:
-    with pytest.raises(jt.GraphError, match="several columns called 'n'"):
+    with pytest.raises(GraphError, match="several columns called 'n'"):
         jt.Flow("twice").input("rows", schema=pa.schema([("n", pa.int64()), ("n", pa.int64())]))
 
 

@@ -14,6 +14,7 @@ from tests.helpers import seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
+from jeton.errors import BatchError, GraphError, JetonError, TimeError, TokenError
 
 
 def echo(name: str = "in", time: str = "time") -> jt.Flow:
@@ -50,24 +51,24 @@ def test_keyword_columns_are_sent_at_the_input_s_time() -> None:
 
 
 def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(jt.BatchError, match="cannot read records from a int"):
+    with pytest.raises(BatchError, match="cannot read records from a int"):
         echo().run({"in": 3})
-    with pytest.raises(jt.BatchError, match=r"operator 'in'"):
+    with pytest.raises(BatchError, match=r"operator 'in'"):
         echo().run({"in": {"time": [1, 2], "n": [1]}})
-    with pytest.raises(jt.BatchError, match="no time column 'time'"):
+    with pytest.raises(BatchError, match="no time column 'time'"):
         echo().run({"in": {"tme": [1], "n": [1]}})
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(jt.GraphError, match=r"no input 'inn'.*'in'"):
+    with pytest.raises(GraphError, match=r"no input 'inn'.*'in'"):
         echo().run({"inn": {"time": [1], "n": [1]}})
     with echo().open() as run:
-        with pytest.raises(jt.GraphError, match="no probe 'sen'"):
+        with pytest.raises(GraphError, match="no probe 'sen'"):
             run.probe("sen")
-        with pytest.raises(jt.GraphError, match="no worker 1"):
+        with pytest.raises(GraphError, match="no worker 1"):
             run.input("in", worker=1)
     flow = echo()
-    with pytest.raises(jt.GraphError, match="already"):
+    with pytest.raises(GraphError, match="already"):
         flow.input("in")
 
 
@@ -76,9 +77,9 @@ def test_closed_input_refuses_records() -> None:
         run.input("in").close()
         run.input("in").close()
         assert run.input("in").closed
-        with pytest.raises(jt.TokenError, match="closed"):
+        with pytest.raises(TokenError, match="closed"):
             run.input("in").send(n=[1])
-        with pytest.raises(jt.TokenError, match="closed"):
+        with pytest.raises(TokenError, match="closed"):
             run.input("in").advance_to(3)
 
 
@@ -149,7 +150,7 @@ def test_all_of_int64_are_times() -> None:
 def test_times_below_a_minimum_of_the_flow_are_refused() -> None:
     flow = jt.Flow("from zero", time=jt.IntegerTimes(minimum=0))
     flow.output("out", flow.input("in"))
-    with pytest.raises(jt.TimeError, match=r"time -1 is outside 0 … .*'in'"):
+    with pytest.raises(TimeError, match=r"time -1 is outside 0 … .*'in'"):
         flow.run({"in": {"time": [-1, 0], "n": [1, 2]}})
 
 
@@ -170,7 +171,7 @@ def test_what_is_no_time_is_refused_by_name(times: Any, value: str, opened: bool
     rows: Any = {"time": times, "n": [0] * len(times)}
     with echo().open() as run:
         take = run.input("in").send if opened else lambda rows: run.feed({"in": rows})
-        with pytest.raises(jt.JetonError, match=value) as caught:
+        with pytest.raises(JetonError, match=value) as caught:
             take(rows)
     assert "'in'" in str(caught.value)
 
@@ -213,9 +214,9 @@ def test_empty_inputs_complete(data: Any, workers: int) -> None:
 
 
 def test_a_missing_table_is_an_error_and_an_empty_one_is_not() -> None:
-    with pytest.raises(jt.GraphError, match=r"flow 'echo'.*none for \['in'\]"):
+    with pytest.raises(GraphError, match=r"flow 'echo'.*none for \['in'\]"):
         echo().run()
-    with pytest.raises(jt.GraphError, match=r"none for \['in'\]"):
+    with pytest.raises(GraphError, match=r"none for \['in'\]"):
         echo().run({})
     assert echo().run({"in": {"time": []}})["out"].num_rows == 0
 
@@ -250,7 +251,7 @@ def test_time_columns_come_out_as_the_type_they_went_in(times: pa.Array, workers
 def test_inputs_with_times_of_different_types_are_refused() -> None:
     flow = jt.Flow("two clocks")
     flow.input("a").concat(flow.input("b"))
-    with pytest.raises(jt.GraphError, match="cast them to one type"):
+    with pytest.raises(GraphError, match="cast them to one type"):
         flow.run(
             {
                 "a": pa.table({"time": TIMES["ns"], "n": [1, 2]}),
@@ -270,14 +271,14 @@ def test_unordered_input_with_a_foreign_token_raises() -> None:
     flow = jt.Flow("unordered")
     flow.unordered_input("a")
     flow.unordered_input("b")
-    with flow.open() as run, pytest.raises(jt.TokenError, match="its own output only"):
+    with flow.open() as run, pytest.raises(TokenError, match="its own output only"):
         run.input("a").session(run.input("b").token)
 
 
 def test_unordered_input_cannot_be_fed_with_a_table() -> None:
     flow = jt.Flow("unordered")
     flow.unordered_input("a")
-    with pytest.raises(jt.GraphError, match="unordered"):
+    with pytest.raises(GraphError, match="unordered"):
         flow.run({"a": {"time": [1], "n": [1]}})
 
 

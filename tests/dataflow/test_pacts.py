@@ -13,6 +13,7 @@ import pytest
 from tests.helpers import UnaryStep, consume, dropping, seeded
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 
 
 def arrivals(
@@ -121,12 +122,12 @@ def test_a_function_and_a_column_make_one_key() -> None:
 
 
 def test_a_function_that_gives_too_few_keys_is_refused() -> None:
-    with pytest.raises(jt.BatchError, match="one key for each of"):
+    with pytest.raises(BatchError, match="one key for each of"):
         arrivals(table(n=[1, 2, 3, 4]), jt.Exchange(lambda batch: np.array([1])), workers=2)
 
 
 def test_unknown_key_column_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(jt.BatchError, match="did you mean 'key'"):
+    with pytest.raises(BatchError, match="did you mean 'key'"):
         arrivals(table(key=[1, 2]), jt.Exchange("kye"), workers=2)
 
 
@@ -137,13 +138,13 @@ def test_error_in_a_pact_says_where(through: bool) -> None:
     if through:
         stream = stream.map(lambda batch: batch, name="before")
     stream.unary(dropping(consume), pact=jt.Exchange("kye"), name="after")
-    with pytest.raises(jt.BatchError, match="did you mean 'key'") as caught:
+    with pytest.raises(BatchError, match="did you mean 'key'") as caught:
         flow.run({"in": table(key=[1, 2])}, workers=2)
     assert caught.value.operator in ("in", "before", "after")
 
 
 def test_exchange_needs_a_key() -> None:
-    with pytest.raises(jt.GraphError, match="needs a key"):
+    with pytest.raises(GraphError, match="needs a key"):
         jt.Exchange()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.core.times import START_OF_TIME
+from jeton.errors import GraphError, TimeError, TokenError
 
 Sends = list[tuple[int, list[int]]]
 """Partitions and the times of their records, in the order in which they are sent."""
@@ -210,10 +211,10 @@ def test_partitions_without_a_lateness_advance_by_hand() -> None:
         b.advance_to(5)
         assert run.input("n").time == 5
         a.send({"time": [6], "p": [0]})
-        with pytest.raises(jt.TimeError, match="partition 'a' of input 'n' is at 7"):
+        with pytest.raises(TimeError, match="partition 'a' of input 'n' is at 7"):
             a.advance_to(6)
         a.close()
-        with pytest.raises(jt.TokenError, match="partition 'a' of input 'n' is closed"):
+        with pytest.raises(TokenError, match="partition 'a' of input 'n' is closed"):
             a.send({"time": [9], "p": [0]})
         assert late_rows(run.finish()) == Counter({(0, 6): 1})
 
@@ -236,5 +237,5 @@ def test_nothing_of_a_whole_table_is_late(
 
 
 def test_idle_after_must_be_above_zero() -> None:
-    with pytest.raises(jt.GraphError, match="idle after 0 seconds"):
+    with pytest.raises(GraphError, match="idle after 0 seconds"):
         jt.Flow("flow").input("n", lateness=1, idle_after=0)

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping
 
 import jeton as jt
+from jeton.errors import GraphError
 
 
 def no_step(
@@ -32,7 +33,7 @@ def test_streams_of_different_scopes_refuse_to_meet(
     outside = flow.input("in")
     for scope in (flow.scope("part"), flow.loop("round")):
         inside = outside.enter(scope)
-        with pytest.raises(jt.GraphError, match=r"enter\(\) or leave\(\) first") as caught:
+        with pytest.raises(GraphError, match=r"enter\(\) or leave\(\) first") as caught:
             meet(outside, inside)
         assert "'flow'" in str(caught.value)
         assert f"'flow.{scope.name}'" in str(caught.value)
@@ -44,21 +45,21 @@ def test_streams_of_different_flows_refuse_to_meet(
     meet: Callable[[jt.Stream, jt.Stream], object],
 ) -> None:
     one, other = jt.Flow("one"), jt.Flow("other")
-    with pytest.raises(jt.GraphError, match="different flows"):
+    with pytest.raises(GraphError, match="different flows"):
         meet(one.input("in"), other.input("in"))
 
 
 def test_streams_enter_one_scope_at_a_time() -> None:
     flow = jt.Flow("flow", time=FROM_ZERO)
     inner = flow.scope("outer").loop("inner")
-    with pytest.raises(jt.GraphError, match="one scope at a time"):
+    with pytest.raises(GraphError, match="one scope at a time"):
         flow.input("in").enter(inner)
-    with pytest.raises(jt.GraphError, match="one scope at a time"):
+    with pytest.raises(GraphError, match="one scope at a time"):
         flow.input("other").enter(jt.Flow("another").scope("part"))
 
 
 def test_the_outermost_scope_cannot_be_left() -> None:
-    with pytest.raises(jt.GraphError, match="nothing to leave"):
+    with pytest.raises(GraphError, match="nothing to leave"):
         jt.Flow("flow", time=FROM_ZERO).input("in").leave()
 
 
@@ -66,14 +67,14 @@ def test_outputs_and_feedbacks_take_streams_of_their_own_scope() -> None:
     flow = jt.Flow("flow", time=FROM_ZERO)
     loop = flow.loop()
     inside = flow.input("in").enter(loop)
-    with pytest.raises(jt.GraphError, match=r"leave\(\) first"):
+    with pytest.raises(GraphError, match=r"leave\(\) first"):
         flow.output("out", inside)
-    with pytest.raises(jt.GraphError, match="cannot be fed"):
+    with pytest.raises(GraphError, match="cannot be fed"):
         loop.feedback().connect(inside.leave())
 
 
 def test_output_of_another_flow_is_refused() -> None:
-    with pytest.raises(jt.GraphError):
+    with pytest.raises(GraphError):
         jt.Flow("one").output("out", jt.Flow("other").input("in"))
 
 

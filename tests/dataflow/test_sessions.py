@@ -19,6 +19,8 @@ from tests.helpers import (
 )
 
 import jeton as jt
+from jeton.dataflow.ports import Session
+from jeton.errors import BatchError, TimeError, TokenError
 
 
 def test_an_early_record_raises_and_nothing_of_its_batch_is_sent() -> None:
@@ -26,7 +28,7 @@ def test_an_early_record_raises_and_nothing_of_its_batch_is_sent() -> None:
         for ref, _ in input:
             with output.session(ref) as session:
                 session.give(n=[1, 2], times=[7, 9])
-                with pytest.raises(jt.TokenError, match="nothing of this batch was sent") as caught:
+                with pytest.raises(TokenError, match="nothing of this batch was sent") as caught:
                     session.give(n=[3, 4, 5], times=[8, 6, 9])
                 session.give(n=[6], times=[8])
             assert "a record at 6" in str(caught.value)
@@ -35,7 +37,7 @@ def test_an_early_record_raises_and_nothing_of_its_batch_is_sent() -> None:
     assert stamped(in_step(act, at=7)["out"]) == [(7, 1), (8, 6), (9, 2)]
 
 
-EARLY: dict[str, Callable[[jt.Session], None]] = {
+EARLY: dict[str, Callable[[Session], None]] = {
     "row": lambda session: session.give(n=3, times=6),
     "columns": lambda session: session.give(n=[3, 4], times=[7, 6]),
     "one time": lambda session: session.give(n=[3, 4], times=6),
@@ -48,12 +50,12 @@ EARLY: dict[str, Callable[[jt.Session], None]] = {
 
 @pytest.mark.parametrize("give", EARLY.values(), ids=EARLY)
 @pytest.mark.parametrize("retained", [False, True])
-def test_every_way_to_be_early_raises(give: Callable[[jt.Session], None], retained: bool) -> None:
+def test_every_way_to_be_early_raises(give: Callable[[Session], None], retained: bool) -> None:
     def act(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:
             token = ref.retain()
             with token, output.session(token if retained else ref) as session:
-                with pytest.raises(jt.TokenError, match="a record at 6 cannot be sent"):
+                with pytest.raises(TokenError, match="a record at 6 cannot be sent"):
                     give(session)
                 session.give(n=1)
 
@@ -63,7 +65,7 @@ def test_every_way_to_be_early_raises(give: Callable[[jt.Session], None], retain
 def test_session_at_a_later_time_allows_no_earlier_record() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         with output.session(token, time=5) as session:
-            with pytest.raises(jt.TokenError, match="a record at 4"):
+            with pytest.raises(TokenError, match="a record at 4"):
                 session.give(n=[1], times=[4])
             session.give(n=[2])
 
@@ -73,7 +75,7 @@ def test_session_at_a_later_time_allows_no_earlier_record() -> None:
 def test_session_before_its_token_raises() -> None:
     def act(token: jt.TimestampToken, output: jt.Output) -> None:
         token.downgrade(5)
-        with pytest.raises(jt.TokenError, match="cannot open a session at 4"):
+        with pytest.raises(TokenError, match="cannot open a session at 4"):
             output.session(token, time=4)
 
     with_token(act)
@@ -114,17 +116,17 @@ def test_rows_of_values_of_all_kinds() -> None:
 
 
 def test_columns_of_unequal_lengths_raise() -> None:
-    with pytest.raises(jt.BatchError, match="unequal lengths"):
+    with pytest.raises(BatchError, match="unequal lengths"):
         given({"n": [1, 2], "m": [1]})
 
 
 def test_times_of_another_length_raise() -> None:
-    with pytest.raises(jt.BatchError):
+    with pytest.raises(BatchError):
         given({"n": [1, 2], "times": [3, 4, 5]})
 
 
 def test_times_of_another_length_for_a_batch_raise() -> None:
-    with pytest.raises((jt.BatchError, jt.TimeError)):
+    with pytest.raises((BatchError, TimeError)):
         given({"data": jt.Batch({"n": [1, 2, 3]}, times=[2, 2, 2]), "times": [3, 4]})
 
 
@@ -139,9 +141,9 @@ def test_columns_added_to_a_batch() -> None:
 
 
 def test_time_column_cannot_be_given_as_a_value() -> None:
-    with pytest.raises(jt.BatchError, match="time column"):
+    with pytest.raises(BatchError, match="time column"):
         given({"n": 1, "time": 5})
-    with pytest.raises(jt.BatchError, match="time column"):
+    with pytest.raises(BatchError, match="time column"):
         given({"n": [1], "time": [5]})
 
 

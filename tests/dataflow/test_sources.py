@@ -10,6 +10,7 @@ from tests.helpers import UnaryStep, consume, keeping, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
+from jeton.errors import FlowStalled
 
 SourceStep = Callable[[jt.Output], None]
 
@@ -195,7 +196,7 @@ def test_run_until_waits_for_threads_and_stalls_without_them() -> None:
     flow.input("in").probe("seen")
     with (
         flow.open() as run,
-        pytest.raises(jt.FlowStalled, match=r"'in' holds 1 token at the start of time"),
+        pytest.raises(FlowStalled, match=r"'in' holds 1 token at the start of time"),
     ):
         run.run_until(lambda: run.probe("seen").done)
 

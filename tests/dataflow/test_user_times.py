@@ -10,6 +10,7 @@ from tests.helpers import UnaryStep, consume, dropping, pass_on, seeded
 
 import jeton as jt
 from jeton import Antichain
+from jeton.errors import FlowStalled, TimeError, TokenError
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def test_frontiers_are_antichains(seed: int | None) -> None:
         run.input("in", 0).advance_to(Pair(3, 5))
         run.run_to_rest()
         assert run.probe("seen").frontier == Antichain([Pair(0, 5)])
-        with pytest.raises(jt.TimeError, match="cannot go back"):
+        with pytest.raises(TimeError, match="cannot go back"):
             run.input("in", 0).advance_to(Pair(9, 4))
         run.finish()
 
@@ -79,7 +80,7 @@ def test_sets_by_inclusion(seed: int | None) -> None:
         other.downgrade(Known.of("bob"))
         run.run_to_rest()
         assert run.probe("seen").frontier == Antichain([Known.of("ann"), Known.of("bob")])
-        with pytest.raises(jt.TokenError):
+        with pytest.raises(TokenError):
             token.downgrade(Known.of("bob", "eve"))
         token.downgrade(Known.of("ann", "bob"))
         run.run_to_rest()
@@ -102,7 +103,7 @@ def test_windows_by_a_partial_order(workers: int, seed: int | None) -> None:
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
-        blocks: jt.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.TimeMap()
+        blocks: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input.by_time():
@@ -205,7 +206,7 @@ def test_a_flow_that_stalls_says_who_holds_it() -> None:
     numbers = flow.input("in")
     numbers.unary(build, name="outside")
     numbers.enter(flow.loop()).unary(build, name="inside")
-    with flow.open() as run, pytest.raises(jt.FlowStalled, match="'outside' holds 1 token"):
+    with flow.open() as run, pytest.raises(FlowStalled, match="'outside' holds 1 token"):
         run.finish()
 
 
@@ -231,7 +232,7 @@ def test_times_of_another_class_are_refused() -> None:
     flow.input("in")
     with flow.open() as run:
         for wrong in (3, (1, 2), Known.of("ann")):
-            with pytest.raises(jt.TimeError, match="is not a Pair"):
+            with pytest.raises(TimeError, match="is not a Pair"):
                 run.input("in").advance_to(wrong)
 
 
@@ -240,5 +241,5 @@ def test_tokens_refuse_times_of_another_class() -> None:
     flow.unordered_input("in")
     with flow.open() as run:
         for wrong in (Known.of("ann"), 3):
-            with pytest.raises((jt.TimeError, jt.TokenError)):
+            with pytest.raises((TimeError, TokenError)):
                 run.input("in").token.downgrade(wrong)

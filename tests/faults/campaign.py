@@ -34,7 +34,7 @@ def flow() -> jt.Flow:
     made = jt.Flow("campaign")
     records = made.input("records", schema={"k": int, "v": float})
     made.output("windows", records.key_by("k").tumbling(100_000_000).mean("v"))
-    made.output("counts", records.key_by("k").rolling(ordered=True).count())
+    made.output("counts", records.key_by("k").running(ordered=True).count())
     return made
 
 

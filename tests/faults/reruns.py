@@ -79,7 +79,7 @@ def flow_of() -> jt.Flow:
     """Outputs whose rows follow keys, partitions of the input, both, or what a worker keeps."""
     flow = jt.Flow("rerun")
     rows = flow.input("r", time="ts", schema={"k": "int64"})
-    flow.output("keyed", rows.key_by("k").rolling().count())
+    flow.output("keyed", rows.key_by("k").running().count())
     flow.output("passed", rows.filter(lambda batch: batch.times % 3 != 0))
     flow.output("mixed", rows.concat(rows.exchange("k")))
     flow.output("held", rows.unary(hold, schema={"old": "int64"}))

@@ -90,7 +90,7 @@ def flow_of(plans: Path) -> jt.Flow:
     rows = flow.input("r", time="ts", schema={"k": int, "v": int}, lateness=LATENESS)
     safe = rows.unary(passing, pact=jt.Exchange("k"), name="passing", schema=rows.schema)
     flow.output("sums", safe.key_by("k").tumbling(40).sum("v"))
-    flow.output("counts", safe.key_by("k").rolling().count().select("k", "count"))
+    flow.output("counts", safe.key_by("k").running().count().select("k", "count"))
     return flow
 
 

@@ -96,7 +96,7 @@ def test_without_an_exchange_the_job_fails_and_does_not_hang(
         watched(tmp_path, 10), name="watched", schema={}
     )
     flow.output("out", passed)
-    result = flow.on_spark({"n": spark.range(0, 1000, 1, 2)}, workers=2, exchange=False)["out"]
+    result = flow.on_spark({"n": spark.range(0, 1000, 1, 2)}, workers=2, shuffle=False)["out"]
     raised: list[Exception] = []
 
     def collect() -> None:

@@ -15,6 +15,7 @@ from tests.idioms.arranging import MODES, Asker, as_of, modes
 from tests.operators.twins import Row
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, TimeError
 from jeton.idioms.arrangement import Reader, arrange
 from jeton.idioms.lookup_join import lookup_join
 
@@ -148,7 +149,7 @@ def run_reader(act: Callable[[Reader], Any]) -> None:
 def test_reading_what_is_not_complete_or_forgotten_is_an_error() -> None:
     batch = jt.Batch({"key": [1]}, [4])
     run_reader(lambda reader: reader.lookup(batch))
-    with pytest.raises(jt.TimeError, match="'arrange' is not complete at 5: wait until"):
+    with pytest.raises(TimeError, match="'arrange' is not complete at 5: wait until"):
         run_reader(lambda reader: reader.lookup(batch, at=5))
 
     def forgotten(reader: Reader) -> None:
@@ -157,7 +158,7 @@ def test_reading_what_is_not_complete_or_forgotten_is_an_error() -> None:
         reader.lookup(batch, at=4)
         reader.lookup(batch, at=3)
 
-    with pytest.raises(jt.TimeError, match=r"moved on to Antichain\(\[4\]\) cannot look at 3"):
+    with pytest.raises(TimeError, match=r"moved on to Antichain\(\[4\]\) cannot look at 3"):
         run_reader(forgotten)
 
 
@@ -165,20 +166,20 @@ def test_what_makes_no_sense_is_refused() -> None:
     flow = jt.Flow("wrong")
     rows = flow.input("rows", schema={"key": int, "value": int})
     arranged = arrange(rows, "key")
-    with pytest.raises(jt.GraphError, match="needs a key"):
+    with pytest.raises(GraphError, match="needs a key"):
         arrange(rows)
-    with pytest.raises(jt.GraphError, match="no column 'kye': did you mean 'key'"):
+    with pytest.raises(GraphError, match="no column 'kye': did you mean 'key'"):
         arrange(rows, "kye")
-    with pytest.raises(jt.GraphError, match="needs a latest record"):
+    with pytest.raises(GraphError, match="needs a latest record"):
         arrange(rows.enter(flow.loop()), "key", upsert=True)
-    with pytest.raises(jt.GraphError, match="of different lengths"):
+    with pytest.raises(GraphError, match="of different lengths"):
         lookup_join(rows, arranged, ["key", "value"])
-    with pytest.raises(jt.GraphError, match="must know the columns"):
+    with pytest.raises(GraphError, match="must know the columns"):
         lookup_join(rows, arrange(flow.input("unknown"), "key"), how="left")
-    with pytest.raises(jt.GraphError, match="'outer' is not known"):
+    with pytest.raises(GraphError, match="'outer' is not known"):
         lookup_join(rows, arranged, how="outer")  # type: ignore[arg-type]
     own = jt.Flow("own times", time=Own)
-    with pytest.raises(jt.GraphError, match="integer times"):
+    with pytest.raises(GraphError, match="integer times"):
         arrange(own.input("rows"), "key")
 
 
@@ -199,11 +200,11 @@ class Own:
 def test_a_diff_that_is_no_whole_number_and_columns_that_clash_are_errors() -> None:
     flow = jt.Flow("diff")
     arrange(flow.input("rows"), "key", diff="n")
-    with pytest.raises(jt.BatchError, match="column 'n' must be of whole numbers"):
+    with pytest.raises(BatchError, match="column 'n' must be of whole numbers"):
         flow.run({"rows": {"time": [0], "key": [1], "n": [0.5]}})
     flow = jt.Flow("clash")
     arranged = arrange(flow.input("rows"), "key")
     flow.output("found", lookup_join(flow.input("asked"), arranged, suffix=""))
     rows = {"time": [0], "key": [1], "value": [1]}
-    with pytest.raises(jt.BatchError, match="would have the same name"):
+    with pytest.raises(BatchError, match="would have the same name"):
         flow.run({"rows": rows, "asked": rows})

@@ -12,6 +12,7 @@ from tests.helpers import seeded
 from tests.idioms.asking import Arrivals, Row, asking, numbers, table
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.asynchronous import async_operator
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput
 from jeton.idioms.map_async import map_async, try_map_async
@@ -158,7 +159,7 @@ def test_a_call_that_takes_too_long_has_failed() -> None:
 
 def test_settings_are_checked() -> None:
     rows = jt.Flow("wrong").input("in")
-    with pytest.raises(jt.GraphError, match="concurrency"):
+    with pytest.raises(GraphError, match="concurrency"):
         map_async(rows, asking(0), concurrency=0)
-    with pytest.raises(jt.GraphError, match="retries"):
+    with pytest.raises(GraphError, match="retries"):
         map_async(rows, asking(0), retries=-1)

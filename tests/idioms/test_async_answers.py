@@ -11,6 +11,7 @@ import pytest
 from tests.idioms.asking import Row, table
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.asynchronous import async_operator, async_unary
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput
 from jeton.idioms.map_async import map_async, try_map_async
@@ -58,7 +59,7 @@ def test_whatever_can_be_awaited_asks(ask: Any) -> None:
 @pytest.mark.parametrize("how", [map_async, try_map_async, async_unary])
 def test_what_cannot_be_awaited_is_refused_at_once(how: Any, ask: Any) -> None:
     rows = jt.Flow("plain").input("in")
-    with pytest.raises(jt.GraphError, match=r"not a coroutine function.*'async def'.*'mine'"):
+    with pytest.raises(GraphError, match=r"not a coroutine function.*'async def'.*'mine'"):
         how(rows, ask, name="mine")
 
 
@@ -67,15 +68,15 @@ def test_a_mistyped_option_is_told_by_the_function_that_was_called(how: Any) -> 
     rows = jt.Flow("typo").input("in")
     with pytest.raises(TypeError, match=rf"{how.__name__}\(\) got an unexpected .*'retry'"):
         how(rows, _ask, retry=1)
-    with pytest.raises(jt.GraphError, match="order='by tme': it must be 'by time' or 'as they"):
+    with pytest.raises(GraphError, match="order='by tme': it must be 'by time' or 'as they"):
         how(rows, _ask, order="by tme")
 
 
 def test_outputs_are_checked() -> None:
     rows = jt.Flow("wrong").input("in")
-    with pytest.raises(jt.GraphError, match="at least 1"):
+    with pytest.raises(GraphError, match="at least 1"):
         async_operator(rows, _passes_on, outputs=0)
-    with pytest.raises(jt.GraphError, match="1 outputs, but schemas= has 2"):
+    with pytest.raises(GraphError, match="1 outputs, but schemas= has 2"):
         async_operator(rows, _passes_on, schemas=[None, None])
 
 
@@ -101,7 +102,7 @@ def test_a_malformed_answer_fails_the_flow_and_says_what_is_expected(
     streams = how(flow.input("in"), ask, rows=rows, name="mine")
     for number, stream in enumerate([streams] if how is map_async else streams):
         flow.output(f"out {number}", stream)
-    with pytest.raises(jt.BatchError, match=rf"{text}.*'mine', worker 0, time 1"):
+    with pytest.raises(BatchError, match=rf"{text}.*'mine', worker 0, time 1"):
         flow.run({"in": ROWS})
 
 
@@ -154,7 +155,7 @@ def test_answers_are_of_the_schema(how: Any, rows: int | None) -> None:
     made = how(flow.input("in"), record if rows is None else columns, rows=rows, schema=schema)
     stream = made if how is map_async else made[0]
     assert stream.schema == pa.schema({"x": pa.float64(), "text": pa.string()})
-    with pytest.raises(jt.GraphError, match="no column 'nope'"):
+    with pytest.raises(GraphError, match="no column 'nope'"):
         stream.key_by("nope")
     flow.output("out", stream)
     text = "even" if rows is None else None
@@ -178,7 +179,7 @@ def test_answers_are_of_the_schema(how: Any, rows: int | None) -> None:
 def test_answers_that_are_not_of_the_schema(schema: Any, text: str, rows: int | None) -> None:
     flow = jt.Flow("schema")
     flow.output("out", map_async(flow.input("in"), _ask, rows=rows, schema=schema, name="mine"))
-    with pytest.raises(jt.BatchError, match=rf"{text}.*'mine'"):
+    with pytest.raises(BatchError, match=rf"{text}.*'mine'"):
         flow.run({"in": ROWS})
 
 

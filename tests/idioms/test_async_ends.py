@@ -15,6 +15,7 @@ from tests.dataflow.test_user_times import Pair
 from tests.idioms.asking import Row, Told, numbers
 
 import jeton as jt
+from jeton.errors import FlowStalled, OperatorFailed, TokenError
 from jeton.idioms.asynchronous import async_unary
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Event
 from jeton.idioms.map_async import map_async
@@ -59,12 +60,12 @@ async def _exits(input: AsyncInput, output: AsyncOutput) -> None:
 @pytest.mark.parametrize(
     ("logic", "error", "text"),
     [
-        (_returns, jt.OperatorFailed, "returned before its input had ended"),
-        (_answers_late, jt.TokenError, "this event is over"),
-        (_answers_early, jt.TokenError, "cannot be earlier"),
-        (_cancels_itself, jt.OperatorFailed, "CancelledError"),
-        (_fails_at_the_end, jt.OperatorFailed, "at the end"),
-        (_exits, jt.OperatorFailed, "SystemExit"),
+        (_returns, OperatorFailed, "returned before its input had ended"),
+        (_answers_late, TokenError, "this event is over"),
+        (_answers_early, TokenError, "cannot be earlier"),
+        (_cancels_itself, OperatorFailed, "CancelledError"),
+        (_fails_at_the_end, OperatorFailed, "at the end"),
+        (_exits, OperatorFailed, "SystemExit"),
     ],
 )
 def test_what_a_coroutine_must_not_do(logic: Any, error: type[Exception], text: str) -> None:
@@ -87,7 +88,7 @@ def test_a_client_that_cannot_be_opened_fails_the_flow() -> None:
 
     flow = jt.Flow("no client")
     flow.output("out", map_async(flow.input("in"), ask, client=Client, name="lookup"))
-    with pytest.raises(jt.OperatorFailed, match=r"nobody there.*'lookup'"):
+    with pytest.raises(OperatorFailed, match=r"nobody there.*'lookup'"):
         flow.run({"in": numbers(3)})
 
 
@@ -119,7 +120,7 @@ def test_another_operators_failure_ends_the_calls() -> None:
         run.run_to_rest()
         service.await_calls(3)
         run.input("other").send({"time": [1], "n": [1]})
-        with pytest.raises(jt.OperatorFailed, match="elsewhere"):
+        with pytest.raises(OperatorFailed, match="elsewhere"):
             run.run_to_rest()
     assert service.cancelled == 3
 
@@ -153,10 +154,10 @@ def test_a_stalled_flow_is_still_told_apart_from_one_that_waits() -> None:
     flow.output("out", map_async(flow.input("in"), ask).probe("after"))
     with flow.open() as run:
         run.input("in").send({"time": [1], "n": [1]})
-        with pytest.raises(jt.FlowStalled, match="'in' holds 1 token at the start of time"):
+        with pytest.raises(FlowStalled, match="'in' holds 1 token at the start of time"):
             run.run_until(lambda: run.probe("after").done)
         run.input("in").advance_to(5)
-        with pytest.raises(jt.FlowStalled, match="'in' holds 1 token at 5"):
+        with pytest.raises(FlowStalled, match="'in' holds 1 token at 5"):
             run.run_until(lambda: run.probe("after").done)
 
 

@@ -13,17 +13,18 @@ import pytest
 from tests.idioms.asking import Arrivals, Row, Told, numbers
 
 import jeton as jt
+from jeton.errors import SnapshotError
 from jeton.idioms.map_async import map_async
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-def snapshot_with(run: jt.Run, *, answers: int) -> jt.Snapshot:
+def snapshot_with(run: jt.Run, *, answers: int) -> jt.state.Snapshot:
     """A snapshot from the time when so many answers wait for earlier ones."""
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
         run.run_to_rest()
-        with suppress(jt.SnapshotError):  # an answer came in between
+        with suppress(SnapshotError):  # an answer came in between
             snapshot = run.snapshot()
             if snapshot.operators["ask"]["answers 0"].num_rows == answers:
                 return snapshot
@@ -63,7 +64,7 @@ def test_inside_a_loop_there_is_no_snapshot_of_calls() -> None:
     with flow.open() as run:
         run.input("in").send(numbers(3))
         run.run_to_rest()
-        with pytest.raises(jt.SnapshotError, match="loops at rest"):
+        with pytest.raises(SnapshotError, match="loops at rest"):
             run.snapshot()
 
 
@@ -102,7 +103,7 @@ class Askers:
         jt.Exchange("user"),
         jt.Exchange("name", "user"),
         jt.Exchange(lambda batch: batch["user"] * 7),
-        jt.Together(),
+        jt.Gather(),
     ],
     ids=["a key", "two keys", "a function", "together"],
 )
@@ -126,7 +127,7 @@ def test_what_is_asked_again_is_where_the_pact_would_have_it(pact: jt.Pact, work
         run.input("in").send(rows(range(30, 60)))
         assert sorted(run.finish()["out"]["n"].to_pylist()) == list(range(60))
     assert {user: len(names) for user, names in askers.of.items()} == dict.fromkeys(range(5), 1)
-    if isinstance(pact, jt.Together):
+    if isinstance(pact, jt.Gather):
         assert set.union(*askers.of.values()) == {"map_async on worker 0"}
 
 
@@ -140,5 +141,5 @@ def test_what_waits_for_one_key_is_not_taken_over_by_another() -> None:
         run.input("in").send({"time": [1], "n": [1], "m": [1]})
         run.run_to_rest()
         snapshot = run.snapshot()
-    with pytest.raises(jt.SnapshotError, match=r"asked by n.*asked by m"):
+    with pytest.raises(SnapshotError, match=r"asked by n.*asked by m"):
         flow(jt.Exchange("m")).open(restore=snapshot)

@@ -13,6 +13,7 @@ from tests.idioms.service import get, serving
 from tests.mesh import harness
 
 import jeton as jt
+from jeton.errors import OperatorFailed
 from jeton.idioms.calls import Order
 from jeton.idioms.map_async import map_async, try_map_async
 from jeton.idioms.turns import TURN
@@ -124,7 +125,7 @@ def test_without_a_way_out_a_failure_fails_the_flow() -> None:
         flow = jt.Flow("fails")
         rows = map_async(flow.input("in"), asking(port), name="lookup")
         flow.output("out", rows)
-        with pytest.raises(jt.OperatorFailed, match=r"answered 500 .*'lookup', worker 0, time 4\]"):
+        with pytest.raises(OperatorFailed, match=r"answered 500 .*'lookup', worker 0, time 4\]"):
             flow.run({"in": {"time": list(range(9)), "n": list(range(9))}})
 
 

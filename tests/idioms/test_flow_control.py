@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, OperatorFailed, SnapshotError
 from jeton.idioms.flow_control import flat_map_bounded
 from jeton_evaluation.bench import memory
 
@@ -61,7 +62,7 @@ class Meter:
 
 
 def hold_rounds(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
-    waiting = jt.RecordQueue(info.kind)
+    waiting = jt.state.RecordQueue(info.kind)
     info.keep(waiting, token)
     token.drop()
 
@@ -147,7 +148,7 @@ def test_an_open_time_lets_the_limit_through_and_then_waits_for_its_end() -> Non
         run.input("asked").send({"time": [0], "n": [100]})
         run.run_to_rest()
         assert meter.sent.total() == 8
-        with pytest.raises(jt.SnapshotError, match="records at 0 are half produced"):
+        with pytest.raises(SnapshotError, match="records at 0 are half produced"):
             run.snapshot()
         run.input("asked").advance_to(1)
         run.run_to_rest()
@@ -210,7 +211,7 @@ def test_an_error_while_producing_says_where() -> None:
 
     flow = jt.Flow("fails")
     flat_map_bounded(flow.input("n"), fail, lambda made: made, limit=4)
-    with pytest.raises(jt.OperatorFailed, match="ValueError while producing: no more") as caught:
+    with pytest.raises(OperatorFailed, match="ValueError while producing: no more") as caught:
         flow.run({"n": {"time": [7], "n": [1]}})
     assert caught.value.time == 7
     assert caught.value.operator == "flat_map_bounded.faucet"
@@ -256,7 +257,7 @@ def test_produce_sees_the_times_of_the_records_as_they_came() -> None:
 def test_what_is_not_produced_in_columns_is_refused(produced: Any, says: str) -> None:
     flow = jt.Flow("wrong")
     flat_map_bounded(flow.input("n"), lambda batch: produced, lambda made: made, limit=4)
-    with pytest.raises(jt.BatchError, match=says):
+    with pytest.raises(BatchError, match=says):
         flow.run({"n": {"time": [7], "n": [1]}})
 
 
@@ -273,7 +274,7 @@ def test_the_benchmark_takes_sizes_as_people_write_them(
 def test_what_makes_no_sense_is_refused() -> None:
     flow = jt.Flow("wrong")
     numbers = flow.input("n")
-    with pytest.raises(jt.GraphError, match="lets nothing through"):
+    with pytest.raises(GraphError, match="lets nothing through"):
         flat_map_bounded(numbers, lambda batch: [], lambda made: made, limit=0)
-    with pytest.raises(jt.GraphError, match="a stream of its own scope"):
+    with pytest.raises(GraphError, match="a stream of its own scope"):
         flat_map_bounded(numbers, lambda batch: [], lambda made: made.leave(), limit=1)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.intervals import Intervals, Sealed, batch_intervals
 
 SCHEMA = pa.schema(
@@ -241,9 +242,9 @@ def test_times_of_ones_own() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     flow = jt.Flow("wrong")
-    with pytest.raises(jt.GraphError, match="needs a key"):
+    with pytest.raises(GraphError, match="needs a key"):
         batch_intervals(flow.input("n"))
-    with pytest.raises(jt.GraphError, match="no column 'm'"):
+    with pytest.raises(GraphError, match="no column 'm'"):
         batch_intervals(flow.input("known", schema={"n": int}), "m")
 
 
@@ -263,7 +264,7 @@ def test_columns_that_cannot_be_worked_with_are_named(
     flow = jt.Flow("wrong")
     flow.output("out", batch_intervals(flow.input("rows"), "key", diff=diff))
     rows = {"time": [0, 0], "key": [1, 1], "value": [1, 1], "n": [1, 1], **column}
-    with pytest.raises(jt.BatchError, match=says):
+    with pytest.raises(BatchError, match=says):
         flow.run({"rows": rows})
 
 

@@ -16,6 +16,7 @@ from tests.idioms.arranging import MODES, as_of, modes
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.arrangement import arrange
 from jeton.idioms.lookup_join import lookup_join
 
@@ -130,7 +131,7 @@ def test_a_loop_reads_an_index_from_outside(workers: int) -> None:
 def first_time(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
     """Each page once for each outer time and start, whatever the round."""
     seen: set[Any] = set()
-    waiting = jt.RecordQueue(info.kind)
+    waiting = jt.state.RecordQueue(info.kind)
     token.drop()
 
     def step(input: jt.Input, output: jt.Output) -> None:
@@ -202,7 +203,7 @@ def test_the_columns_of_a_join_are_known_beforehand() -> None:
     assert found.schema == pa.schema(
         {"key": pa.int64(), "value": pa.float64(), "value_right": pa.string()}
     )
-    with pytest.raises(jt.GraphError, match="would have the same name"):
+    with pytest.raises(GraphError, match="would have the same name"):
         lookup_join(asked, arrange(rows, "key"), suffix="")
 
 
@@ -230,10 +231,10 @@ def keyed(key: pa.Array, time: int) -> dict[str, Any]:
     ],
 )
 def test_keys_that_are_never_equal_are_refused(have: pa.Array, asked: pa.Array) -> None:
-    with pytest.raises(jt.GraphError, match=r"'key' \(.*are never equal.*operator 'lookup_join'"):
+    with pytest.raises(GraphError, match=r"'key' \(.*are never equal.*operator 'lookup_join'"):
         asking(have, asked, declared=True)
     flow = asking(have, asked, declared=False)
-    with pytest.raises(jt.BatchError, match=r"'key' .* and 'key' .* are never equal"):
+    with pytest.raises(BatchError, match=r"'key' .* and 'key' .* are never equal"):
         flow.run({"rows": keyed(have, 0), "asked": keyed(asked, 1)})
 
 
@@ -271,5 +272,5 @@ def test_keys_of_nothing_but_nulls_are_of_any_type() -> None:
             run.input("rows").advance_to(time + 1)
             run.run_to_rest()
         run.input("rows").send(keyed(pa.array([1]), 2))
-        with pytest.raises(jt.BatchError, match=r"operator 'arrange'"):
+        with pytest.raises(BatchError, match=r"operator 'arrange'"):
             run.finish()

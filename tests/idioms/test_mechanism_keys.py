@@ -12,6 +12,7 @@ from tests.idioms.counting import counted, means
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 
 import jeton as jt
+from jeton.errors import BatchError
 from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton.idioms.window_mean import window_mean
 from jeton.idioms.word_count import word_count
@@ -117,12 +118,12 @@ def test_keys_that_cannot_be_worked_with_are_refused(
     flow.output(
         "out", word_count(stream, key="key") if output == "count" else window_mean(stream, 10)
     )
-    with pytest.raises(jt.BatchError, match=says):
+    with pytest.raises(BatchError, match=says):
         send_all(flow, *keys)
 
 
 def test_values_without_numbers_are_refused() -> None:
     flow = jt.Flow("refused")
     flow.output("mean", window_mean(flow.input("rows"), 10))
-    with pytest.raises(jt.BatchError, match="'value' has nulls"):
+    with pytest.raises(BatchError, match="'value' has nulls"):
         flow.run({"rows": {"time": [0], "key": [1], "value": [None]}})

@@ -13,6 +13,7 @@ from tests.helpers import UnaryStep
 from tests.operators.twins import Schedule, assert_same, run_twin, schedules
 
 import jeton as jt
+from jeton.errors import SnapshotError
 from jeton.idioms.notifications import Mode, Notificator, unary_notify
 
 
@@ -21,7 +22,7 @@ class Sums:
 
     def __init__(self, notificator: Notificator, info: jt.OperatorInfo) -> None:
         self.notificator = notificator
-        self.sums: jt.KeyedValues[int] = jt.KeyedValues()
+        self.sums: jt.state.KeyedValues[int] = jt.state.KeyedValues()
         info.keep(self.sums)
 
     def on_receive(self, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
@@ -109,7 +110,7 @@ def ticking(run: jt.Run) -> None:
 
 def test_without_keys_the_first_worker_is_told() -> None:
     flow = jt.Flow("ticks")
-    flow.output("ticks", unary_notify(flow.input("in"), Ticks, pact=jt.Together()))
+    flow.output("ticks", unary_notify(flow.input("in"), Ticks, pact=jt.Gather()))
     with flow.open(workers=2) as run:
         ticking(run)
         snapshot = run.snapshot()
@@ -124,7 +125,7 @@ def test_a_snapshot_needs_keys_where_records_go_by_key() -> None:
     flow.output("ticks", unary_notify(flow.input("in"), Ticks, pact=jt.Exchange("n"), name="op"))
     with flow.open(workers=2) as run:
         ticking(run)
-        with pytest.raises(jt.SnapshotError, match=r"at 5, 6 were asked for without a key.*'op'"):
+        with pytest.raises(SnapshotError, match=r"at 5, 6 were asked for without a key.*'op'"):
             run.snapshot()
         run.input("in").advance_to(10)
         run.input("in", 1).advance_to(10)
@@ -150,7 +151,7 @@ def test_inside_a_loop_none_may_wait() -> None:
     flow.output("out", flow.input("in").enter(flow.loop()).unary_frontier(build).leave())
     with flow.open() as run:
         ticking(run)
-        with pytest.raises(jt.SnapshotError, match="notifications inside a loop wait"):
+        with pytest.raises(SnapshotError, match="notifications inside a loop wait"):
             run.snapshot()
         run.input("in").advance_to(10)
         run.run_to_rest()

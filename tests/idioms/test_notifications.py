@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import UnaryStep, held, load, operator, seeded, stamped
 
 import jeton as jt
+from jeton.errors import GraphError, TimeError
 from jeton.idioms.notifications import Mode, Notificator, distinct_times, unary_notify
 
 Told = list[list[Any]]
@@ -254,7 +255,7 @@ def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> 
     numbers = flow.input("n").enter(loop).concat(again.stream)
     more, done = numbers.branch(lambda batch: batch["n"] == 0)
     again.connect(more.with_columns(n=lambda batch: batch["n"] - 1))
-    watched = numbers.unary_frontier(telling(mode, told, lambda *_: None), pact=jt.Together())
+    watched = numbers.unary_frontier(telling(mode, told, lambda *_: None), pact=jt.Gather())
     flow.output("watched", watched.leave())
     flow.output("done", done.leave())
     depths = [2, 0, 3, 1]
@@ -307,7 +308,7 @@ def test_naiads_two_callbacks() -> None:
             output.session(token).give(sum=self.sums.pop(token.time))
 
     flow = jt.Flow("sums")
-    stream = unary_notify(flow.input("n"), Sums, pact=jt.Together(), mode="relaxed")
+    stream = unary_notify(flow.input("n"), Sums, pact=jt.Gather(), mode="relaxed")
     flow.output("sums", stream)
     table = {"time": [2, 1, 2, 1], "n": [1, 2, 4, 8]}
     for seed in range(10):
@@ -319,7 +320,7 @@ def test_naiads_two_callbacks() -> None:
 def test_a_mode_that_does_not_exist_is_refused() -> None:
     flow = jt.Flow("refused")
     flow.output("out", flow.input("in").unary_frontier(telling("eager", [], lambda *_: None)))  # type: ignore[arg-type]
-    with pytest.raises(jt.GraphError, match="'strict' or 'relaxed', not 'eager'"):
+    with pytest.raises(GraphError, match="'strict' or 'relaxed', not 'eager'"):
         flow.open()
 
 
@@ -336,7 +337,7 @@ def test_without_a_frontier_nothing_is_known_to_be_complete() -> None:
 
     flow = jt.Flow("refused")
     flow.output("out", flow.input("in").unary_frontier(build))
-    with pytest.raises(jt.TimeError, match=r"ready\(input.frontier\)"):
+    with pytest.raises(TimeError, match=r"ready\(input.frontier\)"):
         flow.run({"in": {"time": [3], "n": [1]}})
 
 

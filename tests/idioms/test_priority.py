@@ -14,6 +14,7 @@ from tests.helpers import UnaryStep, seeded
 from tests.operators.twins import Schedule, assert_same, run_twin, schedules
 
 import jeton as jt
+from jeton.errors import FlowStalled, GraphError, TimeError
 from jeton.idioms.priority import Agenda, HeapAgenda, schedule
 
 AGENDAS: list[Any] = [Agenda, HeapAgenda]
@@ -105,7 +106,7 @@ def test_one_token_stands_for_all_that_waits(make: Any) -> None:
             run.input("in").send({"time": [0] * 100, "due": due[at : at + 100]})
             run.run_to_rest()
         run.input("in").advance_to(60)
-        with pytest.raises(jt.FlowStalled, match=r"'agenda' holds 1 token at 60(;|$)"):
+        with pytest.raises(FlowStalled, match=r"'agenda' holds 1 token at 60(;|$)"):
             run.run_until(lambda: run.probe("after").done)
         assert run.results()["out"]["time"].to_pylist() == list(range(50, 60))
 
@@ -329,9 +330,9 @@ def test_text_and_another_name_for_the_time() -> None:
 def test_misuse_is_told() -> None:
     flow = jt.Flow("wrong")
     rows = flow.input("in", schema={"due": int})
-    with pytest.raises(jt.GraphError, match=r"'dues': did you mean 'due'"):
+    with pytest.raises(GraphError, match=r"'dues': did you mean 'due'"):
         schedule(rows, at="dues")
-    with pytest.raises(jt.GraphError, match="inside a loop"):
+    with pytest.raises(GraphError, match="inside a loop"):
         schedule(rows.enter(flow.loop()), at="due")
     for due, says in [
         (pa.array([9, None]), "1 of 2 records have no time to wait for, but null"),
@@ -339,13 +340,13 @@ def test_misuse_is_told() -> None:
     ]:
         wrong = jt.Flow("wrong")
         wrong.output("out", schedule(wrong.input("in"), at="due", name="mine"))
-        with pytest.raises(jt.TimeError, match=rf"{says}.*operator 'mine'"):
+        with pytest.raises(TimeError, match=rf"{says}.*operator 'mine'"):
             wrong.run({"in": {"time": [3, 5], "due": due}})
     flow.output("out", schedule(rows, at="due", name="mine"))
-    with pytest.raises(jt.TimeError, match=r"time 5 is to wait for 4.*operator 'mine'"):
+    with pytest.raises(TimeError, match=r"time 5 is to wait for 4.*operator 'mine'"):
         flow.run({"in": {"time": [3, 5], "due": [9, 4]}})
     flow = jt.Flow("heap")
     loop = flow.loop()
     flow.input("in").enter(loop).unary_frontier(releasing(HeapAgenda), name="mine")
-    with pytest.raises(jt.TimeError, match=r"totally ordered.*operator 'loop.mine'"):
+    with pytest.raises(TimeError, match=r"totally ordered.*operator 'loop.mine'"):
         flow.run({"in": {"time": []}})

@@ -11,6 +11,7 @@ from tests.helpers import held, load, operator, seeded, stamped
 from tests.idioms.marking import counting, send, times
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.watermark_ports import MarkWriter
 from jeton.idioms.watermark_sources import marks_from_frontier, marks_from_times
 from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
@@ -132,7 +133,7 @@ def test_marks_do_not_overtake_data(seed: int) -> None:
     flow = jt.Flow("in order")
     marked = marks_from_times(flow.input("words"), 0)
     for _ in range(random.randint(0, 2)):
-        pact = random.choice([None, jt.Exchange("word"), jt.Exchange("n"), jt.Together()])
+        pact = random.choice([None, jt.Exchange("word"), jt.Exchange("n"), jt.Gather()])
         marked = watermark_operator([marked], lambda info: Forward(), pacts=[pact], late="pass")
     counts = marked_word_count(marked, key="n", pact=jt.Exchange("n"))
     assert counts.late is not None
@@ -195,11 +196,11 @@ def test_the_last_time_of_all_is_no_exception() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     flow = jt.Flow("refused")
-    with pytest.raises(jt.GraphError, match="cannot trail the data by -1"):
+    with pytest.raises(GraphError, match="cannot trail the data by -1"):
         marks_from_times(flow.input("a"), -1)
-    with pytest.raises(jt.GraphError, match="cannot be used inside a loop"):
+    with pytest.raises(GraphError, match="cannot be used inside a loop"):
         marks_from_frontier(flow.input("b").enter(flow.loop()))
-    with pytest.raises(jt.GraphError, match=r"give one or more \[operator 'mine'"):
+    with pytest.raises(GraphError, match=r"give one or more \[operator 'mine'"):
         watermark_operator([], lambda info: Forward(), name="mine")
 
 
@@ -237,7 +238,7 @@ def test_what_is_behind_knows_its_columns() -> None:
         {"n": pa.int64(), "word": pa.string(), "count": pa.int64()}
     )
     assert unmarked(means).schema == pa.schema({"word": pa.string(), "mean": pa.float64()})
-    with pytest.raises(jt.GraphError, match="'wrd'"):
+    with pytest.raises(GraphError, match="'wrd'"):
         marked_word_count(words, key="wrd")
 
 

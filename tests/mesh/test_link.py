@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jeton as jt
+from jeton.errors import ProtocolError
 from jeton.mesh import link as link_module
 from jeton.mesh import wire
 from jeton.mesh.link import Link
@@ -47,7 +48,7 @@ def test_a_frame_too_long_for_its_kind_is_refused_by_name(
     there, link = ends
     size = LONGEST.get(kind, 0) + 1
     there.sendall(HEADER.pack(kind, 0, size))
-    with pytest.raises(jt.ProtocolError, match=rf"worker 3 announced .* with {size} bytes"):
+    with pytest.raises(ProtocolError, match=rf"worker 3 announced .* with {size} bytes"):
         link.receive()
 
 
@@ -87,5 +88,5 @@ def test_a_batch_too_large_to_be_read_is_not_sent(monkeypatch: pytest.MonkeyPatc
     decoder.layout(0, layout)
     assert len(decoder.message(b"".join(message))[1]) == 1000
     monkeypatch.setitem(wire.LONGEST, wire.MESSAGE, 10_000)
-    with pytest.raises(jt.ProtocolError, match=r"a batch of 1[0-9]+ bytes .* at most 10000"):
+    with pytest.raises(ProtocolError, match=r"a batch of 1[0-9]+ bytes .* at most 10000"):
         encoder.message(0, 0, batch)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import ProtocolError
 from jeton.mesh.handshake import greet
 from jeton.mesh.listener import Address, connect
 from jeton.runtime.process import Process
@@ -211,7 +212,7 @@ def refused(sock: socket.socket) -> bool:
 
 def without_the_secret(running: Running, at: int) -> None:
     with tcp_to(running.addresses[at]) as sock:
-        with pytest.raises(jt.ProtocolError):
+        with pytest.raises(ProtocolError):
             greet(sock, b"x" * 32, 0, EPOCH)
         assert refused(sock)
 
@@ -225,7 +226,7 @@ def with_garbage(running: Running, at: int) -> None:
 def of_another_epoch(running: Running, at: int) -> None:
     sock = connect(running.addresses[at])
     with sock:
-        with pytest.raises(jt.ProtocolError):
+        with pytest.raises(ProtocolError):
             greet(sock, SECRET, 0, EPOCH - 1)
         assert refused(sock)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.columns.batch import Batch
+from jeton.errors import ProtocolError, TimeError
 from jeton.mesh.wire import HEADER, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
 
@@ -163,9 +164,9 @@ def test_received_columns_can_be_written_to() -> None:
 def test_times_of_the_users_own_cannot_leave() -> None:
     times = np.empty(1, dtype=object)
     times[:] = [object()]
-    with pytest.raises(jt.TimeError, match="cannot leave a process"):
+    with pytest.raises(TimeError, match="cannot leave a process"):
         Encoder().message(0, 0, Batch.trusted({}, times))
-    with pytest.raises(jt.TimeError, match="cannot leave a process"):
+    with pytest.raises(TimeError, match="cannot leave a process"):
         Encoder().progress(ProgressBatch(0, 0, (((0, "noon"), 1),)))
 
 
@@ -235,7 +236,7 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
     sent, decoder = sample()
     payload = sent[1][2]
     cut = payload[: data.draw(st.integers(0, len(payload) - 1))]
-    with pytest.raises(jt.ProtocolError):
+    with pytest.raises(ProtocolError):
         decoder.message(bytearray(cut))
 
 
@@ -249,7 +250,7 @@ def test_garbled_messages_are_refused_or_read_but_never_crash(data: st.DataObjec
     try:
         _, batch = decoder.message(payload)
         read_all(batch)
-    except jt.ProtocolError:
+    except ProtocolError:
         pass
     except UnicodeDecodeError:
         pass  # Other text than was sent: bytes that only their reader can judge.
@@ -258,26 +259,26 @@ def test_garbled_messages_are_refused_or_read_but_never_crash(data: st.DataObjec
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(payload: bytes) -> None:
     _, decoder = sample()
-    with pytest.raises(jt.ProtocolError):
+    with pytest.raises(ProtocolError):
         decoder.message(payload)
-    with pytest.raises(jt.ProtocolError):
+    with pytest.raises(ProtocolError):
         decoder.layout(5, payload)
 
 
 @given(st.lists(int64, max_size=12).map(lambda words: struct.pack(f"<{len(words)}q", *words)))
 def test_garbled_progress_is_refused_or_read_but_never_hangs(payload: bytes) -> None:
-    with suppress(jt.ProtocolError):
+    with suppress(ProtocolError):
         Decoder().progress(payload)
 
 
 @pytest.mark.parametrize("width", [-1, -4, 0, 5, 2**40])
 def test_progress_with_an_impossible_time_is_refused(width: int) -> None:
     payload = struct.pack("<7q", 0, 0, 1, 1, width, 9, 9)
-    with pytest.raises(jt.ProtocolError, match="coordinates"):
+    with pytest.raises(ProtocolError, match="coordinates"):
         Decoder().progress(payload)
 
 
 def test_a_message_of_an_unknown_layout_is_refused() -> None:
     sent, _ = sample()
-    with pytest.raises(jt.ProtocolError, match="layout 0, which was not sent"):
+    with pytest.raises(ProtocolError, match="layout 0, which was not sent"):
         Decoder().message(sent[1][2])

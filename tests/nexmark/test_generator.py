@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import jeton as jt
+from jeton.errors import MissingColumn
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark.config import KINDS
 
@@ -322,11 +322,11 @@ def test_wrong_configurations_are_refused(wrong: dict[str, Any], said: str) -> N
 
 def test_wrong_requests_are_refused() -> None:
     generator = nexmark.Generator(CONFIG)
-    with pytest.raises(jt.MissingColumn, match="bids have no column 'prise': did you mean 'price'"):
+    with pytest.raises(MissingColumn, match="bids have no column 'prise': did you mean 'price'"):
         generator.bids(0, 10, ["prise"])
-    with pytest.raises(jt.MissingColumn, match="set avg_person_extra to have one"):
+    with pytest.raises(MissingColumn, match="set avg_person_extra to have one"):
         generator.persons(0, 10, ["extra"])
-    with pytest.raises(jt.MissingColumn, match="no kind 'bid' of events, only persons"):
+    with pytest.raises(MissingColumn, match="no kind 'bid' of events, only persons"):
         nexmark.tables(CONFIG, 10, columns={"bid": ["price"]})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="no positions from 5 up to 3"):
         generator.bids(5, 3)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark import queries, truth
@@ -94,7 +94,7 @@ def test_names_are_in_order_of_numbers() -> None:
 
 
 def test_a_query_refuses_a_mechanism_that_it_has_not() -> None:
-    with pytest.raises(jt.GraphError, match="q8 cannot be had with 'notifications'"):
+    with pytest.raises(GraphError, match="q8 cannot be had with 'notifications'"):
         queries.get("q8").flow(IN_ORDER, "notifications")
 
 

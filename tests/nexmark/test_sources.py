@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.connectors.sources import Reader
+from jeton.errors import GraphError, MissingColumn
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark.config import KINDS
 
@@ -102,7 +103,7 @@ def test_inputs_are_declared_with_their_schemas() -> None:
     assert flow.inputs == ("persons", "bids")
     assert inputs.bids.schema == pa.schema({"auction": pa.int64(), "price": pa.int64()})
     assert inputs.persons.schema == pa.schema({"id": pa.int64()})
-    with pytest.raises(jt.GraphError, match="auctions are no input of this flow"):
+    with pytest.raises(GraphError, match="auctions are no input of this flow"):
         _ = inputs.auctions
     everything = nexmark.add_inputs(jt.Flow("all"))
     assert everything.auctions.schema == CONFIG.schema("auctions").remove(0)
@@ -128,5 +129,5 @@ def test_wrong_sources_are_refused() -> None:
         nexmark.sources(CONFIG, -1)
     with pytest.raises(ValueError, match="most must be"):
         nexmark.sources(CONFIG, most=0)
-    with pytest.raises(jt.MissingColumn, match="no column 'prise'"):
+    with pytest.raises(MissingColumn, match="no column 'prise'"):
         nexmark.sources(CONFIG, columns={"bids": ["prise"]})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError
 from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark import q4, q5, q6, q7, stages
@@ -221,7 +222,7 @@ def test_an_auction_cannot_be_put_up_twice() -> None:
     flow.output("result", q4.query(events))
     auctions = {"ts": [1, 2], "id": [7, 7], "category": [1, 1], "reserve": [1, 1]}
     bids = {"ts": [1], "auction": [7], "price": [1]}
-    with pytest.raises(jt.BatchError, match="auction 7 is put up while it is open already"):
+    with pytest.raises(BatchError, match="auction 7 is put up while it is open already"):
         flow.run({"auctions": {**auctions, "expires": [9, 9]}, "bids": bids})
 
 

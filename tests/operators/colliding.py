@@ -32,7 +32,7 @@ def colliding(count: int, *, seed: int = 7) -> list[str]:
         if all(0x20 < byte < 0x7F for byte in data):
             found[data.decode("ascii")] = None
     keys = list(found)
-    assert len(np.unique(jt.hash_columns([pa.array(keys)]))) == 1
+    assert len(np.unique(jt.state.hash_columns([pa.array(keys)]))) == 1
     return keys
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import BatchError
 
 ROWS = {"time": [1, 2, 3], "k": ["a", "b", "a"], "n": [1, 2, 3], "m": [1, 2, None]}
 
@@ -115,13 +116,13 @@ def test_instants_compare_with_instants() -> None:
 
 def test_what_does_not_go_together_is_refused() -> None:
     text = column(["a", "b"])
-    with pytest.raises(jt.BatchError, match=r"do not go together"):
+    with pytest.raises(BatchError, match=r"do not go together"):
         _ = text > 5
-    with pytest.raises(jt.BatchError, match=r"is_null"):
+    with pytest.raises(BatchError, match=r"is_null"):
         _ = text == None  # noqa: E711
     with pytest.raises(ValueError, match=r"with & and \|"):
         bool(text)
-    with pytest.raises(jt.BatchError, match=r"there is no mul"):
+    with pytest.raises(BatchError, match=r"there is no mul"):
         text * 2
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import BatchError
 from tests.operators.test_join import KEYS, LEFT, RIGHT, lefts, rights
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 
@@ -115,5 +116,5 @@ def test_what_is_no_row_is_refused() -> None:
     left, right = flow.input("left"), flow.input("right")
     made = left.key_by("key").cogroup(right.key_by("key"), lambda *_: "text")  # type: ignore[arg-type]
     flow.output("out", made)
-    with pytest.raises(jt.BatchError, match="must return rows or columns, not str"):
+    with pytest.raises(BatchError, match="must return rows or columns, not str"):
         flow.run({"left": {"time": [0], "key": [1]}, "right": {"time": [0], "key": [1]}})

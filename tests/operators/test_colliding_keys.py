@@ -25,15 +25,15 @@ Key = tuple[str, ...]
 Program = Callable[[jt.Stream, jt.Stream, Key], jt.Stream]
 
 PROGRAMS: dict[str, Program] = {
-    "rolling": lambda left, right, key: left.key_by(*key).rolling().sum("n"),
-    "ordered": lambda left, right, key: left.key_by(*key).rolling(ordered=True).sum("n"),
+    "rolling": lambda left, right, key: left.key_by(*key).running().sum("n"),
+    "ordered": lambda left, right, key: left.key_by(*key).running(ordered=True).sum("n"),
     "each time": lambda left, right, key: left.key_by(*key).each_time().sum("n"),
     "tumbling": lambda left, right, key: left.key_by(*key).tumbling(5).sum("n"),
     "sliding": lambda left, right, key: left.key_by(*key).sliding(6, every=3).sum("n"),
-    "session": lambda left, right, key: left.key_by(*key).session(3).sum("n"),
+    "session": lambda left, right, key: left.key_by(*key).session_window(3).sum("n"),
     "distinct": lambda left, right, key: left.key_by(*key).distinct(),
     "top_k": lambda left, right, key: left.key_by(*key).tumbling(5).top_k(1, by="n"),
-    "state_machine": lambda left, right, key: left.key_by(*key).state_machine(
+    "stateful_map": lambda left, right, key: left.key_by(*key).stateful_map(
         lambda state, row: (state + row["n"], [{"sum": state + row["n"]}]), 0
     ),
     "join": lambda left, right, key: left.key_by(*key).join(right.key_by(*key)),
@@ -129,7 +129,7 @@ def test_keys_with_two_equal_hashes_stay_apart() -> None:
     keys = ["d6d3a7bf65eda2734141414141414141", "bb572554797659ef3aef0706346357f3"]
     column = pa.array([bytes.fromhex(key) for key in keys])
     for seed in (0, 1):
-        assert len(np.unique(jt.hash_columns([column], seed))) == 1
+        assert len(np.unique(jt.state.hash_columns([column], seed))) == 1
     flow = jt.Flow("collision")
     flow.output("sums", flow.input("rows").key_by("account").tumbling(10).sum("amount"))
     rows = {"time": [1, 2], "account": column, "amount": [100, 5]}
@@ -138,7 +138,7 @@ def test_keys_with_two_equal_hashes_stay_apart() -> None:
 
 def test_a_snapshot_has_twins_as_they_are() -> None:
     flow = jt.Flow("twins")
-    flow.output("counts", flow.input("rows").key_by("key").rolling().count())
+    flow.output("counts", flow.input("rows").key_by("key").running().count())
     with flow.open() as run:
         run.input("rows").send({"time": [0] * 4, "key": TWINS})
         run.run_to_rest()

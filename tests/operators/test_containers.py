@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import SnapshotError
 from tests.helpers import held, messages
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 
@@ -42,8 +43,8 @@ def rolling_sum(key: tuple[str, ...]) -> Any:
     """A hand-written operator: the greatest sum of each key is told at the end of windows."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
-        totals: jt.KeyedValues[int] = jt.KeyedValues()
-        windows: jt.KeyedTimes[list[int]] = jt.KeyedTimes(info.kind)
+        totals: jt.state.KeyedValues[int] = jt.state.KeyedValues()
+        windows: jt.state.KeyedTimes[list[int]] = jt.state.KeyedTimes(info.kind)
         info.keep(totals, name="totals")
         info.keep(windows, token, name="windows")
         token.drop()
@@ -105,7 +106,7 @@ class Seen:
 
     def snapshot(self) -> pa.Table:
         words = pa.array(sorted(self.words), pa.string())
-        return pa.table({"bin": jt.bins_of([words]), "word": words})
+        return pa.table({"bin": jt.state.bins_of([words]), "word": words})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         self.words.update(state.column("word").to_pylist())
@@ -155,62 +156,62 @@ KEYS: list[Any] = [
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: type(keys[0]).__name__)
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_entries_are_where_exchange_sends_their_records(keys: list[Any], workers: int) -> None:
-    values: jt.KeyedValues[int] = jt.KeyedValues()
+    values: jt.state.KeyedValues[int] = jt.state.KeyedValues()
     values.update({key: at for at, key in enumerate(keys)})
     table = values.snapshot()
     parts = [key if isinstance(key, tuple) else (key,) for key in keys]
     columns = {f"k{i}": pa.array(part) for i, part in enumerate(zip(*parts, strict=True))}
     batch = jt.Batch({**columns, "at": list(range(len(keys)))}, times=[0] * len(keys))
-    snapshot = jt.Snapshot("flow", {"op": {"state": table}})
+    snapshot = jt.state.Snapshot("flow", {"op": {"state": table}})
     for worker, part in jt.Exchange(*columns).route(batch, workers):
         share = snapshot.share("op", "state", worker, workers)
         assert share is not None
-        again: jt.KeyedValues[int] = jt.KeyedValues()
+        again: jt.state.KeyedValues[int] = jt.state.KeyedValues()
         again.restore(share, [])
         assert {keys[at]: at for at in part["at"].tolist()} == dict(again)
 
 
 def test_values_of_many_shapes_come_back() -> None:
-    values: jt.KeyedValues[Any] = jt.KeyedValues()
+    values: jt.state.KeyedValues[Any] = jt.state.KeyedValues()
     for key, value in enumerate([[1, 2], [], None, [3]]):
         values[key] = value
-    again: jt.KeyedValues[Any] = jt.KeyedValues()
+    again: jt.state.KeyedValues[Any] = jt.state.KeyedValues()
     again.restore(values.snapshot(), [])
     assert dict(again) == {0: [1, 2], 1: [], 2: None, 3: [3]}
     assert again.get_or(9, lambda: [9]) == [9]
     assert 9 in again
     del again[9]
     assert len(again) == 4
-    typed: jt.KeyedValues[Any] = jt.KeyedValues(type=pa.map_(pa.string(), pa.int64()))
+    typed: jt.state.KeyedValues[Any] = jt.state.KeyedValues(type=pa.map_(pa.string(), pa.int64()))
     typed["a"] = {"x": 1}
     assert typed.snapshot().column("value").to_pylist() == [[("x", 1)]]
 
 
 @pytest.mark.parametrize("key", [frozenset("a"), (1, ("a", "b")), {"a": 1}.keys()])
 def test_keys_without_a_bin_are_refused_at_once(key: Any) -> None:
-    values: jt.KeyedValues[int] = jt.KeyedValues()
-    with pytest.raises((jt.SnapshotError, TypeError)):
+    values: jt.state.KeyedValues[int] = jt.state.KeyedValues()
+    with pytest.raises((SnapshotError, TypeError)):
         values[key] = 1
 
 
 def test_what_cannot_be_stored_is_an_error_of_the_snapshot() -> None:
-    values: jt.KeyedValues[Any] = jt.KeyedValues()
+    values: jt.state.KeyedValues[Any] = jt.state.KeyedValues()
     values["a"] = Lock()
-    with pytest.raises(jt.SnapshotError, match=r"cannot be stored.*pickle"):
+    with pytest.raises(SnapshotError, match=r"cannot be stored.*pickle"):
         values.snapshot()
-    typed: jt.KeyedValues[Any] = jt.KeyedValues(type=pa.int8())
+    typed: jt.state.KeyedValues[Any] = jt.state.KeyedValues(type=pa.int8())
     typed["a"] = 1000
-    with pytest.raises(jt.SnapshotError, match=r"cannot be stored.*1000"):
+    with pytest.raises(SnapshotError, match=r"cannot be stored.*1000"):
         typed.snapshot()
-    mixed: jt.KeyedValues[Any] = jt.KeyedValues()
+    mixed: jt.state.KeyedValues[Any] = jt.state.KeyedValues()
     mixed.update({(1, 2): 0, 3: 0})
-    with pytest.raises(jt.SnapshotError, match="tuples"):
+    with pytest.raises(SnapshotError, match="tuples"):
         mixed.snapshot()
 
 
 def test_keyed_times_hold_one_token_and_let_it_go() -> None:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
-        waiting: jt.KeyedTimes[int] = jt.KeyedTimes(info.kind)
+        waiting: jt.state.KeyedTimes[int] = jt.state.KeyedTimes(info.kind)
         info.keep(waiting, token)
         token.drop()
 
@@ -259,7 +260,7 @@ def test_windows_are_told_as_soon_as_their_ends_are_reached() -> None:
 
 def test_keyed_times_in_a_loop_cannot_be_stored_while_they_wait() -> None:
     kind = jt.Flow("kind").loop().kind
-    times: jt.KeyedTimes[int] = jt.KeyedTimes(kind)
+    times: jt.state.KeyedTimes[int] = jt.state.KeyedTimes(kind)
     assert times.snapshot().num_rows == 0
 
 
@@ -267,11 +268,11 @@ def test_two_states_need_two_names() -> None:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
         token.drop()
         for _ in range(2):
-            info.keep(jt.KeyedValues())
+            info.keep(jt.state.KeyedValues())
         raise AssertionError
 
     flow = jt.Flow("names")
     flow.output("out", flow.input("in").unary(build))
-    with pytest.raises(jt.SnapshotError) as caught:
+    with pytest.raises(SnapshotError) as caught:
         flow.open()
     assert "name=" in messages(caught.value)

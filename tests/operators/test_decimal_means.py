@@ -52,7 +52,7 @@ def test_means_of_decimals_survive_a_restart(values: list[Decimal | None], cut: 
 
 def test_sessions_of_decimals_have_means() -> None:
     flow = jt.Flow("mean")
-    flow.output("o", flow.input("i").key_by().session(5).mean("v"))
+    flow.output("o", flow.input("i").key_by().session_window(5).mean("v"))
     rows = {"time": [0, 8, 4], "v": pa.array([Decimal(1), Decimal(2), Decimal(6)], KIND)}
     assert flow.run({"i": rows})["o"]["mean"].to_pylist() == [3.0]
 
@@ -67,12 +67,12 @@ def test_a_null_does_not_narrow_what_reduce_returns() -> None:
 
 
 def test_keyed_values_find_nan_again() -> None:
-    counts: jt.KeyedValues[int] = jt.KeyedValues()
+    counts: jt.state.KeyedValues[int] = jt.state.KeyedValues()
     for key in (float("nan"), float("nan"), (1, float("nan")), (1, float("nan"))):
         counts[key] = counts.get(key, 0) + 1
     assert sorted(counts.values()) == [2, 2]
-    again: jt.KeyedValues[int] = jt.KeyedValues()
-    only: jt.KeyedValues[int] = jt.KeyedValues()
+    again: jt.state.KeyedValues[int] = jt.state.KeyedValues()
+    only: jt.state.KeyedValues[int] = jt.state.KeyedValues()
     only[float("nan")] = 2
     again.restore(only.snapshot(), [])
     assert again[float("nan")] == 2

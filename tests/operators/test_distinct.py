@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import GraphError
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows
 
@@ -138,11 +139,11 @@ def test_distinct_without_columns_needs_a_schema() -> None:
     schema = known.distinct().schema
     assert schema is not None
     assert schema.names == ["a", "b"]
-    with pytest.raises(jt.GraphError, match="not known"):
+    with pytest.raises(GraphError, match="not known"):
         flow.input("unknown").distinct()
-    with pytest.raises(jt.GraphError, match="key columns"):
+    with pytest.raises(GraphError, match="key columns"):
         known.key_by().distinct()
-    with pytest.raises(jt.GraphError, match="key columns"):
+    with pytest.raises(GraphError, match="key columns"):
         known.key_by().tumbling(10).distinct()
 
 

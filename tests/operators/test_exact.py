@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import BatchError
 from tests.operators.twins import Row, Schedule, run_twin, schedule_of, schedules
 
 MOST = 2**63 - 1
@@ -25,7 +26,7 @@ NAN, INF = float("nan"), float("inf")
 WHEN: dict[str, Callable[[Any], Any]] = {
     "tumbling": lambda keyed: keyed.tumbling(100),
     "sliding": lambda keyed: keyed.sliding(100, every=100),
-    "session": lambda keyed: keyed.session(100),
+    "session": lambda keyed: keyed.session_window(100),
 }
 
 
@@ -88,7 +89,7 @@ def test_sums_of_integers_are_exact_or_refused(
         found = told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
         assert {key: row["sum"] for key, row in found.items()} == sums
         return
-    with pytest.raises(jt.BatchError, match="widen=True") as error:
+    with pytest.raises(BatchError, match="widen=True") as error:
         told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
     text = str(error.value)
     assert any(f"is {v}," in text and f"key={k!r}" in text for k, v in wrong.items())
@@ -107,9 +108,9 @@ def test_an_exact_sum_is_told_in_whatever_order_its_values_come() -> None:
 
 def test_rolling_sums_that_overflow_name_key_and_time() -> None:
     flow = jt.Flow("rolling")
-    flow.output("sums", flow.input("in").key_by("key").rolling(ordered=True).sum("n"))
+    flow.output("sums", flow.input("in").key_by("key").running(ordered=True).sum("n"))
     table = {"time": [1, 2, 3], "key": ["a", "b", "b"], "n": [MOST, -MOST, -2]}
-    with pytest.raises(jt.BatchError, match=r"-9223372036854775809.*key='b'.*'sum'.*time 3"):
+    with pytest.raises(BatchError, match=r"-9223372036854775809.*key='b'.*'sum'.*time 3"):
         flow.run({"in": table}, workers=2)
 
 
@@ -157,7 +158,7 @@ def test_sums_of_decimals_are_exact_or_refused(
         found = told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
         assert {key: row["sum"] for key, row in found.items()} == sums
     else:
-        with pytest.raises(jt.BatchError, match=rf"no decimal\d+\({digits}, .*key='[ab]'.*'sum'"):
+        with pytest.raises(BatchError, match=rf"no decimal\d+\({digits}, .*key='[ab]'.*'sum'"):
             told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
 
 
@@ -170,7 +171,7 @@ def test_what_a_reduction_makes_of_numbers_must_fit_too() -> None:
         keyed = flow.input("in").key_by("key").each_time()
         flow.output("out", keyed.reduce("x", lambda a, b: a + b))
         table = pa.table({"time": [7, 7], "key": [1, 1], "x": values})
-        with pytest.raises(jt.BatchError, match=rf"no {kind}.*key=1.*'reduce'.*time 7"):
+        with pytest.raises(BatchError, match=rf"no {kind}.*key=1.*'reduce'.*time 7"):
             flow.run({"in": table})
 
 
@@ -207,7 +208,7 @@ def test_nan_in_rolling_extremes_and_in_orders() -> None:
     values = [1.0, NAN, -INF, INF, None]
     flow = jt.Flow("orders")
     numbers = flow.input("in", schema={"x": float})
-    rolled = numbers.key_by().rolling(ordered=True)
+    rolled = numbers.key_by().running(ordered=True)
     flow.output("out", rolled.aggregate(least=jt.agg.min("x"), most=jt.agg.max("x")))
     for name, ascending in (("up", True), ("down", False)):
         best = numbers.key_by().tumbling(10).top_k(5, by="x", ascending=ascending)
@@ -254,8 +255,8 @@ def together(key: Row, left: jt.Batch, right: jt.Batch) -> Row:
 
 
 TIES: dict[str, Callable[[jt.Stream, jt.Stream], jt.Stream]] = {
-    "state_machine": lambda one, _: one.key_by("key").state_machine(follow, list),
-    "rolling": lambda one, _: one.key_by("key").rolling(ordered=True).count(),
+    "stateful_map": lambda one, _: one.key_by("key").stateful_map(follow, list),
+    "rolling": lambda one, _: one.key_by("key").running(ordered=True).count(),
     "top_k": lambda one, _: one.key_by("key").tumbling(2).top_k(3, by="z"),
     "asof_join": lambda one, other: one.key_by("key").asof_join(other.key_by("key")),
     "cogroup": lambda one, other: one.key_by("key").cogroup(other.key_by("key"), together),
@@ -290,7 +291,7 @@ def test_a_column_of_another_name_changes_nothing() -> None:
             seen = [*state, (row[names[0]], row[names[1]])]
             return seen, [{"seen": str(seen)}]
 
-        flow.output("out", flow.input("in").key_by().state_machine(step, list))
+        flow.output("out", flow.input("in").key_by().stateful_map(step, list))
         table = {"time": [0, 0, 0], names[0]: [2, 1, 1], names[1]: [5, 7, 6]}
         found: list[Any] = flow.run({"in": table}, workers=2)["out"]["seen"].to_pylist()
         return found

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import GraphError, TimeError
 from tests.operators.twins import ALL_TIMES, Row, Schedule, assert_same, run_twin, schedules
 
 LEAST, MOST = ALL_TIMES.minimum, jt.END_OF_TIME
@@ -46,7 +47,7 @@ def run(
 
     if fits:
         return out()
-    with pytest.raises(jt.TimeError, match=r"the last time there is.*'count'"):
+    with pytest.raises(TimeError, match=r"the last time there is.*'count'"):
         out()
     return None
 
@@ -118,7 +119,7 @@ def test_sessions(rows: list[Row], gap: int, schedule: Schedule) -> None:
             {"time": s[-1] + gap, "key": key, "start": s[0], "count": len(s)} for s in sessions
         ]
     fits = all(row["time"] <= MOST for row in expected)
-    found = run(lambda s: s.key_by("key").session(gap).count(), rows, schedule, fits=fits)
+    found = run(lambda s: s.key_by("key").session_window(gap).count(), rows, schedule, fits=fits)
     if found is not None:
         assert_same(found, expected)
 
@@ -172,7 +173,7 @@ def test_interval_joins(
         return joined
 
     if outer and any(row["time"] + upper > MOST for row in left):
-        with pytest.raises(jt.TimeError, match=r"the last time there is.*'interval_join'"):
+        with pytest.raises(TimeError, match=r"the last time there is.*'interval_join'"):
             join(attach, left, right, schedule)
     else:
         assert_same(join(attach, left, right, schedule), expected)
@@ -205,6 +206,6 @@ def test_asof_joins(
 @pytest.mark.parametrize("size", [0, -1, 2**63])
 def test_windows_longer_than_time_are_refused(size: int) -> None:
     keyed = jt.Flow("long").input("in").key_by()
-    for build in (keyed.tumbling, keyed.session, lambda s: keyed.sliding(s, every=1)):
-        with pytest.raises(jt.GraphError, match=str(size)):
+    for build in (keyed.tumbling, keyed.session_window, lambda s: keyed.sliding(s, every=1)):
+        with pytest.raises(GraphError, match=str(size)):
             build(size)

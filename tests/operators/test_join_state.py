@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.state import join_side
 from jeton.state.join_side import JoinSide
 from jeton.state.key_ids import KeyIds
@@ -197,27 +198,27 @@ def streams(**schemas: Any) -> list[jt.Stream]:
 def test_what_is_refused_when_the_flow_is_built() -> None:
     a, b = streams(a={"key": int, "x": int, "x_right": int}, b={"key": int, "x": int})
     text, unknown = streams(text={"key": str}, unknown=None)
-    with pytest.raises(jt.GraphError, match=r"interval_join\(other.key_by"):
+    with pytest.raises(GraphError, match=r"interval_join\(other.key_by"):
         a.key_by("key").interval_join(b, 0, 1)  # type: ignore[arg-type]
-    with pytest.raises(jt.GraphError, match="different lengths"):
+    with pytest.raises(GraphError, match="different lengths"):
         a.key_by("key").join(b.key_by("key", "x"))
-    with pytest.raises(jt.GraphError, match=r"would be called 'x_right'.*\n?.*operator 'join'"):
+    with pytest.raises(GraphError, match=r"would be called 'x_right'.*\n?.*operator 'join'"):
         a.key_by("key").join(b.key_by("key"))
-    with pytest.raises(jt.GraphError, match="how='outer'"):
+    with pytest.raises(GraphError, match="how='outer'"):
         b.key_by("key").join(a.key_by("key"), how="outer")  # type: ignore[arg-type]
-    with pytest.raises(jt.GraphError, match="must know the columns of its right side"):
+    with pytest.raises(GraphError, match="must know the columns of its right side"):
         text.key_by("key").asof_join(unknown.key_by("key"))
-    with pytest.raises(jt.GraphError, match=r"'key' \(int64\) and 'key' \(string\)"):
+    with pytest.raises(GraphError, match=r"'key' \(int64\) and 'key' \(string\)"):
         a.key_by("key").cogroup(text.key_by("key"), lambda key, left, right: None)
-    with pytest.raises(jt.GraphError, match="from 3 to 2 is empty"):
+    with pytest.raises(GraphError, match="from 3 to 2 is empty"):
         b.key_by("key").interval_join(a.key_by("key"), 3, 2)
-    with pytest.raises(jt.GraphError, match="cannot be negative"):
+    with pytest.raises(GraphError, match="cannot be negative"):
         b.key_by("key").asof_join(a.key_by("key"), tolerance=-1)
-    with pytest.raises(jt.GraphError, match="no column 'kye'"):
+    with pytest.raises(GraphError, match="no column 'kye'"):
         a.key_by("kye").join(b.key_by("key"))
-    with pytest.raises(jt.GraphError, match="integer times"):
+    with pytest.raises(GraphError, match="integer times"):
         a.iterate(lambda s: (s.key_by("x").asof_join(s.key_by("x"), how="inner"), s))
-    with pytest.raises(jt.GraphError, match="different flows"):
+    with pytest.raises(GraphError, match="different flows"):
         a.key_by("x").join(streams(c={"x": int})[0].key_by("x"))
 
 
@@ -226,9 +227,7 @@ def test_keys_of_different_types_are_refused_when_they_come() -> None:
     left, right = flow.input("left"), flow.input("right")
     flow.output("out", left.key_by("key").join(right.key_by("key")))
     inputs = {"left": {"time": [0], "key": [1]}, "right": {"time": [0], "key": [1.0]}}
-    with pytest.raises(
-        jt.BatchError, match=r"'key' \(double\) and 'key' \(int64\) are never equal"
-    ):
+    with pytest.raises(BatchError, match=r"'key' \(double\) and 'key' \(int64\) are never equal"):
         flow.run(inputs)
 
 

@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.columns.kernel import Kernel
+from jeton.errors import BatchError, GraphError, MissingColumn, SlowKernel
 
 
 @jt.kernel
@@ -100,11 +102,11 @@ def test_batches_columns_and_plain_values() -> None:
     assert mixed([3], [0.5]).tolist() == [1.5]
     assert mixed(3, 0.5) == 1.5
     assert mixed(batch["a"][::2], np.array([0.5, 9.0])[::2]).tolist() == [1.5]
-    with pytest.raises(jt.BatchError, match=r"takes a batch or 2 columns \(a, b\), not 1"):
+    with pytest.raises(BatchError, match=r"takes a batch or 2 columns \(a, b\), not 1"):
         mixed([3])
-    with pytest.raises(jt.BatchError, match="unequal lengths"):
+    with pytest.raises(BatchError, match="unequal lengths"):
         mixed([3], [0.5, 1.0])
-    with pytest.raises(jt.MissingColumn, match="no column 'b'"):
+    with pytest.raises(MissingColumn, match="no column 'b'"):
         mixed(batch.select("a"))
 
 
@@ -126,7 +128,7 @@ def test_types_do_not_depend_on_what_came_before() -> None:
 
 def test_text_runs_as_python_and_says_so_once() -> None:
     slow = jt.kernel(lambda word: word + "!")
-    with pytest.warns(jt.SlowKernel, match=r"test_kernel.py:\d+\) runs as plain Python.*string"):
+    with pytest.warns(SlowKernel, match=r"test_kernel.py:\d+\) runs as plain Python.*string"):
         assert slow(pa.array(["a", None])).to_pylist() == ["a!", None]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -143,7 +145,7 @@ def test_text_runs_as_python_and_says_so_once() -> None:
 )
 def test_what_numba_cannot_compile_runs_as_python(function: Callable[[Any], Any], why: str) -> None:
     kernel = jt.kernel(function)
-    with pytest.warns(jt.SlowKernel, match=why):
+    with pytest.warns(SlowKernel, match=why):
         found = kernel(np.array([1, 2]))
     plain = [function(1), function(2)]
     assert found.tolist() == pa.array(plain).to_pylist()
@@ -153,13 +155,13 @@ def test_the_warning_comes_with_data_not_when_the_graph_is_built() -> None:
     slow = jt.kernel(lambda word: len(word))
     flow = jt.Flow("slow")
     flow.output("out", flow.input("in", schema={"word": str}).with_columns(n=slow))
-    with pytest.warns(jt.SlowKernel):
+    with pytest.warns(SlowKernel):
         flow.run({"in": {"time": [0], "word": ["abc"]}})
 
 
 def test_parameters_must_be_columns() -> None:
     for function in (lambda: 1, lambda *a: 1, lambda a, b=2: 1, lambda a, *, b: 1):
-        with pytest.raises(jt.GraphError, match="plain parameters"):
+        with pytest.raises(GraphError, match="plain parameters"):
             jt.kernel(function)
 
 
@@ -180,7 +182,7 @@ def test_compiled_and_python_are_at_hand() -> None:
 
 
 def test_closures_are_not_mixed_up() -> None:
-    def times(factor: int) -> jt.Kernel:
+    def times(factor: int) -> Kernel:
         @jt.kernel
         def scaled(x: int) -> int:
             return x * factor
@@ -195,6 +197,7 @@ MODULE = """
 import os
 import numpy as np
 import jeton as jt
+from jeton.columns.kernel import Kernel
 
 RATE = float(os.environ["RATE"])
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.arrangement import arrange
 from jeton.idioms.lookup_join import lookup_join
 
@@ -59,11 +60,11 @@ def joined(
 @pytest.mark.parametrize(("left", "right"), NEVER, ids=str)
 def test_keys_that_are_never_equal_are_refused(join: str, left: pa.Array, right: pa.Array) -> None:
     for workers in (1, 2, 3, 4):
-        with pytest.raises(jt.BatchError, match=r"'(k|id)' .* never equal.*operator '") as error:
+        with pytest.raises(BatchError, match=r"'(k|id)' .* never equal.*operator '") as error:
             joined(join, left, right, workers)
         # Whichever of the two comes last has the error.
         assert join in str(error.value) or "'arrange'" in str(error.value)
-    with pytest.raises(jt.GraphError, match=f"'k'.*'id'.*never equal.*operator '{join}'"):
+    with pytest.raises(GraphError, match=f"'k'.*'id'.*never equal.*operator '{join}'"):
         joined(join, left, right, 1, declared=True)
 
 
@@ -77,7 +78,7 @@ def test_keys_of_like_types_meet(join: str, left: pa.Array, right: pa.Array) -> 
 def test_keys_beyond_int64_are_not_taken_for_negative_ones() -> None:
     left, right = pa.array([2**64 - 1], pa.uint64()), pa.array([-1])
     for join in ("join", "interval_join", "asof_join"):
-        with pytest.raises(jt.BatchError, match="18446744073709551615 of one side is beyond int64"):
+        with pytest.raises(BatchError, match="18446744073709551615 of one side is beyond int64"):
             joined(join, left, right, 2)
     assert joined("lookup_join", left, right, 2).num_rows == 0
     assert joined("join", left, left, 2).num_rows == 1
@@ -93,5 +94,5 @@ def test_a_restored_side_knows_its_types() -> None:
         snapshot = run.snapshot()
     with flow.open(workers=4, restore=snapshot) as run:
         run.input("right").send({"time": [1], "id": [1.0]})
-        with pytest.raises(jt.BatchError, match="never equal"):
+        with pytest.raises(BatchError, match="never equal"):
             run.run_to_rest()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import GraphError
 from tests.helpers import seeded
 
 
@@ -145,7 +146,7 @@ def test_advancing_by_hand_and_times_before_the_bound() -> None:
 
 
 def test_lateness_needs_integer_times_and_is_not_negative() -> None:
-    with pytest.raises(jt.GraphError, match="lateness"):
+    with pytest.raises(GraphError, match="lateness"):
         jt.Flow("negative").input("in", lateness=-1)
     flow = jt.Flow("least", time=jt.IntegerTimes(minimum=-100))
     flow.output("out", flow.input("in", lateness=2**62).key_by().tumbling(10).count())

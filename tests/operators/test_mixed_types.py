@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError
 
 
 def both(make: Any, left: pa.Array, right: pa.Array, *, typed: bool, column: str) -> pa.Table:
@@ -51,7 +52,7 @@ MIXED = [
 def test_keys_of_types_that_are_never_equal_are_refused(
     make: Any, left: pa.Array, right: pa.Array
 ) -> None:
-    with pytest.raises(jt.BatchError, match=r"a key column is of type .* cast it"):
+    with pytest.raises(BatchError, match=r"a key column is of type .* cast it"):
         both(make, left, right, typed=False, column="k")
 
 
@@ -81,19 +82,19 @@ def test_extremes_of_several_units(make: Any) -> None:
     left, right = pa.array([5], make("s")), pa.array([7000], make("ms"))
     found = both(least, left, right, typed=True, column="v")["min"]
     assert found.cast(make("ms")).cast(pa.int64()).to_pylist() == [5000]
-    with pytest.raises(jt.BatchError, match=r"they were .*\[s\] before: cast"):
+    with pytest.raises(BatchError, match=r"they were .*\[s\] before: cast"):
         both(least, left, right, typed=False, column="v")
 
 
 def test_sums_stay_exact_or_are_refused() -> None:
     signed, unsigned = pa.array([-1]), pa.array([2**63 + 5], pa.uint64())
-    with pytest.raises(jt.BatchError, match=r"no type of integers holds both"):
+    with pytest.raises(BatchError, match=r"no type of integers holds both"):
         both(lambda s: s.key_by().tumbling(10).sum("v"), signed, unsigned, typed=False, column="v")
 
 
 def test_integers_and_text_of_any_width_are_the_same_keys() -> None:
     flow = jt.Flow("widths")
-    flow.output("o", flow.input("i").key_by("k").rolling().count())
+    flow.output("o", flow.input("i").key_by("k").running().count())
     with flow.open() as run:
         for dtype in (np.int8, np.uint32, np.int64):
             run.input("i").send({"time": [0], "k": np.array([7], dtype)})

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import SlowKernel
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows
 
@@ -72,7 +73,7 @@ def test_reduce_equals_its_twin_for_all_types_of_values(
         most = functools.reduce(greater, known) if known else None
         expected.append({"time": end, "key": key, "plain": most, "compiled": most})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jt.SlowKernel)  # text, decimals, times
+        warnings.simplefilter("ignore", SlowKernel)  # text, decimals, times
         found = run_twin(build, {"in": rows}, schedule, schema={"in": schema})
     assert_same(found["out"], expected)
 
@@ -124,10 +125,10 @@ def test_fold_equals_its_twin(name: str, data: st.DataObject, schedule: Schedule
 def test_rolling_and_sessions_run_compiled_functions(rows: list[Row], schedule: Schedule) -> None:
     def build(flow: jt.Flow) -> None:
         keyed = flow.input("in").key_by("key")
-        flow.output("rolling", keyed.rolling(ordered=True).fold("value", 0, SQUARES))
-        flow.output("most", keyed.session(5).reduce("value", GREATER))
-        flow.output("compiled", keyed.session(5).fold("value", 0, SQUARES, merge=ADDED))
-        flow.output("plain", keyed.session(5).fold("value", 0, SQUARES, merge=added))
+        flow.output("rolling", keyed.running(ordered=True).fold("value", 0, SQUARES))
+        flow.output("most", keyed.session_window(5).reduce("value", GREATER))
+        flow.output("compiled", keyed.session_window(5).fold("value", 0, SQUARES, merge=ADDED))
+        flow.output("plain", keyed.session_window(5).fold("value", 0, SQUARES, merge=added))
 
     rows = [row for row in rows if row["value"] is None or abs(row["value"]) < 1000]
     found = run_twin(build, {"in": rows}, schedule, schema={"in": schema_for("int32")})
@@ -156,7 +157,7 @@ def test_rolling_and_sessions_run_compiled_functions(rows: list[Row], schedule: 
 @pytest.mark.parametrize("times", [[0, 8, 4], [8, 0, 4], [0, 4, 8], [4, 0, 8]])
 def test_states_of_sessions_that_turn_out_to_be_one_are_joined(times: list[int]) -> None:
     flow = jt.Flow("bridges")
-    sessions = flow.input("in").key_by().session(5)
+    sessions = flow.input("in").key_by().session_window(5)
     flow.output("reduce", sessions.reduce("n", ADDED))
     flow.output("fold", sessions.fold("n", 0, SQUARES, merge=ADDED))
     flow.output("python", sessions.fold("n", 0, SQUARES, merge=added))
@@ -174,7 +175,7 @@ def test_a_kernel_that_cannot_be_compiled_runs_as_it_is_and_says_so() -> None:
     flow = jt.Flow("text")
     longer = jt.kernel(lambda a, b: a if len(a) > len(b) else b)
     flow.output("out", flow.input("in").key_by().tumbling(10).reduce("word", longer))
-    with pytest.warns(jt.SlowKernel, match="string"):
+    with pytest.warns(SlowKernel, match="string"):
         table = flow.run({"in": {"time": [0, 1], "word": ["a", "bcd"]}})["out"]
     assert table["reduce"].to_pylist() == ["bcd"]
 
@@ -182,7 +183,7 @@ def test_a_kernel_that_cannot_be_compiled_runs_as_it_is_and_says_so() -> None:
 def test_integers_become_floating_point_numbers_where_the_function_makes_them() -> None:
     flow = jt.Flow("halves")
     halved = jt.kernel(lambda state, x: state / 2 + x)
-    flow.output("out", flow.input("in").key_by().rolling().fold("n", 0, halved))
+    flow.output("out", flow.input("in").key_by().running().fold("n", 0, halved))
     assert flow.run({"in": {"time": [0, 1], "n": [1, 2]}})["out"]["fold"].to_pylist() == [1.0, 2.5]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.columns.schema import as_schema, schema_of
+from jeton.errors import BatchError, GraphError
 
 COLUMNS = {"n": int, "price": float, "word": str, "flag": bool}
 SCHEMA = as_schema(COLUMNS)
@@ -52,7 +53,7 @@ def test_ways_to_say_a_schema(declared: Any) -> None:
 def test_types_of_time_and_nonsense() -> None:
     found = as_schema({"a": datetime.datetime, "b": datetime.date, "c": np.dtype("M8[s]")})
     assert found.types == [pa.timestamp("us"), pa.date32(), pa.timestamp("s")]
-    with pytest.raises(jt.GraphError, match="no type of a column"):
+    with pytest.raises(GraphError, match="no type of a column"):
         as_schema({"a": object()})
 
 
@@ -142,7 +143,7 @@ def test_a_type_that_is_not_known_stays_so() -> None:
     more = stream.with_columns(y=lambda batch: pc.add(batch["x"], 1))
     assert more.schema == as_schema({"n": int, "x": pa.null(), "y": pa.null()})
     assert stream.filter("x").partition(2, "x")[0].schema == stream.schema
-    with pytest.raises(jt.GraphError, match="no column 'z'"):
+    with pytest.raises(GraphError, match="no column 'z'"):
         stream.filter(lambda batch: batch["z"])
 
 
@@ -175,7 +176,7 @@ def test_a_type_that_is_not_known_stays_so() -> None:
 def test_a_missing_column_is_an_error_before_data_flows(
     operator: str, build: Callable[[jt.Stream], Any]
 ) -> None:
-    with pytest.raises(jt.GraphError) as failure:
+    with pytest.raises(GraphError) as failure:
         build(sales())
     text = str(failure.value)
     assert "no column 'prise': did you mean 'price'?" in text
@@ -202,7 +203,7 @@ def test_a_missing_column_is_an_error_before_data_flows(
     ],
 )
 def test_other_errors_before_data_flows(build: Callable[[jt.Stream], Any], text: str) -> None:
-    with pytest.raises(jt.GraphError, match=text):
+    with pytest.raises(GraphError, match=text):
         build(sales())
 
 
@@ -257,7 +258,7 @@ def test_records_are_cast_where_that_is_safe(schema: Any, columns: Any, expected
     ],
 )
 def test_records_that_do_not_fit_are_refused(schema: Any, columns: Any, text: str) -> None:
-    with pytest.raises(jt.BatchError, match=text):
+    with pytest.raises(BatchError, match=text):
         send(schema, **columns)
 
 

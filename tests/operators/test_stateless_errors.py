@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, OperatorFailed, TimeError
 
 ROWS: dict[str, Any] = {"time": [3, 4], "n": [1, 2], "word": ["a", "b"]}
 
@@ -54,7 +55,7 @@ def run(build: Callable[[jt.Stream], Any], rows: dict[str, Any] = ROWS) -> Any:
     ],
 )
 def test_batches_that_do_not_fit(build: Callable[[jt.Stream], Any], text: str) -> None:
-    with pytest.raises(jt.BatchError, match=text):
+    with pytest.raises(BatchError, match=text):
         run(build)
 
 
@@ -69,7 +70,7 @@ def test_batches_that_do_not_fit(build: Callable[[jt.Stream], Any], text: str) -
     ],
 )
 def test_times_do_not_go_back(build: Callable[[jt.Stream], Any], text: str) -> None:
-    with pytest.raises(jt.TimeError, match=text):
+    with pytest.raises(TimeError, match=text):
         run(build)
 
 
@@ -87,12 +88,12 @@ def test_times_do_not_go_back(build: Callable[[jt.Stream], Any], text: str) -> N
     ],
 )
 def test_graphs_that_cannot_be(build: Callable[[jt.Stream], Any], text: str) -> None:
-    with pytest.raises(jt.GraphError, match=text):
+    with pytest.raises(GraphError, match=text):
         run(build)
 
 
 def test_a_function_that_fails_is_named_with_its_cause() -> None:
-    with pytest.raises(jt.OperatorFailed, match=r"ZeroDivisionError.*'split'") as failure:
+    with pytest.raises(OperatorFailed, match=r"ZeroDivisionError.*'split'") as failure:
         run(lambda s: s.map_rows(lambda row: {"n": 1 // 0}, name="split"))
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 

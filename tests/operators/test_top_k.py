@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows
 
@@ -173,18 +174,18 @@ def test_memory_stays_small_however_many_records_a_window_has() -> None:
 def test_what_top_k_cannot_do_is_refused() -> None:
     flow = jt.Flow("refused")
     keyed = flow.input("in", schema={"k": int, "rank": int, "n": int}).key_by("k")
-    with pytest.raises(jt.GraphError, match="at least one"):
+    with pytest.raises(GraphError, match="at least one"):
         keyed.tumbling(10).top_k(0, "n")
-    with pytest.raises(jt.GraphError, match="no column 'm'"):
+    with pytest.raises(GraphError, match="no column 'm'"):
         keyed.tumbling(10).top_k(1, "m")
-    with pytest.raises(jt.BatchError, match="'rank'"):
+    with pytest.raises(BatchError, match="'rank'"):
         keyed.tumbling(10).top_k(1, "n")
     schema = keyed.tumbling(10).top_k(1, "n", name="place").schema
     assert schema is not None
     assert schema.names == ["k", "rank", "n", "event_time", "place"]
     other = jt.Flow("lists")
     other.output("out", other.input("in").key_by("k").each_time().top_k(1, "list"))
-    with pytest.raises(jt.BatchError, match="no order"):
+    with pytest.raises(BatchError, match="no order"):
         other.run({"in": {"time": [0], "k": [1], "list": [[1, 2]]}})
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import GraphError, TimeError
 
 NOON = datetime(2024, 5, 1, 12)
 UNITS = ("s", "ms", "us", "ns")
@@ -108,14 +109,14 @@ def test_dates_datetimes_and_stamps_of_pandas_and_numpy() -> None:
 def test_ends_that_are_no_such_times_are_refused(
     times: Any, ends: Any, why: str, workers: int
 ) -> None:
-    with pytest.raises(jt.TimeError, match=rf"column 'ends'.*{why}"):
+    with pytest.raises(TimeError, match=rf"column 'ends'.*{why}"):
         auctions().run({"bids": bids(times, ends)}, workers=workers)
 
 
 def test_a_column_that_cannot_end_windows_is_refused_at_the_call() -> None:
     flow = jt.Flow("declared")
     stream = flow.input("bids", schema={"item": int, "ends": str, "price": int})
-    with pytest.raises(jt.GraphError, match="column 'ends' is of type string"):
+    with pytest.raises(GraphError, match="column 'ends' is of type string"):
         stream.key_by("item").until("ends")
 
 
@@ -168,7 +169,7 @@ def test_inputs_in_different_units_mean_the_same_or_are_refused() -> None:
     with flow.open() as run:
         run.input("a").send({"time": moments(pa.timestamp("us"), 1)})
         run.input("b").send({"time": moments(pa.timestamp("ms"), 1)})
-        with pytest.raises(jt.TimeError, match=r"input 'b'.*integers .*us"):
+        with pytest.raises(TimeError, match=r"input 'b'.*integers .*us"):
             run.input("b").send({"time": [3]})
         times = run.finish()["out"].column("time").to_pylist()
     assert len(set(times)) == 1

@@ -29,7 +29,7 @@ class When:
         if self.how == "sliding":
             return keyed.sliding(self.size, every=self.every, offset=self.offset)
         if self.how == "session":
-            return keyed.session(self.size)
+            return keyed.session_window(self.size)
         return keyed.until(self.column) if self.how == "until" else keyed.each_time()
 
 
@@ -126,7 +126,7 @@ class Running:
         return [replace(found, inexact=found.inexact | inexact)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
-        groups = stream.key_by(*self.key).rolling(ordered=True)
+        groups = stream.key_by(*self.key).running(ordered=True)
         return [groups.aggregate(**{a.name: a.of for a in self.aggregates})]
 
 
@@ -140,7 +140,7 @@ class RunningCount:
         return [shape.keep(list(self.key)).add({"so_far": pa.int64()})]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
-        counted = stream.key_by(*self.key).rolling(ordered=True).count(name="so_far")
+        counted = stream.key_by(*self.key).running(ordered=True).count(name="so_far")
         return [counted.select(*self.key, "so_far")]
 
 
@@ -154,7 +154,7 @@ class UnorderedCount:
         return [replace(shape.keep(list(self.key)).add({"so_far": pa.int64()}), timeless=True)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
-        counted = stream.key_by(*self.key).rolling().count(name="so_far")
+        counted = stream.key_by(*self.key).running().count(name="so_far")
         return [counted.select(*self.key, "so_far")]
 
 
@@ -194,7 +194,7 @@ class TopK:
 
 
 @dataclass(frozen=True)
-class StateMachine:
+class StatefulMap:
     """Each record with its number among those of its key, and the value of the one before."""
 
     key: tuple[str, ...]
@@ -214,4 +214,4 @@ class StateMachine:
             number, before = state
             return (number + 1, row[column]), [{"number": number + 1, "before": before}]
 
-        return [stream.key_by(*self.key).state_machine(follow, (0, None))]
+        return [stream.key_by(*self.key).stateful_map(follow, (0, None))]

@@ -13,7 +13,7 @@ from tests.oracle.groups import (
     Group,
     Running,
     RunningCount,
-    StateMachine,
+    StatefulMap,
     TopK,
     UnorderedCount,
 )
@@ -91,5 +91,5 @@ class Cogroup:
 Step = (
     Filter | Branch | Partition | Concat | Select | Rename | WithColumn | MapRows | Explode
     | Delay | Shuffle | Group | Running | RunningCount | UnorderedCount | Distinct
-    | TopK | StateMachine | Join | Cogroup
+    | TopK | StatefulMap | Join | Cogroup
 )  # fmt: skip

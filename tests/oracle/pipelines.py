@@ -22,11 +22,11 @@ END = "d_end"
 SHAPES = (
     "stateless", "tumbling", "join", "sliding", "session", "each_time", "until", "running",
     "running_count", "unordered", "distinct", "window_distinct", "top_k",
-    "state_machine", "interval_join", "asof_join", "cogroup", "branch", "partition",
+    "stateful_map", "interval_join", "asof_join", "cogroup", "branch", "partition",
 )  # fmt: skip
 _TWO_INPUTS = ("join", "interval_join", "asof_join", "cogroup")
 _WINDOWS = ("tumbling", "sliding", "session", "each_time", "until")
-_ORDERED = ("top_k", "state_machine", "asof_join")
+_ORDERED = ("top_k", "stateful_map", "asof_join")
 """Ties are broken by all columns, so that all must have an order."""
 
 
@@ -184,8 +184,8 @@ class _Maker:
             return self._add(case, groups.UnorderedCount(key), last)
         if shape == "distinct":
             return self._add(case, groups.Distinct(key), last)
-        if shape == "state_machine":
-            step = groups.StateMachine(key, choices.one_of([*self._natural(of), TIME]))
+        if shape == "stateful_map":
+            step = groups.StatefulMap(key, choices.one_of([*self._natural(of), TIME]))
             return self._add(case, step, last)
         when = self._when(shape if shape in _WINDOWS else "", of)
         if shape == "top_k":

@@ -319,7 +319,7 @@ def _(step: groups.TopK, names: Sequence[str], shapes: Sequence[Shape]) -> Check
 
 
 @translate.register
-def _(step: groups.StateMachine, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
+def _(step: groups.StatefulMap, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
     over = f"OVER ({partitioned(step.key)} ORDER BY t{least_first(shapes[0])})"
     return Checked(
         (

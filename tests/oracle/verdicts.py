@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-import jeton as jt
+from jeton.errors import JetonError, OperatorFailed
 from tests.oracle.case import Case
 from tests.oracle.compare import difference
 from tests.oracle.duck import Oracle, Refused
@@ -76,8 +76,8 @@ def judge(case: Case, oracle: Oracle, host: Host = in_process) -> Verdict:
         refused = reason
     try:
         found = host(case)
-    except jt.JetonError as error:
-        if refused is not None and not isinstance(error, jt.OperatorFailed):
+    except JetonError as error:
+        if refused is not None and not isinstance(error, OperatorFailed):
             return Verdict(REFUSED, str(refused))
         return Verdict(WRONG, f"{type(error).__name__}: {error}")
     except Exception as error:

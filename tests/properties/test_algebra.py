@@ -15,8 +15,10 @@ from tests.properties.oracle import minimal
 
 import jeton as jt
 from jeton.core.antichain import TotalCounts, frontier_changes
+from jeton.core.changes import ChangeBatch
 from jeton.core.summaries import Enter, Leave, Summary
 from jeton.core.times import ProductTimes, TimeKind, sort_key
+from jeton.errors import JetonError
 
 some_times = kinds.flatmap(lambda kind: st.lists(times(kind), max_size=8))
 """Times that can be compared with each other."""
@@ -101,7 +103,7 @@ def test_antichain_does_not_mind_order(sample: list[Any], data: st.DataObject) -
     one, other = jt.Antichain(sample), jt.Antichain(data.draw(st.permutations(sample)))
     assert one == other
     assert hash(one) == hash(other)
-    with pytest.raises(jt.JetonError):
+    with pytest.raises(JetonError):
         one.insert(0)
 
 
@@ -127,7 +129,7 @@ def test_antichain_comparisons(sample: list[Any], cut: int) -> None:
 
 @given(some_histories)
 def test_mutable_antichain(history: Histories) -> None:
-    held = jt.MutableAntichain()
+    held = jt.state.MutableAntichain()
     for index, (time, delta) in enumerate(history):
         before = set(held.frontier)
         changed = held.change(time, delta)
@@ -142,7 +144,7 @@ def test_mutable_antichain(history: Histories) -> None:
 @given(some_histories, st.integers(0, 30))
 def test_mutable_antichain_tells_what_left_and_entered(history: Histories, cut: int) -> None:
     start = [time for time, _ in history[:cut]]
-    held = jt.MutableAntichain(start)
+    held = jt.state.MutableAntichain(start)
     before = set(held.frontier)
     changes = held.update(history)
     after = set(held.frontier)
@@ -154,7 +156,7 @@ def test_mutable_antichain_tells_what_left_and_entered(history: Histories, cut: 
 
 @given(st.lists(st.tuples(times(INTEGERS), deltas), max_size=60))
 def test_total_counts_agree_with_the_mutable_antichain(history: Histories) -> None:
-    total, partial = TotalCounts(), jt.MutableAntichain()
+    total, partial = TotalCounts(), jt.state.MutableAntichain()
     for time, delta in history:
         assert total.change(time, delta) == partial.change(time, delta)
         assert total.least() == partial.least()
@@ -191,7 +193,7 @@ def test_frontier_changes(before: list[Any], after: list[Any]) -> None:
 
 @given(some_histories, st.integers(0, 30))
 def test_change_batch(history: Histories, cut: int) -> None:
-    first, second = jt.ChangeBatch(history[:cut]), jt.ChangeBatch(history[cut:])
+    first, second = ChangeBatch(history[:cut]), ChangeBatch(history[cut:])
     assert dict(first) == counted(history[:cut])
     assert len(first) == len(counted(history[:cut]))
     second.drain_into(first)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.properties import oracle
 from tests.properties.generators import add, flat_graphs, flow_graphs, later_times, patience
 
-import jeton as jt
+from jeton.errors import ProtocolError
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
 from jeton.progress.tracker import Tracker
@@ -230,7 +230,7 @@ def test_batches_are_accepted_in_order_and_once(arriving: list[tuple[int, int]])
             inbox.accept(batch)
             due[worker] += 1
         else:
-            with pytest.raises(jt.ProtocolError):
+            with pytest.raises(ProtocolError):
                 inbox.accept(batch)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.properties import oracle
 from tests.properties.generators import Changes, add, flat_graphs, flow_graphs, histories, patience
 
-import jeton as jt
+from jeton.errors import ZeroCycleError
 from jeton.progress import reference
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Tracker
@@ -104,7 +104,7 @@ def assert_refused_rightly(graph: ProgressGraph) -> None:
     still = oracle.has_still_cycle(graph)
     event("refused" if still else "accepted")
     if still:
-        with pytest.raises(jt.ZeroCycleError):
+        with pytest.raises(ZeroCycleError):
             Tracker(graph)
     else:
         Tracker(graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import jeton as jt
+from jeton.errors import OperatorFailed
 from jeton.runtime.process import Process
 from tests.helpers import UnaryStep
 
@@ -45,7 +46,7 @@ def test_a_run_that_completes() -> None:
 
 def test_a_run_that_fails() -> None:
     ends: list[str] = []
-    with pytest.raises(jt.OperatorFailed):
+    with pytest.raises(OperatorFailed):
         noting(ends, fails=True).run(ROWS)
     assert len(ends) == 2
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, FlowStalled, GraphError, JetonError, OperatorFailed, TimeError
 from tests.helpers import (
     SEEDS,
     UnaryStep,
@@ -42,7 +43,7 @@ def test_error_in_an_operator_names_operator_worker_and_time(seed: int | None) -
         run.input("in", 1).send({"time": [1, 2], "n": [1, 2]})
         run.run_to_rest()
         run.input("in", 1).send({"time": [7, 8, 9], "n": [4, 5, 6]})
-        with pytest.raises(jt.OperatorFailed) as caught:
+        with pytest.raises(OperatorFailed) as caught:
             run.finish()
         error = caught.value
         assert (error.operator, error.worker, error.time) == ("picky", 1, 7)
@@ -57,7 +58,7 @@ def test_error_in_an_operator_names_operator_worker_and_time(seed: int | None) -
 def test_flow_run_raises_the_same(seed: int | None) -> None:
     flow = jt.Flow("fails")
     flow.output("out", flow.input("in").unary(dropping(failing(5)), name="picky"))
-    with pytest.raises(jt.OperatorFailed, match="'picky'") as caught:
+    with pytest.raises(OperatorFailed, match="'picky'") as caught:
         flow.run({"in": {"time": [1, 2, 3], "n": [4, 5, 6]}}, workers=2, seed=seed)
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -79,21 +80,21 @@ FAILURES: dict[str, Callable[[jt.Stream], object]] = {
 def test_functions_given_to_operators_fail_alike(add: Callable[[jt.Stream], object]) -> None:
     flow = jt.Flow("fails")
     add(flow.input("in"))
-    with pytest.raises(jt.OperatorFailed, match=r"price.*operator 'op', worker 0, time 3"):
+    with pytest.raises(OperatorFailed, match=r"price.*operator 'op', worker 0, time 3"):
         flow.run({"in": {"time": [3], "n": [1]}})
 
 
 def test_error_of_jeton_s_own_keeps_its_class_and_is_located() -> None:
     flow = jt.Flow("fails")
     flow.input("in").map(lambda batch: {"m": batch["nn"]}, name="op")
-    with pytest.raises(jt.BatchError, match=r"'nn'.*\[operator 'op', worker 0, time 3\]"):
+    with pytest.raises(BatchError, match=r"'nn'.*\[operator 'op', worker 0, time 3\]"):
         flow.run({"in": {"time": [3], "n": [1]}})
 
 
 def test_delay_into_the_past_is_refused() -> None:
     flow = jt.Flow("back")
     flow.input("in").delay(lambda batch: batch.times - 1, name="op")
-    with pytest.raises(jt.TimeError, match=r"from 3 back to 2.*operator 'op'"):
+    with pytest.raises(TimeError, match=r"from 3 back to 2.*operator 'op'"):
         flow.run({"in": {"time": [3], "n": [1]}})
 
 
@@ -104,7 +105,7 @@ def test_error_while_building_names_the_operator() -> None:
 
     flow = jt.Flow("fails")
     flow.input("in").unary(build, name="op")
-    with pytest.raises(jt.OperatorFailed, match=r"building.*no such file.*operator 'op'") as caught:
+    with pytest.raises(OperatorFailed, match=r"building.*no such file.*operator 'op'") as caught:
         flow.run({"in": {"time": []}})
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -128,7 +129,7 @@ def test_error_at_the_second_input_bears_its_time() -> None:
         run.input("left").send({"time": [3], "n": [1]})
         run.run_to_rest()
         run.input("right").send({"time": [8], "n": [1]})
-        with pytest.raises(jt.OperatorFailed) as caught:
+        with pytest.raises(OperatorFailed) as caught:
             run.finish()
     assert caught.value.time == 8
 
@@ -145,7 +146,7 @@ def test_error_after_a_frontier_moved_does_not_bear_an_old_message_s_time() -> N
         run.input("in").send({"time": [3], "n": [1]})
         run.run_to_rest()
         run.input("in").advance_to(99)
-        with pytest.raises(jt.OperatorFailed) as caught:
+        with pytest.raises(OperatorFailed) as caught:
             run.run_to_rest()
     assert caught.value.time != 3
 
@@ -159,7 +160,7 @@ def test_failure_of_one_worker_leaves_the_results_of_all() -> None:
         run.input("in", 0).send({"time": [1], "n": [1]})
         run.run_to_rest()
         run.input("in", 1).send({"time": [2], "n": [5]})
-        with pytest.raises(jt.OperatorFailed):
+        with pytest.raises(OperatorFailed):
             run.finish()
         assert stamped(run.results()["out"]) == [(1, 1)]
         assert stamped(run.results()["plain"])[0] == (1, 1)
@@ -178,7 +179,7 @@ def test_token_kept_for_ever_stalls_the_flow_and_names_its_holder(
 
     flow.output("out", flow.input("in").unary_frontier(keeping(hold), name="miser"))
     plural = "s" if workers > 1 else ""
-    with pytest.raises(jt.FlowStalled, match=f"'miser' holds {workers} token{plural} at 7"):
+    with pytest.raises(FlowStalled, match=f"'miser' holds {workers} token{plural} at 7"):
         flow.run({"in": {"time": [1], "n": [1]}}, workers=workers, seed=seed)
 
 
@@ -196,7 +197,7 @@ def test_results_before_a_stall_can_be_read(seed: int | None) -> None:
     flow.output("out", flow.input("in").unary(dropping(hold), name="miser"))
     with flow.open(seed=seed) as run:
         run.input("in").send({"time": [1], "n": [1]})
-        with pytest.raises(jt.FlowStalled, match="'miser' holds 1 token at 9"):
+        with pytest.raises(FlowStalled, match="'miser' holds 1 token at 9"):
             run.finish()
         assert stamped(run.results()["out"]) == [(1, 1)]
 
@@ -206,7 +207,7 @@ def test_clone_of_an_unordered_input_s_token_stalls_the_flow() -> None:
     flow.unordered_input("in")
     with flow.open() as run:
         clone = run.input("in").token.clone()
-        with pytest.raises(jt.FlowStalled, match="'in' holds 1 token at the start of time"):
+        with pytest.raises(FlowStalled, match="'in' holds 1 token at the start of time"):
             run.finish()
         clone.drop()
         run.finish()
@@ -215,7 +216,7 @@ def test_clone_of_an_unordered_input_s_token_stalls_the_flow() -> None:
 def test_failure_shows_the_user_s_own_error_once() -> None:
     flow = jt.Flow("fails")
     flow.input("in").unary(dropping(pass_on)).map(raising, name="op")
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         flow.run({"in": {"time": [3], "n": [1]}})
     assert messages(caught.value).splitlines() == [
         "KeyError: 'price' [operator 'op', worker 0, time 3]",
@@ -227,7 +228,7 @@ def test_failure_shows_the_user_s_own_error_once() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_a_flow_needs_a_worker(workers: int) -> None:
-    with pytest.raises(jt.GraphError, match="at least one worker"):
+    with pytest.raises(GraphError, match="at least one worker"):
         jt.Flow("none").open(workers=workers)
 
 
@@ -250,7 +251,7 @@ def leaving(error: BaseException) -> Callable[[jt.Batch], object]:
 def test_whatever_user_code_raises_is_located(error: BaseException, seed: int | None) -> None:
     flow = jt.Flow("leaves")
     flow.input("in").filter(leaving(error), name="op")
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         flow.run({"in": {"time": [3], "n": [1]}}, workers=2, seed=seed)
     where = f"[operator 'op', worker {caught.value.worker}, time 3]"
     assert str(caught.value).splitlines()[0] == f"{error!r} {where}"
@@ -264,9 +265,7 @@ def test_an_exit_while_an_operator_is_built_is_located() -> None:
 
     flow = jt.Flow("leaves")
     flow.input("in").unary(build, name="op")
-    with pytest.raises(
-        jt.OperatorFailed, match=r"SystemExit\(2\) while building it \[operator 'op'"
-    ):
+    with pytest.raises(OperatorFailed, match=r"SystemExit\(2\) while building it \[operator 'op'"):
         flow.open()
 
 
@@ -280,17 +279,17 @@ def test_an_interrupt_ends_the_program() -> None:
         with pytest.raises(KeyboardInterrupt) as caught:
             run.run_to_rest()
         assert "operator 'op', worker 0, time 3" in caught.value.__notes__[0]
-        with pytest.raises(jt.FlowStalled, match="interrupted by KeyboardInterrupt"):
+        with pytest.raises(FlowStalled, match="interrupted by KeyboardInterrupt"):
             run.run_to_rest()
 
 
 def test_without_a_line_of_the_user_s_an_error_shows_where_the_operator_was_added() -> None:
     flow = jt.Flow("fails")
     # Nothing of the user's runs here but in the library.
-    flow.input("in").key_by("k").rolling().sum("n")
-    with pytest.raises(jt.JetonError) as caught:
+    flow.input("in").key_by("k").running().sum("n")
+    with pytest.raises(JetonError) as caught:
         flow.run({"in": {"time": [3], "n": [1]}})
-    assert str(caught.value.line).endswith('flow.input("in").key_by("k").rolling().sum("n")')
+    assert str(caught.value.line).endswith('flow.input("in").key_by("k").running().sum("n")')
 
 
 def test_the_line_is_the_user_s_innermost() -> None:
@@ -299,6 +298,6 @@ def test_the_line_is_the_user_s_innermost() -> None:
 
     flow = jt.Flow("fails")
     flow.input("in").filter(lambda batch: [check("x") for _ in batch.rows()], name="op")
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         flow.run({"in": {"time": [3], "n": [1]}})
     assert str(caught.value).splitlines()[-1].endswith(": return int(value)")

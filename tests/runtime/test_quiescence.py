@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import jeton as jt
+from jeton.errors import FlowStalled, ProtocolError
 from jeton.runtime.process import Process
 from jeton.runtime.quiescence import Rest, Rounds, Word
 
@@ -75,7 +76,7 @@ def test_rest_is_seen_once_everybody_rests_and_never_before(workers: int) -> Non
 
 
 def test_a_word_that_is_too_short_is_refused() -> None:
-    with pytest.raises(jt.ProtocolError, match="cannot be read"):
+    with pytest.raises(ProtocolError, match="cannot be read"):
         Word.unpack(b"short", 2)
 
 
@@ -143,12 +144,12 @@ def test_rounds_come_to_an_end_and_nobody_acts_before_all_have_looked(workers: i
 def test_what_cannot_be_understood_is_refused() -> None:
     rounds = Rounds(0, 2, lambda told: None)
     for payload in (b"", bytes(8) + b"\x09", bytes(8) + b"\x01short"):
-        with pytest.raises(jt.ProtocolError, match="cannot be read"):
+        with pytest.raises(ProtocolError, match="cannot be read"):
             rounds.hear(1, payload)
     rounds.say_ready(3)
     rounds.hear(1, (3).to_bytes(8, "little") + b"\x03")
     assert rounds.all_ready(3)
-    with pytest.raises(jt.ProtocolError, match="round 3 cannot begin after round 3"):
+    with pytest.raises(ProtocolError, match="round 3 cannot begin after round 3"):
         rounds.begin(3)
 
 
@@ -164,7 +165,7 @@ def holding() -> jt.Flow:
 def test_a_worker_alone_says_that_it_has_stalled() -> None:
     process = Process(holding(), None)
     process.worker.handles[0].close()
-    with pytest.raises(jt.FlowStalled, match="'hoarder' holds 1 token at the start of time"):
+    with pytest.raises(FlowStalled, match="'hoarder' holds 1 token at the start of time"):
         process.run()
 
 

@@ -16,7 +16,7 @@ def traced(seed: int | None, workers: int = 3) -> tuple[Trace, jt.Result]:
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
-        sums: jt.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.TimeMap()
+        sums: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             values: list[int] = []

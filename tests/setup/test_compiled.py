@@ -16,7 +16,7 @@ SOURCE = Path(jeton.__file__).parent
 RUN = """
 import jeton as jt
 flow = jt.Flow("counts")
-flow.output("counts", flow.input("words").key_by("word").rolling().count())
+flow.output("counts", flow.input("words").key_by("word").running().count())
 words = {"time": [0, 1, 2], "word": ["to", "be", "to"]}
 print(flow.run({"words": words})["counts"]["count"].to_pylist())
 """

@@ -184,7 +184,7 @@ class Groups:
     """Sums by exact time, rest of `n` and rounds left, each time with a token to send them."""
 
     def __init__(self) -> None:
-        self.open: jt.TimeMap[tuple[jt.TimestampToken, Counter[Any]]] = jt.TimeMap()
+        self.open: jt.state.TimeMap[tuple[jt.TimestampToken, Counter[Any]]] = jt.state.TimeMap()
 
     def take(self, input: jt.Input) -> None:
         for ref, batch in input.by_time():

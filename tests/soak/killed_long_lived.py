@@ -134,7 +134,7 @@ def flow_of(plans: Plans) -> jt.Flow:
     flow = jt.Flow("killed")
     rows = flow.input("r", schema={"k": int, "v": int}, lateness=10**9)
     safe = guarded(plans, rows, "k")
-    flow.output("counts", safe.key_by("k").rolling().count().select("k", "count"))
+    flow.output("counts", safe.key_by("k").running().count().select("k", "count"))
     flow.output("passed", rows.select("k"))
     flow.output("sums", safe.key_by("k").tumbling(SIZE).sum("v"))
     return flow

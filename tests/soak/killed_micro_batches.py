@@ -50,7 +50,7 @@ def flow_of(plans: Plans) -> jt.Flow:
     flow = jt.Flow("killed")
     rows = flow.input("r", time="ts", schema={"k": int, "v": int}, lateness=LATENESS)
     safe = guarded(plans, rows, "k")
-    counts = safe.key_by("k").rolling().count()
+    counts = safe.key_by("k").running().count()
     passed = rows.select("k")
     flow.output("counts", emitting(plans, counts.select("k", "count")))
     flow.output("passed", passed)

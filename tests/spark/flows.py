@@ -66,9 +66,9 @@ def stateless() -> jt.Flow:
     return flow
 
 
-def rolling() -> jt.Flow:
+def running() -> jt.Flow:
     flow = jt.Flow("rolling")
-    flow.output("counts", bids_of(flow).key_by("who").rolling().count().select("who", "count"))
+    flow.output("counts", bids_of(flow).key_by("who").running().count().select("who", "count"))
     return flow
 
 
@@ -87,7 +87,7 @@ def sliding() -> jt.Flow:
 
 def sessions() -> jt.Flow:
     flow = jt.Flow("sessions")
-    flow.output("visits", bids_of(flow).key_by("auction").session(30).count())
+    flow.output("visits", bids_of(flow).key_by("auction").session_window(30).count())
     return flow
 
 
@@ -161,7 +161,7 @@ CASES = {
         {"cheap": "select ts, auction, price, who, price * 2 as double from bids where price<1500"},
     ),
     "rolling": Case(
-        rolling,
+        running,
         {
             # Which bid is the third is up to the order in which they come; that there is one not.
             "counts": "select who, row_number() over (partition by who order by ts) as count "

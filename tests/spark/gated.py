@@ -29,7 +29,7 @@ def counting(*, windows: bool = True) -> jt.Flow:
     flow = jt.Flow("counting")
     # One worker may read several partitions in turn, each of which has its own times.
     numbers = flow.input("numbers", schema={"k": int, "n": int}, lateness=8 * ROWS)
-    flow.output("rolling", numbers.key_by("k").rolling().count())
+    flow.output("rolling", numbers.key_by("k").running().count())
     if windows:
         flow.output("windows", numbers.key_by("k").tumbling(100).sum("n"))
     return flow

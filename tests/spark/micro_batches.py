@@ -124,5 +124,5 @@ def summing() -> jt.Flow:
     flow = jt.Flow("summing")
     r = readings(flow)
     flow.output("sums", r.key_by("k").tumbling(40).sum("v"))
-    flow.output("counts", r.key_by("who").rolling().count().select("who", "count"))
+    flow.output("counts", r.key_by("who").running().count().select("who", "count"))
     return flow

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sinks import Memory
 from jeton.connectors.sources import Batches
+from jeton.errors import GraphError
 from jeton.spark.java import ensure_java
 
 
@@ -56,7 +57,7 @@ def main(master: str) -> None:
     executors = {row.executor for row in where.collect()}
     assert len(executors) == 2, executors
 
-    with pytest.raises(jt.GraphError, match="slots for 2 tasks"):
+    with pytest.raises(GraphError, match="slots for 2 tasks"):
         flow.on_spark({"n": frame}, workers=3)
 
     memory = Memory()

@@ -78,7 +78,7 @@ def test_is_a_dataframe_like_any_other(
 
 
 def test_without_an_exchange(views: dict[str, DataFrame]) -> None:
-    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2, exchange=False)["sums"]
+    sums = tumbling().on_spark({"bids": views["bids"]}, workers=2, shuffle=False)["sums"]
     assert rows_of(sums) == in_order(tumbling().run({"bids": BIDS})["sums"].to_pylist())
 
 

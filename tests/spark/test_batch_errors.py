@@ -13,22 +13,23 @@ from pyspark.sql import functions as F
 
 import jeton as jt
 from jeton.connectors.sources import Rate
+from jeton.errors import FlowStalled, GraphError, OperatorFailed
 from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
 
 def test_missing_and_unknown_inputs(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
+    with pytest.raises(GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
         tumbling().on_spark({"bid": views["bids"]})
 
 
 def test_a_missing_time_column(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match="names 'ts' as its time column, but its DataFrame has"):
+    with pytest.raises(GraphError, match="names 'ts' as its time column, but its DataFrame has"):
         tumbling().on_spark({"bids": views["bids"].drop("ts")})
 
 
 def test_a_time_column_that_is_no_time(views: dict[str, DataFrame]) -> None:
     frame = views["bids"].withColumn("ts", F.lit("noon"))
-    with pytest.raises(jt.GraphError, match="'ts' of input 'bids' is of type string"):
+    with pytest.raises(GraphError, match="'ts' of input 'bids' is of type string"):
         tumbling().on_spark({"bids": frame})
 
 
@@ -38,14 +39,14 @@ def test_times_of_different_types(views: dict[str, DataFrame]) -> None:
         "bids": views["bids"],
         "auctions": views["auctions"].withColumn("ts", F.current_timestamp()),
     }
-    with pytest.raises(jt.GraphError, match="time columns of one type"):
+    with pytest.raises(GraphError, match="time columns of one type"):
         flow.on_spark(frames)
 
 
 def test_an_unknown_schema_must_be_declared(views: dict[str, DataFrame]) -> None:
     flow = jt.Flow("unknown")
     flow.output("sums", flow.input("bids", time="ts").key_by("who").tumbling(100).sum("price"))
-    with pytest.raises(jt.GraphError, match="must know the columns of output 'sums'"):
+    with pytest.raises(GraphError, match="must know the columns of output 'sums'"):
         flow.on_spark({"bids": views["bids"]})
     schema = pa.schema([("ts", pa.int64()), ("who", pa.string()), ("sum", pa.int64())])
     sums = flow.on_spark({"bids": views["bids"]}, workers=2, schemas={"sums": schema})["sums"]
@@ -56,7 +57,7 @@ def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
     flow = jt.Flow("wrong")
     flow.output("out", flow.input("bids", time="ts"))
     schema = pa.schema([("ts", pa.int64()), ("nobody", pa.string())])
-    result = flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})
+    result = flow.on_spark({"bids": views["bids"]}, shuffle=False, schemas={"out": schema})
     with pytest.raises(Exception, match=r"output 'out' was declared with the columns \['ts', 'nob"):
         result["out"].collect()
 
@@ -79,7 +80,7 @@ def test_columns_that_are_not_as_declared_are_refused_at_once(
     frame = spark.range(3).withColumnRenamed("id", "value")
     if streaming:
         frame = spark.readStream.format("rate").load()
-    with pytest.raises(jt.GraphError, match=f"DataFrame of input 'r'.*{text}"):
+    with pytest.raises(GraphError, match=f"DataFrame of input 'r'.*{text}"):
         flow.on_spark({"r": frame.selectExpr(*columns)})
 
 
@@ -88,19 +89,19 @@ def test_outputs_that_differ_only_in_case(views: dict[str, DataFrame]) -> None:
     bids = bids_of(flow)
     flow.output("Late", bids.late)
     flow.output("late", bids)
-    with pytest.raises(jt.GraphError, match=r"'Late' and 'late' .* differ only in case"):
+    with pytest.raises(GraphError, match=r"'Late' and 'late' .* differ only in case"):
         flow.on_spark({"bids": views["bids"]})
 
 
 def test_schemas_of_outputs_that_there_are_not(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match=r"schemas= names \['nope'\]"):
+    with pytest.raises(GraphError, match=r"schemas= names \['nope'\]"):
         tumbling().on_spark({"bids": views["bids"]}, schemas={"nope": pa.schema([])})
 
 
 def test_too_many_workers(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(jt.GraphError, match=r"5 workers .* slots for 4 tasks"):
+    with pytest.raises(GraphError, match=r"5 workers .* slots for 4 tasks"):
         tumbling().on_spark({"bids": views["bids"]}, workers=5)
-    with pytest.raises(jt.GraphError, match="at least one worker, not 0"):
+    with pytest.raises(GraphError, match="at least one worker, not 0"):
         tumbling().on_spark({"bids": views["bids"]}, workers=0)
 
 
@@ -122,7 +123,7 @@ def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) ->
     for setting in settings:
         conf.set(setting, "true")
     try:
-        with pytest.raises(jt.GraphError, match=r"SPARK-24942\): start .* with spark.dynamic"):
+        with pytest.raises(GraphError, match=r"SPARK-24942\): start .* with spark.dynamic"):
             calls[way]()
     finally:
         for setting in settings:
@@ -133,8 +134,8 @@ def test_an_unordered_input_is_refused(views: dict[str, DataFrame]) -> None:
     flow = jt.Flow("unordered")
     flow.output("out", flow.unordered_input("bids", time="ts"))
     schema = pa.schema([("ts", pa.int64())])
-    with pytest.raises(jt.GraphError, match="input 'bids' is unordered"):
-        flow.on_spark({"bids": views["bids"]}, exchange=False, schemas={"out": schema})[
+    with pytest.raises(GraphError, match="input 'bids' is unordered"):
+        flow.on_spark({"bids": views["bids"]}, shuffle=False, schemas={"out": schema})[
             "out"
         ].collect()
 
@@ -166,8 +167,8 @@ def test_a_failing_operator_is_told_with_its_name_and_traceback(
             build, pact=jt.Exchange("auction"), name="judging", schema={"price": int}
         ),
     )
-    result = flow.on_spark({"bids": views["bids"]}, workers=workers, exchange=False)["out"]
-    with pytest.raises(jt.OperatorFailed, match="too dear") as caught:
+    result = flow.on_spark({"bids": views["bids"]}, workers=workers, shuffle=False)["out"]
+    with pytest.raises(OperatorFailed, match="too dear") as caught:
         result.collect()
     assert caught.value.operator == "judging"
     text = "".join(traceback.format_exception(caught.value))
@@ -185,6 +186,6 @@ def test_a_token_held_for_ever_fails_the_action_and_names_its_holder(
     flow = jt.Flow("hoarding")
     numbers = flow.input("n", time="id", schema={})
     flow.output("n", numbers.unary(hoard, name="hoarder", schema={}))
-    frames = flow.on_spark({"n": spark.range(10)}, workers=workers, exchange=False)
-    with pytest.raises(jt.FlowStalled, match=f"'hoarder' holds {workers} token"):
+    frames = flow.on_spark({"n": spark.range(10)}, workers=workers, shuffle=False)
+    with pytest.raises(FlowStalled, match=f"'hoarder' holds {workers} token"):
         frames["n"].collect()

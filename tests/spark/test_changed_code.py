@@ -15,7 +15,7 @@ from jeton.storage.checkpoints import Checkpoint, Checkpoints
 def counter(token: Any, info: Any) -> Any:
     """Counts the records of each word."""
     token.drop()
-    counts: jt.KeyedValues[int] = jt.KeyedValues()
+    counts: jt.state.KeyedValues[int] = jt.state.KeyedValues()
     info.keep(counts)
 
     def step(input: Any, output: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_removed_operator_must_be_allowed(tmp_path: Path) -> None:
 
 def windows(key: str, **aggregates: Any) -> jt.Flow:
     flow = jt.Flow("counting")
-    flow.output("out", flow.input("words").key_by(key).rolling().aggregate(**aggregates))
+    flow.output("out", flow.input("words").key_by(key).running().aggregate(**aggregates))
     # All under one name: what differs is what is in it.
     flow.operators[-2].name = "totals"
     return flow

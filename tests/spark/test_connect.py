@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.connectors.sources import Batches
+from jeton.errors import GraphError
 from jeton.spark import batch
 
 HERE = Path(__file__).parent
@@ -41,7 +42,7 @@ def test_a_long_lived_query_says_what_it_needs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_context", lambda spark: None)
-    with pytest.raises(jt.GraphError, match="Spark Connect has none"):
+    with pytest.raises(GraphError, match="Spark Connect has none"):
         counting().start(spark, sources={"n": Batches(lambda partition, _: iter(()))})
 
 

@@ -22,6 +22,7 @@ from jeton.cluster.control import Control
 from jeton.cluster.presence import Presence
 from jeton.connectors.deliveries import SinkFailed, open_rows
 from jeton.connectors.sinks import Callback, Delivery, Memory, Retry
+from jeton.errors import JetonError, SnapshotError
 from jeton.spark.long_lived_tasks import CREDIT, _ToDriver
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
@@ -175,7 +176,7 @@ def test_rows_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         run.commit(1, {0: PART}, tables([1]), {}, 0.0)
     [path] = (tmp_path / "rows").iterdir()
     path.write_bytes(path.read_bytes()[:99])
-    with pytest.raises(jt.SnapshotError, match=f"put an empty file in the place of {path}"):
+    with pytest.raises(SnapshotError, match=f"put an empty file in the place of {path}"):
         start(tmp_path, Database()).recover()
     path.write_bytes(b"")
     database = Database()
@@ -388,7 +389,7 @@ def test_a_bad_frame_ends_the_attempt_with_its_cause(what: str) -> None:
     worker._sock.sendall(data)
     assert spark.was.wait(LIMIT), "the job is cancelled"
     assert spark.tags == ["tag"]
-    assert isinstance(present.failure, jt.JetonError)
+    assert isinstance(present.failure, JetonError)
     assert "the driver of query 'q' cannot understand worker 0: " in str(present.failure)
     assert text in str(present.failure)
     worker.close()

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sinks import Callback, Memory, Parquet, Retry
 from jeton.connectors.sources import Batches, Files, Rate
+from jeton.errors import GraphError
 from jeton.spark.query import Query, QueryFailed
 
 LIMIT = 300.0
@@ -140,7 +141,7 @@ def test_draining_tells_open_windows(spark: SparkSession) -> None:
     )
     with query:
         until(lambda: query.metrics().get("rows_in") == 6, "all rows")
-        with pytest.raises(jt.GraphError, match="no row of output 'counts'"):
+        with pytest.raises(GraphError, match="no row of output 'counts'"):
             query.table("counts")
         query.stop(drain=True)
     assert query.status == "ended"
@@ -294,13 +295,13 @@ def test_two_queries_at_once(spark: SparkSession) -> None:
 
 def test_what_cannot_start_is_refused_at_once(spark: SparkSession) -> None:
     source = Batches(endless)
-    with pytest.raises(jt.GraphError, match=r"needs sources for its inputs \['numbers'\]"):
+    with pytest.raises(GraphError, match=r"needs sources for its inputs \['numbers'\]"):
         counting().start(spark)
-    with pytest.raises(jt.GraphError, match=r"has no inputs \['words'\]"):
+    with pytest.raises(GraphError, match=r"has no inputs \['words'\]"):
         counting().start(spark, sources={"words": source, "numbers": source})
-    with pytest.raises(jt.GraphError, match=r"has no outputs \['sums'\]"):
+    with pytest.raises(GraphError, match=r"has no outputs \['sums'\]"):
         counting().start(spark, sources={"numbers": source}, sinks={"sums": Memory()})
-    with pytest.raises(jt.GraphError, match=r"9 workers .* slots for 4 tasks"):
+    with pytest.raises(GraphError, match=r"9 workers .* slots for 4 tasks"):
         counting().start(spark, sources={"numbers": source}, workers=9)
 
 

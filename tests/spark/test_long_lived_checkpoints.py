@@ -15,6 +15,7 @@ import jeton as jt
 from jeton.cluster.commits import Commits
 from jeton.connectors.sinks import Callback, Memory, Parquet
 from jeton.connectors.sources import Batches, Reader, Source
+from jeton.errors import GraphError, SnapshotError
 from jeton.spark.query import QueryFailed
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
@@ -134,13 +135,13 @@ def test_operators_may_be_added_and_removed_on_request(spark: SparkSession, plac
     sinks = {"rolling": Parquet(place.rolling)}
     with place.start(spark, counting(windows=False), sinks=sinks) as query:
         place.read_to(query, 4)
-    with pytest.raises(jt.SnapshotError, match=r"say allow_removed=\['numbers', 'count'\]"):
+    with pytest.raises(SnapshotError, match=r"say allow_removed=\['numbers', 'count'\]"):
         place.start(spark, jt.Flow("nothing"), sources={}, sinks={})
     # Windows are new: they know nothing of what was before.
     shutil.copytree(place.checkpoint, place.windows / "checkpoint")
     with place.start(spark) as query:
         place.read_to(query, 8, before=4)
-    with pytest.raises(jt.SnapshotError, match=r"say allow_removed=\['sum'\]"):
+    with pytest.raises(SnapshotError, match=r"say allow_removed=\['sum'\]"):
         place.start(spark, counting(windows=False), sinks=sinks)
     place.gate.open_to(TABLES)
     query = place.start(spark, counting(windows=False), sinks=sinks, allow_removed=["sum"])
@@ -158,7 +159,7 @@ def test_an_operator_that_is_another_now_is_an_error(spark: SparkSession, place:
         place.read_to(query, 2)
     flow = jt.Flow("counting")
     numbers = flow.input("numbers", schema={"k": int, "n": int}, lateness=8 * ROWS)
-    flow.output("rolling", numbers.key_by("n").rolling().count())
+    flow.output("rolling", numbers.key_by("n").running().count())
     flow.output("windows", numbers.key_by("k").tumbling(100).sum("n"))
     query = place.start(spark, flow, sinks={})
     with pytest.raises(QueryFailed, match=r"SnapshotError: .* but this is 'rolling by n: count"):
@@ -172,10 +173,10 @@ def test_what_cannot_take_checkpoints_is_refused(spark: SparkSession, place: Pla
     class Plain:
         def open(self, worker: int, run: str) -> Any: ...
 
-    with pytest.raises(jt.GraphError, match=r"outputs \['rolling'\] .* cannot commit"):
+    with pytest.raises(GraphError, match=r"outputs \['rolling'\] .* cannot commit"):
         place.start(spark, sinks={"rolling": Plain()})
     query = counting().start(spark, sources={"numbers": place.gate.source()})
-    with pytest.raises(jt.GraphError, match="start it with checkpoint="):
+    with pytest.raises(GraphError, match="start it with checkpoint="):
         query.checkpoint()
     query.stop()
 
@@ -210,7 +211,7 @@ def test_a_state_that_cannot_be_had_now_is_had_later(
         def snapshot(self) -> pa.Table:
             self.moods -= 1
             if self.moods >= 0:
-                raise jt.SnapshotError("not now")
+                raise SnapshotError("not now")
             return pa.table({"bin": pa.array([0], pa.uint16())})
 
         def restore(self, state: pa.Table, tokens: Any) -> None:

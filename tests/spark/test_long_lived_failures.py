@@ -18,6 +18,7 @@ import jeton as jt
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry
 from jeton.connectors.sources import Batches
+from jeton.errors import JetonError, SnapshotError
 from jeton.spark.query import Query, QueryFailed
 from jeton.storage.checkpoints import Checkpoints
 from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, in_order, until, written
@@ -213,7 +214,7 @@ def test_a_file_that_is_gone_is_missed_unless_it_was_shown(
     # As if the driver died before it knew that they were there.
     shutil.rmtree(place.checkpoint / "shown")
     next(place.rolling.glob("part-*")).unlink()
-    with pytest.raises(jt.JetonError, match=r"is not there, .* rows of version 2"):
+    with pytest.raises(JetonError, match=r"is not there, .* rows of version 2"):
         place.start(spark)
 
 
@@ -222,7 +223,7 @@ def test_if_nothing_is_whole_that_is_an_error(spark: SparkSession, place: Place)
         place.read_to(query, 2)
     for path in (place.checkpoint / "manifests").iterdir():
         spoil(path, "flipped")
-    with pytest.raises(jt.SnapshotError, match=r"no checkpoint in .* is whole"):
+    with pytest.raises(SnapshotError, match=r"no checkpoint in .* is whole"):
         place.start(spark)
 
 

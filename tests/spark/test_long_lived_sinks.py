@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sinks import Memory, Parquet
 from jeton.connectors.sources import Batches
+from jeton.errors import GraphError, JetonError
 from jeton.spark.query import Query
 from tests.spark.gated import LIMIT, Place, counting
 
@@ -76,7 +77,7 @@ def test_two_outputs_in_one_folder_named_by_a_relative_path_and_a_url(
     assert table is not None
     assert table.schema.field("v").type == pa.string()
 
-    with pytest.raises(jt.JetonError, match=r"has ended, .* its last one is version 1"):
+    with pytest.raises(JetonError, match=r"has ended, .* its last one is version 1"):
         query.checkpoint(LIMIT)
 
     # Files have been read and are gone, the folder is another one, and there are new partitions.
@@ -102,10 +103,10 @@ def test_two_outputs_in_one_folder_without_checkpoints(spark: SparkSession, tmp_
 def test_checkpoints_that_make_no_sense_are_refused_at_once(
     spark: SparkSession, place: Place
 ) -> None:
-    with pytest.raises(jt.GraphError, match="at least one checkpoint must be kept, not 0"):
+    with pytest.raises(GraphError, match="at least one checkpoint must be kept, not 0"):
         place.start(spark, keep=0)
     for every in (-1.0, float("nan")):
-        with pytest.raises(jt.GraphError, match=f"not every {every}"):
+        with pytest.raises(GraphError, match=f"not every {every}"):
             place.start(spark, every=every)
     assert not place.checkpoint.exists()
 

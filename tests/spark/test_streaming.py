@@ -40,7 +40,7 @@ def every_family() -> jt.Flow:
     r = readings(flow)
     by_key, by_who = r.key_by("k"), r.key_by("who")
     flow.output("cheap", r.filter(lambda batch: batch["v"] % 3 == 0))
-    flow.output("counts", by_who.rolling().count().select("who", "count"))
+    flow.output("counts", by_who.running().count().select("who", "count"))
     flow.output("means", by_key.tumbling(40).mean("v"))
     flow.output("sliding", by_who.sliding(80, every=40).sum("v"))
     flow.output("sessions", by_key.session(5).count())
@@ -110,7 +110,7 @@ def test_workers_stay_between_micro_batches(source: Source, tmp_path: Path) -> N
     def watched(token: Any, info: Any) -> Any:
         token.drop()
         (tmp_path / f"built-{info.worker}-{os.urandom(4).hex()}").touch()
-        seen: jt.KeyedValues[int] = jt.KeyedValues()
+        seen: jt.state.KeyedValues[int] = jt.state.KeyedValues()
         info.keep(seen)
 
         def step(input: Any, output: Any) -> None:
@@ -162,8 +162,8 @@ def test_what_does_not_make_sense_is_refused(
         summing().on_spark({"r": source.frame()}, keep=0)
     with pytest.raises(AnalysisException, match=r"(?i)complete"):
         frames["sums"].writeStream.outputMode("complete").format("noop").start()
-    frames = summing().on_spark({"r": source.frame()}, workers=1, exchange=False)
-    with pytest.raises(GraphError, match="exchange=True"):
+    frames = summing().on_spark({"r": source.frame()}, workers=1, shuffle=False)
+    with pytest.raises(GraphError, match="shuffle=True"):
         frames.write_stream({"sums": print}, checkpoint=tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_an_aggregation_before_the_flow_is_not_fed_whole_each_time(
     source.add(rows(0, count=20))
     flow = jt.Flow("fed whole")
     r = flow.input("r", time="n", schema={"k": int})
-    flow.output("out", r.key_by("k").rolling().count())
+    flow.output("out", r.key_by("k").running().count())
     table = source.frame().groupBy("k").count().withColumnRenamed("count", "n")
     writer = flow.on_spark({"r": table}, workers=1)["out"].writeStream.format("noop")
     query = writer.outputMode("complete").trigger(availableNow=True).start()

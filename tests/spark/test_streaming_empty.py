@@ -66,7 +66,7 @@ def test_micro_batches_without_data_for_what_is_behind(spark: SparkSession, tmp_
             source.add({"ts": times, "k": [1]})
         flow = jt.Flow("seconds")
         r = flow.input("r", time="ts", schema={"k": int})
-        flow.output("counts", r.key_by("k").rolling().count())
+        flow.output("counts", r.key_by("k").running().count())
         counts = flow.on_spark({"r": source.frame()}, **options)["counts"]
         windows = counts.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "10 seconds"))
         writer = windows.agg(F.max("count").alias("n")).writeStream.foreachBatch(
@@ -103,7 +103,7 @@ def test_a_source_that_begins_with_nothing(
     rate = spark.readStream.format("rate").option("rowsPerSecond", 50).option("numPartitions", 2)
     flow = jt.Flow("rate")
     r = flow.input("r", time="ts", schema={"k": int})
-    flow.output("counts", r.key_by("k").rolling().count())
+    flow.output("counts", r.key_by("k").running().count())
     frames = flow.on_spark(
         {"r": rate.load().selectExpr("value as ts", "value % 3 as k")}, **options
     )

@@ -135,8 +135,8 @@ def test_state_that_is_gone_is_an_error_and_no_fresh_start(
 def test_changed_code(source: Source, tmp_path: Path, two_done: Sink) -> None:
     flow = jt.Flow("summing")
     r = readings(flow)
-    flow.output("counts", r.key_by("who").rolling().count().select("who", "count"))
-    flow.output("new", r.key_by("k").rolling().max("v"))
+    flow.output("counts", r.key_by("who").running().count().select("who", "count"))
+    flow.output("new", r.key_by("k").running().max("v"))
     sink = Sink()
     with pytest.raises(StreamingQueryException, match=r"allow_removed=\['sum'\]"):
         run(flow, source, sink, tmp_path / "checkpoint", workers=2)

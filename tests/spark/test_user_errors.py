@@ -21,6 +21,7 @@ import jeton as jt
 from jeton.cluster.failures import Failure, UserError, WorkerFailed
 from jeton.connectors.sinks import WorkerSink
 from jeton.connectors.sources import Batches
+from jeton.errors import JetonError, OperatorFailed
 from jeton.spark.batch import rendezvous_of
 from jeton.spark.query import QueryFailed
 from jeton.spark.streaming import on_stream
@@ -97,7 +98,7 @@ def test_the_driver_raises_the_user_s_own_exception(
             raise Refused(12)
         return batch.times >= 0
 
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         action(judged(spark, refuse), tmp_path)
     assert len(runs) == 1
     error = caught.value
@@ -113,7 +114,7 @@ def test_the_driver_raises_the_user_s_own_exception(
     assert shown.count("in refuse") == 1, "the worker's traceback, once"
     assert "org.apache.spark" not in shown
     # The same as in this process.
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         judging(refuse).run({"n": {"id": [0], "k": [7]}})
     assert str(caught.value).splitlines() == [
         "Refused: 12 [operator 'judging', worker 0, time 0]",
@@ -148,7 +149,7 @@ def test_what_is_no_exception_is_told_as_what_it_is(
             leave()
         return batch.times >= 0
 
-    with pytest.raises(jt.OperatorFailed) as caught:
+    with pytest.raises(OperatorFailed) as caught:
         judged(spark, judge).collect()
     error = caught.value
     where = f"[operator 'judging', worker {error.worker}, time {error.time}]"
@@ -166,7 +167,7 @@ def test_another_action_runs_user_code_again(spark: SparkSession, runs: Runs) ->
         return batch.times >= 0
 
     frame = judged(spark, judge)
-    with pytest.raises(jt.OperatorFailed, match="the service is away"):
+    with pytest.raises(OperatorFailed, match="the service is away"):
         frame.collect()
     assert frame.count() == 100
     assert len(runs) > 1
@@ -184,7 +185,7 @@ def test_further_attempts_get_the_first_cause_and_run_nothing(
             raise ValueError("no")
         return batch.times >= 0
 
-    with pytest.raises(jt.OperatorFailed, match="ValueError: no"):
+    with pytest.raises(OperatorFailed, match="ValueError: no"):
         judged(spark, judge).collect()
     assert len(runs) == 1
 
@@ -222,7 +223,7 @@ class Particular(Exception):
     ids=["cannot be pickled", "cannot be made again", "large", "large as JSON"],
 )
 def test_an_exception_that_cannot_travel_is_told(cause: Exception, text: str) -> None:
-    failed = jt.OperatorFailed.because(cause).located(operator="judging")
+    failed = OperatorFailed.because(cause).located(operator="judging")
     sent = json.dumps(Failure.of(failed, worker=1).to_json())
     assert len(sent) < 2**16
     failure = Failure.from_json(json.loads(sent))
@@ -230,7 +231,7 @@ def test_an_exception_that_cannot_travel_is_told(cause: Exception, text: str) ->
     assert str(error).startswith(text)
     assert str(error).endswith("[operator 'judging', worker 1]")
     if len(str(cause)) < 100:
-        assert isinstance(error, jt.OperatorFailed)
+        assert isinstance(error, OperatorFailed)
         assert isinstance(error.__cause__, UserError)
         assert text in str(error.__cause__)
 
@@ -244,7 +245,7 @@ def test_without_the_hook_spark_s_own_error_has_the_text(
 
     with pytest.raises(Exception, match="KeyError: 'price'") as caught:
         judged(spark, refuse).collect()
-    assert not isinstance(caught.value, jt.JetonError)
+    assert not isinstance(caught.value, JetonError)
     assert "test_user_errors.py" in str(caught.value)
 
 
@@ -254,7 +255,7 @@ def test_spark_may_need_no_more_rows(spark: SparkSession, monkeypatch: pytest.Mo
     monkeypatch.setattr(server.failures, "record", lambda *said: failures.append(said[-1]))
     flow = jt.Flow("long")
     flow.output("n", flow.input("n", time="id", schema={}))
-    frame = flow.on_spark({"n": spark.range(1_000_000)}, workers=1, exchange=False)["n"]
+    frame = flow.on_spark({"n": spark.range(1_000_000)}, workers=1, shuffle=False)["n"]
     assert frame.limit(5).count() == 5
     assert not failures
 
@@ -294,7 +295,7 @@ def test_a_micro_batch_fails_once_with_the_cause(
         assert line.endswith(': raise ValueError("too dear")')
         assert "\n".join(rest).count("in judge") == 1
         cause = error.__cause__
-        assert isinstance(cause, jt.OperatorFailed)
+        assert isinstance(cause, OperatorFailed)
         assert isinstance(cause.__cause__, ValueError)
 
 
@@ -319,7 +320,7 @@ def test_an_error_in_a_micro_batch_with_several_outputs(
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
     assert str(caught.value).startswith("SystemExit('out of stock') [operator 'judging', worker ")
-    assert isinstance(caught.value.__cause__, jt.OperatorFailed)
+    assert isinstance(caught.value.__cause__, OperatorFailed)
     assert len(runs) == 1
 
 

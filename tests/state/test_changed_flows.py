@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import jeton as jt
+from jeton.errors import GraphError, SnapshotError
 from jeton.storage.checkpoints import Checkpoints
 
 Program: TypeAlias = Callable[[jt.Stream], dict[str, jt.Stream]]
@@ -24,21 +25,21 @@ def flow_of(program: Program) -> jt.Flow:
     return flow
 
 
-def taken(program: Program) -> jt.Snapshot:
+def taken(program: Program) -> jt.state.Snapshot:
     with flow_of(program).open(workers=2) as run:
         run.input("in").send(BEFORE)
         run.run_to_rest()
         return run.snapshot()
 
 
-def gone_on(program: Program, snapshot: jt.Snapshot) -> dict[str, list[Any]]:
+def gone_on(program: Program, snapshot: jt.state.Snapshot) -> dict[str, list[Any]]:
     with flow_of(program).open(workers=3, restore=snapshot) as run:
         run.input("in").send(AFTER)
         result = run.finish()
     return {name: sorted(tuple(r.values()) for r in result[name].to_pylist()) for name in result}
 
 
-def through_files(snapshot: jt.Snapshot, path: Path) -> jt.Snapshot:
+def through_files(snapshot: jt.state.Snapshot, path: Path) -> jt.state.Snapshot:
     store = Checkpoints(path)
     part = store.write_part(0, 0, snapshot.operators)
     return store.commit(0, [part], flow=snapshot.flow).share(0, 1)
@@ -49,15 +50,15 @@ def odd(stream: jt.Stream) -> jt.Stream:
 
 
 def one(rows: jt.Stream) -> dict[str, jt.Stream]:
-    return {"odd": odd(rows).key_by("k").rolling().count()}
+    return {"odd": odd(rows).key_by("k").running().count()}
 
 
 def one_more_before(rows: jt.Stream) -> dict[str, jt.Stream]:
-    return {"all": rows.key_by("k").rolling().count(), **one(rows)}
+    return {"all": rows.key_by("k").running().count(), **one(rows)}
 
 
 def one_more_behind(rows: jt.Stream) -> dict[str, jt.Stream]:
-    return {**one(rows), "all": rows.key_by("k").rolling().count()}
+    return {**one(rows), "all": rows.key_by("k").running().count()}
 
 
 ODD_GOES_ON = [(9, 1, 5, 2), (9, 2, 7, 2)]
@@ -71,7 +72,7 @@ def test_an_operator_before_another_of_its_name_does_not_take_its_state(
     snapshot = taken(one)
     if files:
         snapshot = through_files(snapshot, tmp_path)
-    with pytest.raises(jt.SnapshotError, match=r"cannot be told.*1 called like.*named\('count'\)"):
+    with pytest.raises(SnapshotError, match=r"cannot be told.*1 called like.*named\('count'\)"):
         gone_on(one_more_before, snapshot)
 
 
@@ -82,21 +83,21 @@ def test_an_operator_behind_another_of_its_name_starts_empty() -> None:
 
 def test_the_first_of_two_cannot_be_removed_unseen() -> None:
     snapshot = taken(one_more_before)
-    with pytest.raises(jt.SnapshotError, match=r"no operators \['count-2'\].*without\('count-2'\)"):
+    with pytest.raises(SnapshotError, match=r"no operators \['count-2'\].*without\('count-2'\)"):
         gone_on(one, snapshot)
-    with pytest.raises(jt.SnapshotError, match="which operator is which"):
+    with pytest.raises(SnapshotError, match="which operator is which"):
         gone_on(one, snapshot.without("count-2"))
 
 
 def test_named_operators_may_come_in_any_order() -> None:
     def first(rows: jt.Stream) -> dict[str, jt.Stream]:
         return {
-            "odd": odd(rows).named("odd").key_by("k").rolling().count(),
-            "all": rows.key_by("k").named("all").rolling().count(),
+            "odd": odd(rows).named("odd").key_by("k").running().count(),
+            "all": rows.key_by("k").named("all").running().count(),
         }
 
     def second(rows: jt.Stream) -> dict[str, jt.Stream]:
-        more = rows.key_by("v").rolling().count()
+        more = rows.key_by("v").running().count()
         return {"more": more, **dict(reversed(first(rows).items()))}
 
     found = gone_on(second, taken(first))
@@ -107,8 +108,8 @@ def test_named_operators_may_come_in_any_order() -> None:
 def test_an_old_name_can_be_given_to_the_operator_that_it_was() -> None:
     def program(rows: jt.Stream) -> dict[str, jt.Stream]:
         return {
-            "all": rows.named("all").key_by("k").rolling().count(),
-            "odd": odd(rows).named("count").key_by("k").rolling().count(),
+            "all": rows.named("all").key_by("k").running().count(),
+            "odd": odd(rows).named("count").key_by("k").running().count(),
         }
 
     assert gone_on(program, taken(one)) == {"odd": ODD_GOES_ON, "all": ALL_ANEW}
@@ -116,7 +117,7 @@ def test_an_old_name_can_be_given_to_the_operator_that_it_was() -> None:
 
 def test_something_may_come_in_between() -> None:
     def program(rows: jt.Stream) -> dict[str, jt.Stream]:
-        return {"odd": odd(rows).map(lambda batch: batch).key_by("k").rolling().count()}
+        return {"odd": odd(rows).map(lambda batch: batch).key_by("k").running().count()}
 
     assert gone_on(program, taken(one)) == {"odd": ODD_GOES_ON}
 
@@ -124,12 +125,12 @@ def test_something_may_come_in_between() -> None:
 def test_a_name_is_for_one_operator() -> None:
     rows = jt.Flow("twice").input("in").named("mine")
     rows.map(lambda batch: batch)
-    with pytest.raises(jt.GraphError, match="there is an operator 'mine' already"):
+    with pytest.raises(GraphError, match="there is an operator 'mine' already"):
         rows.filter(lambda batch: batch["n"] > 0)
 
 
 def keyed(**aggregates: jt.agg.Aggregate) -> Program:
-    return lambda rows: {"x": rows.key_by("k").rolling().aggregate(**aggregates)}
+    return lambda rows: {"x": rows.key_by("k").running().aggregate(**aggregates)}
 
 
 def windowed(window: Callable[[jt.KeyedStream], Any]) -> Program:
@@ -140,7 +141,7 @@ def stepping(key: str) -> Program:
     def step(state: int, row: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
         return state + 1, [{"n": state}]
 
-    return lambda rows: {"x": rows.key_by(key).state_machine(step, 0)}
+    return lambda rows: {"x": rows.key_by(key).stateful_map(step, 0)}
 
 
 CHANGES: dict[str, tuple[Program, Program, str]] = {
@@ -166,8 +167,8 @@ CHANGES: dict[str, tuple[Program, Program, str]] = {
         "'tumbling 10.*'each time by k",
     ),
     "other sessions": (
-        windowed(lambda rows: rows.session(20)),
-        windowed(lambda rows: rows.session(5)),
+        windowed(lambda rows: rows.session_window(20)),
+        windowed(lambda rows: rows.session_window(5)),
         "'session 20.*'session 5",
     ),
     "another key of waiting records": (stepping("k"), stepping("v"), "by k'.*by v'"),
@@ -189,17 +190,17 @@ def test_state_of_something_else_is_refused(change: str) -> None:
     before, after, text = CHANGES[change]
     snapshot = taken(before)
     assert gone_on(before, snapshot)
-    with pytest.raises(jt.SnapshotError, match=text):
+    with pytest.raises(SnapshotError, match=text):
         gone_on(after, snapshot)
 
 
 def test_records_that_wait_are_not_lost_unseen() -> None:
-    snapshot = taken(lambda rows: {"x": rows.key_by("k").rolling(ordered=True).count()})
+    snapshot = taken(lambda rows: {"x": rows.key_by("k").running(ordered=True).count()})
 
     def at_once(rows: jt.Stream) -> dict[str, jt.Stream]:
-        return {"x": rows.key_by("k").rolling().count()}
+        return {"x": rows.key_by("k").running().count()}
 
-    with pytest.raises(jt.SnapshotError, match=r"rows of 'waiting'.*without\('count/waiting'\)"):
+    with pytest.raises(SnapshotError, match=r"rows of 'waiting'.*without\('count/waiting'\)"):
         gone_on(at_once, snapshot)
     assert gone_on(at_once, snapshot.without("count/waiting")) == {"x": ALL_ANEW}
 

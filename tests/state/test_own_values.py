@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import seeded
 
 import jeton as jt
+from jeton.errors import SnapshotError
 
 VALUES: dict[str, Callable[[int], Any]] = {
     "dictionaries": lambda n: {f"of {n}": n},
@@ -29,11 +30,11 @@ def states(make: Callable[[int], Any], kind: str) -> jt.Flow:
         def step(state: Any, row: dict[str, Any]) -> Any:
             return make(row["n"]), [] if state == "new" else [{"told": repr(state)}]
 
-        flow.output("out", keyed.state_machine(step, "new"))
+        flow.output("out", keyed.stateful_map(step, "new"))
     elif kind == "fold":
         flow.output(
             "out",
-            keyed.rolling()
+            keyed.running()
             .fold("n", lambda: "new", lambda s, n: make(n) if s == "new" else s, finish=repr)
             .with_columns(told=lambda batch: batch["fold"]),
         )
@@ -45,7 +46,7 @@ def states(make: Callable[[int], Any], kind: str) -> jt.Flow:
 def remembering(make: Callable[[int], Any]) -> Any:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
         token.drop()
-        values: jt.KeyedValues[Any] = jt.KeyedValues()
+        values: jt.state.KeyedValues[Any] = jt.state.KeyedValues()
         info.keep(values)
 
         def step(input: jt.Input, output: jt.Output) -> None:
@@ -81,7 +82,7 @@ def test_states_come_back_as_they_were(seed: int | None, values: str, kind: str)
 def test_an_operator_that_waits_without_keeping_is_refused() -> None:
     def forgetful(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
         token.drop()
-        waiting: jt.TimeMap[Any] = jt.TimeMap()
+        waiting: jt.state.TimeMap[Any] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, _ in input.by_time():
@@ -96,7 +97,7 @@ def test_an_operator_that_waits_without_keeping_is_refused() -> None:
     with flow.open() as run:
         run.input("in").send({"time": [3], "n": [1]})
         run.run_to_rest()
-        with pytest.raises(jt.SnapshotError, match=r"holds tokens but keeps no state.*'mine'"):
+        with pytest.raises(SnapshotError, match=r"holds tokens but keeps no state.*'mine'"):
             run.snapshot()
         run.input("in").advance_to(4)
         run.run_to_rest()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import jeton as jt
+from jeton.errors import SnapshotError
 from jeton.idioms.priority import Agenda, HeapAgenda
 
 Make = Callable[[jt.OperatorInfo], Any]
@@ -17,7 +18,7 @@ def alerting(make: Make, pact: jt.Pact | None) -> jt.Flow:
     """Every second record of a key, in order of time: what waits and what is counted must meet."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
-        waiting, counts = make(info), jt.KeyedValues[int]()
+        waiting, counts = make(info), jt.state.KeyedValues[int]()
         info.keep(waiting, token, name="waiting")
         info.keep(counts, name="counts")
         token.drop()
@@ -25,7 +26,7 @@ def alerting(make: Make, pact: jt.Pact | None) -> jt.Flow:
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
                 waiting.push(ref, batch)
-            if isinstance(waiting, jt.RecordQueue):
+            if isinstance(waiting, jt.state.RecordQueue):
                 complete = [(waiting.right_for(t), b) for t, b in waiting.pop(input.frontier)]
             else:
                 complete = waiting.pop_before(input.frontier)
@@ -34,7 +35,7 @@ def alerting(make: Make, pact: jt.Pact | None) -> jt.Flow:
                     counts[row["key"]] = counts.get(row["key"], 0) + 1
                     if counts[row["key"]] % 2 == 0:
                         output.session(right, row["time"]).give(key=row["key"])
-            if isinstance(waiting, jt.RecordQueue):
+            if isinstance(waiting, jt.state.RecordQueue):
                 waiting.settle()
 
         return step
@@ -60,7 +61,7 @@ def alerts(flow: jt.Flow, before: int, after: int) -> list[tuple[int, int]]:
 
 
 WAITING: dict[str, Make] = {
-    "queue": lambda info: jt.RecordQueue(info.kind),
+    "queue": lambda info: jt.state.RecordQueue(info.kind),
     "agenda": lambda info: Agenda(info.kind),
     "heap": lambda info: HeapAgenda(info.kind),
 }
@@ -74,7 +75,7 @@ def test_the_key_is_that_of_the_pact(make: Make, before: int, after: int) -> Non
 
 
 def test_functions_of_records_and_one_worker_for_all_are_keys_too() -> None:
-    for pact in (jt.Exchange(lambda batch: batch["key"]), jt.Together()):
+    for pact in (jt.Exchange(lambda batch: batch["key"]), jt.Gather()):
         flow = alerting(WAITING["queue"], pact)
         assert alerts(flow, 2, 3 if isinstance(pact, jt.Exchange) else 1) == [
             (1, key) for key in range(20)
@@ -83,15 +84,15 @@ def test_functions_of_records_and_one_worker_for_all_are_keys_too() -> None:
 
 def test_what_has_no_known_place_is_refused() -> None:
     flow = alerting(WAITING["queue"], jt.Broadcast())
-    with pytest.raises(jt.SnapshotError, match=r"come by Broadcast\(\).*RecordQueue\(info.kind"):
+    with pytest.raises(SnapshotError, match=r"come by Broadcast\(\).*RecordQueue\(info.kind"):
         alerts(flow, 2, 3)
 
-    class Wrapped(jt.RecordQueue):
+    class Wrapped(jt.state.RecordQueue):
         def placed_by(self, pacts: Any) -> None:
             """Nothing is passed on."""
 
     flow = alerting(lambda info: Wrapped(info.kind), jt.Exchange("key"))
-    with pytest.raises(jt.SnapshotError, match=r"not itself given to info\.keep"):
+    with pytest.raises(SnapshotError, match=r"not itself given to info\.keep"):
         alerts(flow, 2, 3)
     # With a key of its own it needs no pact.
     flow = alerting(lambda info: Wrapped(info.kind, ["key"]), jt.Exchange("key"))
@@ -99,7 +100,7 @@ def test_what_has_no_known_place_is_refused() -> None:
 
 
 def test_columns_that_are_gone_are_named() -> None:
-    class Renamed(jt.RecordQueue):
+    class Renamed(jt.state.RecordQueue):
         def push(self, right: Any, batch: jt.Batch) -> None:
             super().push(right, jt.Batch({"other": batch["key"]}, batch.times))
 
@@ -107,5 +108,5 @@ def test_columns_that_are_gone_are_named() -> None:
     with flow.open(workers=2) as run:
         run.input("rows").send({"time": [5], "key": [1]})
         run.run_to_rest()
-        with pytest.raises(jt.SnapshotError, match="no column 'key', by which"):
+        with pytest.raises(SnapshotError, match="no column 'key', by which"):
             run.snapshot()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import jeton as jt
 from jeton.connectors.sinks import Parquet
+from jeton.errors import SnapshotError
 from tests.cluster.test_commits import PART, commits, show
 from tests.spark.gated import written
 
@@ -134,7 +134,7 @@ def test_an_earlier_release_after_a_version_of_this_one_is_told(tmp_path: Path) 
     run = commits(tmp_path / "c", {"rows": driver.sink})
     show(run, run.recover(), driver.sink, 6)
     Earlier(tmp_path).commit(7)
-    with pytest.raises(jt.SnapshotError, match=r"an earlier release .* has committed version 7"):
+    with pytest.raises(SnapshotError, match=r"an earlier release .* has committed version 7"):
         commits(tmp_path / "c", {"rows": driver.sink}).recover()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import FlowStalled, JetonError
 from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation.bench.histogram import Histogram
 from jeton_evaluation.bench.open_loop import Load
@@ -69,7 +70,7 @@ class Host:
 
             try:
                 run.run_until(all_told)
-            except jt.FlowStalled:
+            except FlowStalled:
                 # One that kept up comes to its end before anybody looks.
                 if run.results()["report"].num_rows < self.workers:
                     raise
@@ -184,7 +185,7 @@ def find_max(
             break
         rate *= step
     if best is None:
-        raise jt.JetonError(f"not even {rate:,.0f} records a second are sustained here")
+        raise JetonError(f"not even {rate:,.0f} records a second are sustained here")
     return {**best, "sustained": True}
 
 

@@ -43,7 +43,7 @@ def flow_of(program: str) -> jt.Flow:
     if program == "word count":
         # Every record has its own time, and a count does not wait for any.
         records = flow.input("records", schema={"key": int, "value": int})
-        answers = records.key_by("key").rolling().count()
+        answers = records.key_by("key").running().count()
     else:
         records = flow.input("records", schema={"key": int, "value": int}, lateness=1000)
         answers = records.key_by("key").tumbling(10_000).mean("value")

@@ -118,7 +118,7 @@ def _releasing(make: Any) -> Callable[..., Any]:
 
 def _token_each(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
     """A token for each time that something waits for, as for each open window in the paper."""
-    waiting: jt.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.TimeMap()
+    waiting: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
     token.drop()
 
     def step(input: jt.Input, output: jt.Output) -> None:

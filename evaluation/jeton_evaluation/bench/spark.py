@@ -69,7 +69,7 @@ def stages(
     """Seconds for a stage of a few rows on a warm session, plain and with a flow in it."""
     few = _frame(spark, 100, workers)
     flow = identity(few.columns[1:]).on_spark(
-        {"in": few}, workers=workers, exchange=False, progress=False
+        {"in": few}, workers=workers, shuffle=False, progress=False
     )
     plain, ours = in_turn(rounds + 2, lambda: _pass_through(few), lambda: _run(flow["out"]))
     say(f"a stage on a warm session: plain {plain * 1e3:.0f} ms, with a flow {ours * 1e3:.0f} ms")
@@ -82,7 +82,7 @@ def rows(
     """Seconds to hand rows of four columns through, plainly and through a flow."""
     frame = _frame(spark, count, workers)
     flow = identity(frame.columns[1:])
-    through = flow.on_spark({"in": frame}, workers=workers, exchange=False, progress=False)["out"]
+    through = flow.on_spark({"in": frame}, workers=workers, shuffle=False, progress=False)["out"]
     plain, ours = in_turn(rounds, lambda: _pass_through(frame), lambda: _run(through))
     say(
         f"{count:,} rows of 4 columns in and out: plain {count / plain / 1e6:.2f}M rows/s, "
@@ -103,7 +103,7 @@ def word_count(
 
     batch = 32_768
     flow = jt.Flow("word count")
-    flow.input("words").key_by("key").rolling().count()
+    flow.input("words").key_by("key").running().count()
     make = _words(records // workers, batch)
     query = flow.start(spark, sources={"words": sources.Batches(make)}, workers=workers)
     query.await_termination()

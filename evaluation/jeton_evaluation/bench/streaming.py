@@ -118,7 +118,7 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
     from jeton.storage.checkpoints import Checkpoints, Part
 
     flow = jt.Flow("state")
-    flow.output("counts", flow.input("rows").key_by("k").rolling().count())
+    flow.output("counts", flow.input("rows").key_by("k").running().count())
     random = np.random.default_rng(0)
     told: dict[str, Any] = {"keys": keys}
     with tempfile.TemporaryDirectory() as folder, flow.open() as run:
@@ -146,7 +146,7 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
         part = take(0, "whole", None)
         part = take(1, "whole again", part)
         some = np.arange(keys)
-        feed(some[jt.bins_of([some * 7]) % 256 < BINS_CHANGED][: keys // 100])
+        feed(some[jt.state.bins_of([some * 7]) % 256 < BINS_CHANGED][: keys // 100])
         part = take(2, f"1% in {BINS_CHANGED} bins", part)
         feed(random.integers(0, keys, keys // 100))
         take(3, "1% changed", part)

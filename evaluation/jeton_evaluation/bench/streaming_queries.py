@@ -35,7 +35,7 @@ def _flow_mean(frame: DataFrame, **options: Any) -> DataStreamWriter:
 def _flow_count(frame: DataFrame, **options: Any) -> DataStreamWriter:
     flow = jt.Flow("count")
     rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
-    flow.output("counts", rows.select("k").key_by("k").rolling().count())
+    flow.output("counts", rows.select("k").key_by("k").running().count())
     return flow.on_spark({"rows": frame}, **options)["counts"].writeStream
 
 

@@ -20,6 +20,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 import jeton as jt
+from jeton.errors import JetonError
 from jeton.idioms.chain import chain
 from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton.idioms.word_count import word_count
@@ -124,7 +125,7 @@ class Case:
             for size in SMALLER
         )
         if first != second:
-            raise jt.JetonError(
+            raise JetonError(
                 f"{self} is too large to be simulated, and what it sends is not in proportion to "
                 "the pairs of workers"
             )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError
 from jeton.idioms.keyed_state import plain
 from jeton_evaluation.nexmark.slots import GOLDEN, shift_of
 
@@ -82,7 +83,7 @@ class BestBids:
             _put(self._table, old[old[:, EXPIRES] > 0])
         twice = _put(self._table, rows)
         if twice >= 0:
-            raise jt.BatchError(f"auction {rows[twice, ID]} is put up while it is open already")
+            raise BatchError(f"auction {rows[twice, ID]} is put up while it is open already")
 
     def _empty(self, bits: int) -> Integers:
         return np.zeros((1 << bits, OTHERS + len(self._others)), np.int64)
@@ -91,7 +92,7 @@ class BestBids:
         """All open auctions."""
         rows = self._table[self._table[:, EXPIRES] > 0]
         columns = {str(n): np.ascontiguousarray(rows[:, n]) for n in range(rows.shape[1])}
-        return pa.table({"bin": jt.bins_of([columns["0"]]), **columns})
+        return pa.table({"bin": jt.state.bins_of([columns["0"]]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Open them again."""

@@ -92,7 +92,7 @@ class OpenAuctions:
         # Bids whose auctions may still come. They need no right to speak: their auctions bring it.
         self._early = Waiting(["auction"])
         self._limit: float = 0
-        self.parts: dict[str, jt.Stateful] = {
+        self.parts: dict[str, jt.state.Stateful] = {
             "best": self._best,
             "closing": self._closing,
             "early": self._early,

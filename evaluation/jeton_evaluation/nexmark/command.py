@@ -159,7 +159,7 @@ def run_query(
 
     def answer(events: int) -> tuple[dict[str, DataFrame], DataFrame]:
         made = frames(spark, config, events, columns=query.columns, partitions=workers)
-        return made, measure.batch_answer(query, made, config, workers, mechanism, exchange=True)
+        return made, measure.batch_answer(query, made, config, workers, mechanism, shuffle=True)
 
     measure.run_batch(answer(min(events, FIRST))[1])
     made, result = answer(events)

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-import jeton as jt
+from jeton.errors import MissingColumn
 
 Kind: TypeAlias = Literal["persons", "auctions", "bids"]
 """The three kinds of events, each of them an input of its own."""
@@ -179,14 +179,14 @@ class Config:
         price: int64
         """
         if kind not in KINDS:
-            raise jt.MissingColumn(f"there is no kind {kind!r} of events, only {', '.join(KINDS)}")
+            raise MissingColumn(f"there is no kind {kind!r} of events, only {', '.join(KINDS)}")
         known = dict(_SCHEMAS[kind])
         if self.extra(kind):
             known["extra"] = pa.string()
         wanted = known if columns is None else dict.fromkeys(("ts", *columns))
         for name in wanted:
             if name not in known:
-                raise jt.MissingColumn(_no_column(name, kind, tuple(known)))
+                raise MissingColumn(_no_column(name, kind, tuple(known)))
         return pa.schema({name: known[name] for name in wanted})
 
     def schemas(self, columns: Columns | None = None) -> dict[Kind, pa.Schema]:

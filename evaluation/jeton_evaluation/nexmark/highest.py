@@ -77,7 +77,7 @@ class Highest:
             return pa.table({"bin": pa.array([], pa.uint16())})
         rows = self._rows(self._best.values())
         table = rows.named("end").to_arrow()
-        return table.add_column(0, "bin", pa.array(jt.bins_of([rows.times])))
+        return table.add_column(0, "bin", pa.array(jt.state.bins_of([rows.times])))
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Open the windows again."""

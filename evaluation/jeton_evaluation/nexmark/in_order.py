@@ -11,7 +11,7 @@ from jeton.idioms.waiting import Waiting
 from jeton_evaluation.nexmark.stages import Times
 
 
-class Fold(jt.Stateful, Protocol):
+class Fold(jt.state.Stateful, Protocol):
     """What is known so far."""
 
     def fold(self, batch: jt.Batch) -> jt.Batch:
@@ -31,7 +31,7 @@ class InOrder:
         self._fold = fold
         self._waiting = Waiting([key])
         self._by = by
-        self.parts: dict[str, jt.Stateful] = {"waiting": self._waiting, "fold": fold}
+        self.parts: dict[str, jt.state.Stateful] = {"waiting": self._waiting, "fold": fold}
 
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Let records wait for their time."""

@@ -101,7 +101,7 @@ def measure(
         wanted = truth.answer(spark, query, cached)
         jeton, spark_sql = speed(lambda: run_batch(got)), speed(lambda: run_batch(wanted))
         # A comparison goes on with the rows, for which Spark wants an exchange in between.
-        checked = batch_answer(query, cached, config, workers, mechanism, exchange=True)
+        checked = batch_answer(query, cached, config, workers, mechanism, shuffle=True)
         verdict = truth.compare(checked, wanted)
     finally:
         for frame in cached.values():
@@ -124,11 +124,11 @@ def batch_answer(
     workers: int,
     mechanism: Mechanism = "tokens",
     *,
-    exchange: bool = False,
+    shuffle: bool = False,
 ) -> DataFrame:
-    """What a flow on Spark answers; ``exchange`` is that of ``flow.on_spark``."""
+    """What a flow on Spark answers; ``shuffle`` is that of ``flow.on_spark``."""
     flow = query.flow(config, mechanism)
-    return flow.on_spark(inputs, workers=workers, exchange=exchange)[RESULT]
+    return flow.on_spark(inputs, workers=workers, shuffle=shuffle)[RESULT]
 
 
 def run_batch(frame: DataFrame) -> float:

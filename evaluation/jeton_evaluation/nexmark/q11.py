@@ -40,4 +40,4 @@ def query(events: Inputs) -> jt.Stream:
     [{'ts': 999999, 'bidder': 3, 'start': 0, 'count': 2},
      {'ts': 1499999, 'bidder': 3, 'start': 999999, 'count': 1}]
     """
-    return events.bids.key_by("bidder").session(GAP).count()
+    return events.bids.key_by("bidder").session_window(GAP).count()

@@ -95,7 +95,7 @@ class Averages:
         """All categories."""
         keys, sums = self._slots.keys, self._sums[: len(self._slots)]
         columns = {"category": keys, "sum": sums[:, 0].copy(), "count": sums[:, 1].copy()}
-        return pa.table({"bin": jt.bins_of([keys]), **columns})
+        return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The categories again."""

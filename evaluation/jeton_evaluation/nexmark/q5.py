@@ -147,7 +147,7 @@ class Counts(ABC):
         if not parts:
             return pa.table({"bin": pa.array([], pa.uint16())})
         rows = jt.concat(parts)
-        bins = jt.bins_of([rows["auction"]])
+        bins = jt.state.bins_of([rows["auction"]])
         return rows.to_arrow().add_column(0, "bin", pa.array(bins))
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:

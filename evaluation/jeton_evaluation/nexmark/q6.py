@@ -105,7 +105,7 @@ class LastPrices:
         keys, used = self._slots.keys, len(self._slots)
         columns = {"seller": keys, "count": self._sums[:used, 0].copy()}
         columns |= {f"price {n}": self._rings[:used, n].copy() for n in range(LAST)}
-        return pa.table({"bin": jt.bins_of([keys]), **columns})
+        return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The sellers again."""

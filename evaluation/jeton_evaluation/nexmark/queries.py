@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.nexmark.config import Columns, Config
 from jeton_evaluation.nexmark.sources import Inputs, add_inputs
@@ -61,7 +62,7 @@ class Query:
     def answer(self, events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
         """The stream of its answers, from streams of events wherever they come from."""
         if mechanism not in self.mechanisms:
-            raise jt.GraphError(
+            raise GraphError(
                 f"{self.name} cannot be had with {mechanism!r}: "
                 f"choose one of {', '.join(self.mechanisms)}"
             )
@@ -106,7 +107,7 @@ def get(name: str) -> Query:
     if name not in names():
         close = get_close_matches(name, names(), n=1)
         hint = f": did you mean {close[0]!r}?" if close else ""
-        raise jt.GraphError(f"there is no query {name!r}{hint} (there are: {', '.join(names())})")
+        raise GraphError(f"there is no query {name!r}{hint} (there are: {', '.join(names())})")
     module = import_module(f"jeton_evaluation.nexmark.{name}")
     # "Query 4: the average … of a category."
     first = (module.__doc__ or "").partition("\n")[0]

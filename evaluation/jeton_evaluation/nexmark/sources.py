@@ -8,6 +8,7 @@ from typing import Any
 
 import jeton as jt
 from jeton.connectors.sources import Reader, Source
+from jeton.errors import GraphError
 from jeton_evaluation.nexmark.config import KINDS, Columns, Config, Kind
 from jeton_evaluation.nexmark.generator import Generator
 
@@ -35,7 +36,7 @@ class Inputs:
 
     def _of(self, kind: Kind) -> jt.Stream:
         if kind not in self.streams:
-            raise jt.GraphError(f"{kind} are no input of this flow: name them in columns=")
+            raise GraphError(f"{kind} are no input of this flow: name them in columns=")
         return self.streams[kind]
 
 

@@ -33,7 +33,7 @@ class Stage(Protocol):
     """Whether something is told at its time as soon as all times *before* it are complete."""
 
     @property
-    def parts(self) -> Mapping[str, jt.Stateful]:
+    def parts(self) -> Mapping[str, jt.state.Stateful]:
         """All that it keeps, for snapshots."""
         ...
 
@@ -130,7 +130,7 @@ def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
 
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) -> Step:
     _keep(info, stage)
-    held = jt.TokenSet()
+    held = jt.state.TokenSet()
     if stage.least is not None:
         held.insert(token.clone())
         held.downgrade([stage.least])

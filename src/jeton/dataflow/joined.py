@@ -10,7 +10,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.time_columns import Times
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.pacts import Exchange, Pact, Together
+from jeton.dataflow.pacts import Exchange, Gather, Pact
 from jeton.dataflow.stream_base import StreamBase
 from jeton.state.key_ids import known_keys, require_comparable
 
@@ -119,7 +119,7 @@ def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, P
             except BatchError as error:
                 raise GraphError(error.message).located(operator=operator) from error
     if not left.key:
-        return Together(), Together()
+        return Gather(), Gather()
     return Exchange(*left.key, announce=True), Exchange(*right.key, announce=True)
 
 

@@ -14,12 +14,12 @@ from jeton.dataflow.operators.cogroup import Cogroup
 from jeton.dataflow.operators.distinct import distinct
 from jeton.dataflow.operators.interval_join import IntervalJoin
 from jeton.dataflow.operators.join import Join
-from jeton.dataflow.operators.rolling import Rolling
-from jeton.dataflow.operators.session import Sessions
-from jeton.dataflow.operators.state_machine import Transition, state_machine
+from jeton.dataflow.operators.running import Running
+from jeton.dataflow.operators.session_window import Sessions
+from jeton.dataflow.operators.stateful_map import Transition, stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
-from jeton.dataflow.pacts import Exchange, Pact, Together
+from jeton.dataflow.pacts import Exchange, Gather, Pact
 from jeton.dataflow.plan import Notify
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
     """A stream whose records are grouped by one or more columns; without any, all together.
 
-    Say *when* groups are told, then *what*: ``words.key_by("word").rolling().count()``.
+    Say *when* groups are told, then *what*: ``words.key_by("word").running().count()``.
     """
 
     def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
@@ -46,9 +46,9 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
     @property
     def pact(self) -> Pact:
         """How records reach the worker that keeps their key."""
-        return Exchange(*self.key) if self.key else Together()
+        return Exchange(*self.key) if self.key else Gather()
 
-    def rolling(self, *, ordered: bool = False) -> Rolling:
+    def running(self, *, ordered: bool = False) -> Running:
         """An updated result for each record, over all records of its key so far.
 
         Records are taken as they come, so that results depend on when they do; with ``ordered``,
@@ -57,12 +57,12 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
 
         >>> import jeton as jt
         >>> flow = jt.Flow("word count")
-        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
         >>> words = {"time": [0, 1, 2], "word": ["to", "be", "to"]}
         >>> flow.run({"words": words})["counts"]["count"].to_pylist()
         [1, 1, 2]
         """
-        return Rolling(self, ordered)
+        return Running(self, ordered)
 
     def each_time(self) -> Windows:
         """Groups of records at the same time, told once that time is complete.
@@ -128,7 +128,7 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
             )
         return Windows(self, Until(column))
 
-    def session(self, gap: int) -> Sessions:
+    def session_window(self, gap: int) -> Sessions:
         """Sessions: records of a key that follow each other by less than ``gap``.
 
         A session is told once nothing can prolong it any more: at its last record's time plus
@@ -137,7 +137,7 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
 
         >>> import jeton as jt
         >>> flow = jt.Flow("visits")
-        >>> flow.output("visits", flow.input("clicks").key_by("who").session(10).count())
+        >>> flow.output("visits", flow.input("clicks").key_by("who").session_window(10).count())
         >>> clicks = {"time": [0, 7, 30], "who": ["ann", "ann", "ann"]}
         >>> flow.run({"clicks": clicks})["visits"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
         [{'time': 17, 'who': 'ann', 'start': 0, 'count': 2},
@@ -162,8 +162,8 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         """
         return distinct(self)
 
-    def state_machine(
-        self, function: Transition, initial: Any, *, name: str = "state_machine"
+    def stateful_map(
+        self, function: Transition, initial: Any, *, name: str = "stateful_map"
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
 
@@ -185,12 +185,12 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         ...     return True, [{"alarm": locked}]
         >>> flow = jt.Flow("turnstile")
         >>> events = flow.input("events").key_by("gate")
-        >>> flow.output("pushes", events.state_machine(turnstile, True))
+        >>> flow.output("pushes", events.stateful_map(turnstile, True))
         >>> rows = {"time": [1, 2, 3], "gate": [7, 7, 7], "event": ["coin", "push", "push"]}
         >>> flow.run({"events": rows})["pushes"].to_pylist()
         [{'time': 2, 'gate': 7, 'alarm': False}, {'time': 3, 'gate': 7, 'alarm': True}]
         """
-        return state_machine(self, function, initial, name=name)
+        return stateful_map(self, function, initial, name=name)
 
     def unary(
         self,

@@ -133,11 +133,11 @@ class Exchange(Pact):
         return f"Exchange({', '.join(map(repr, self.key))})"
 
 
-class Together(Pact):
+class Gather(Pact):
     """All records go to one worker, the first.
 
     >>> batch = Batch({"x": [1]}, times=[0])
-    >>> [worker for worker, _ in Together().route(batch, workers=3)]
+    >>> [worker for worker, _ in Gather().route(batch, workers=3)]
     [0]
     """
 
@@ -150,7 +150,7 @@ class Together(Pact):
         return []
 
     def __repr__(self) -> str:
-        return "Together()"
+        return "Gather()"
 
 
 class Broadcast(Pact):

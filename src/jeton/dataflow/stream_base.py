@@ -65,7 +65,7 @@ class StreamBase:
 
         >>> import jeton as jt
         >>> flow = jt.Flow("purchases")
-        >>> bought = flow.input("orders").named("bought").key_by("item").rolling().count()
+        >>> bought = flow.input("orders").named("bought").key_by("item").running().count()
         >>> bought
         <Stream of bought[0]>
         """
@@ -80,7 +80,7 @@ class StreamBase:
         has this stream's name for it. Streams that are known to have different columns are
         refused; where only their types or their order differ, values are cast to a
         type that holds both, in this stream's order. Without schemas, ``select`` the same order in
-        all of them where it decides between records, as in `state_machine` and ``top_k``.
+        all of them where it decides between records, as in `stateful_map` and ``top_k``.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("both")

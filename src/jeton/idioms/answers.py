@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError
 
 
 class Records:
@@ -39,7 +40,7 @@ class Records:
         names = self._records[0].keys()
         for record in self._records:
             if record.keys() != names:
-                raise jt.BatchError(
+                raise BatchError(
                     f"answers with columns {list(names)} and {list(record)}: give the same for "
                     "all, or say with schema= which there are"
                 )
@@ -82,7 +83,7 @@ def _typed(values: Any, field: pa.Field) -> Any:
             raise TypeError(f"they are {have.type}")
         return values if have.type == kind else have.cast(kind)
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise jt.BatchError(
+        raise BatchError(
             f"answers have values for {field.name!r} that are not {kind}, as schema= says: {error}"
         ) from error
 
@@ -100,8 +101,8 @@ def _alike(have: pa.DataType, kind: pa.DataType) -> bool:
     )
 
 
-def _unpromised(odd: set[str], schema: pa.Schema) -> jt.BatchError:
+def _unpromised(odd: set[str], schema: pa.Schema) -> BatchError:
     names = ", ".join(map(repr, sorted(odd)))
-    return jt.BatchError(
+    return BatchError(
         f"answers and schema= differ in {names}: schema= says {schema.names}; give those columns"
     )

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError, TimeError
 from jeton.idioms.intervals import Intervals
 from jeton.idioms.runs import Content, Keys, Times, not_later
 from jeton.idioms.sorting import Integers
@@ -87,8 +88,8 @@ def arrange(
     return Arrangement(sealed, key, diff, share)
 
 
-def _refused(text: str, operator: str) -> jt.GraphError:
-    return jt.GraphError(text).located(operator=operator)
+def _refused(text: str, operator: str) -> GraphError:
+    return GraphError(text).located(operator=operator)
 
 
 class Arrangement:
@@ -128,7 +129,7 @@ class Arrangement:
         >>> _ = builder.output({asked: 0})
         >>> def build(tokens, info):
         ...     reader = words.reader(info)
-        ...     waiting = jt.RecordQueue(info.kind)
+        ...     waiting = jt.state.RecordQueue(info.kind)
         ...     tokens.pop().drop()
         ...
         ...     def step(inputs, outputs):
@@ -150,7 +151,7 @@ class Arrangement:
         """
         index: Index | None = info.shared(self._share, lambda: None)
         if index is None:
-            raise jt.GraphError("a reader must be built after its arrangement, in the same flow")
+            raise GraphError("a reader must be built after its arrangement, in the same flow")
         return Reader(index, info.kind.depth, self.key)
 
 
@@ -166,7 +167,7 @@ class Index:
         self.samples: list[jt.Batch] = []
         """An empty batch for each layout of what is arranged."""
         self._layouts: set[tuple[Any, ...]] = set()
-        self._types = jt.KeyTypes()
+        self._types = jt.state.KeyTypes()
         self._info = info
         self._effort = effort
 
@@ -213,7 +214,7 @@ class Index:
         [input] = self._info.inputs
         for time in _greatest(at):
             if input.frontier.less_equal(time) or self.waiting.waits(time):
-                raise jt.TimeError(
+                raise TimeError(
                     f"arrangement {self._info.name!r} is not complete at {time}: wait until the "
                     "frontier of its stream has passed the time"
                 )
@@ -228,7 +229,7 @@ class Reader:
         self._key = key
         self.since = jt.Antichain([index.minimum])
         """The least times that it may still ask for, as times of the arrangement."""
-        self._types = jt.KeyTypes()
+        self._types = jt.state.KeyTypes()
         for batch in index.samples:
             self.learn_arranged(batch)
         index.readers.append(self)
@@ -319,7 +320,7 @@ class Reader:
         for least in self.since:
             gone &= ~not_later(np.array([least]), times)
         if gone.any():
-            raise jt.TimeError(
+            raise TimeError(
                 f"a reader that has moved on to {self.since} cannot look at "
                 f"{times[gone][0].tolist()} any more"
             )

@@ -109,15 +109,15 @@ def restored(state: pa.Table) -> jt.Batch:
 def _bins(batch: jt.Batch, pact: jt.Pact | None) -> npt.NDArray[np.uint16]:
     """Which workers records go to when they are asked again: those that the pact chooses."""
     if isinstance(pact, jt.Exchange):
-        return jt.bins_of(
+        return jt.state.bins_of(
             [
                 batch.column(key) if isinstance(key, str) else np.asarray(key(batch))
                 for key in pact.key
             ]
         )
-    if isinstance(pact, jt.Together):
+    if isinstance(pact, jt.Gather):
         return np.zeros(len(batch), np.uint16)
-    return jt.bins_of([batch.times])
+    return jt.state.bins_of([batch.times])
 
 
 def shape_of(pact: jt.Pact | None) -> str:

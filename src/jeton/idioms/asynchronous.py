@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, get_args
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.calls import Calls, Order, Settings
 from jeton.idioms.event_loop import Client, Logic
 
@@ -74,16 +75,14 @@ def async_operator(
     ([{'time': 0, 'n': 6}, {'time': 2, 'n': 2}], [{'time': 1, 'n': 3}])
     """
     if outputs < 1 or concurrency < 1 or (rows is not None and rows < 1):
-        raise jt.GraphError(
-            f"operator {name!r} needs outputs, a concurrency and rows of at least 1"
-        )
+        raise GraphError(f"operator {name!r} needs outputs, a concurrency and rows of at least 1")
     if order not in get_args(Order):
         known = " or ".join(map(repr, get_args(Order)))
-        raise jt.GraphError(f"operator {name!r} has order={order!r}: it must be {known}")
+        raise GraphError(f"operator {name!r} has order={order!r}: it must be {known}")
     require_coroutine(logic, operator=name)
     promised = [None] * outputs if schemas is None else list(schemas)
     if len(promised) != outputs:
-        raise jt.GraphError(
+        raise GraphError(
             f"operator {name!r} has {outputs} outputs, but schemas= has {len(promised)}"
         )
     builder = stream.operator(name)
@@ -166,7 +165,7 @@ def require_coroutine(function: Any, *, operator: str) -> None:
         called = called.func
     by_type = type(called).__call__ if callable(called) else None
     if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(by_type)):
-        raise jt.GraphError(
+        raise GraphError(
             f"{function!r} is not a coroutine function: write it with 'async def', and without "
             "'yield'. What a plain function returns to be awaited can be awaited in it"
         ).located(operator=operator)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import JetonError, OperatorFailed, SnapshotError
 from jeton.idioms.answers import Records
 from jeton.idioms.asked import Asked, Times, kept, last_time, restored, shape_of, sorted_by_time
 from jeton.idioms.event_loop import GRACE, AsyncOutput, Client, Event, EventLoop, Logic
@@ -55,7 +56,9 @@ class Calls:
         """Handed over and not answered."""
         self._times = Times(self._total)
         """Those of both, for which answers may still come."""
-        self._answers = [jt.RecordQueue(info.kind, [], output=n) for n in range(settings.outputs)]
+        self._answers = [
+            jt.state.RecordQueue(info.kind, [], output=n) for n in range(settings.outputs)
+        ]
         self._loop: EventLoop | None = None
         self._until_over: jt.TimestampToken | None = None
         """A token at the last of all times, since coroutines still run when all is answered."""
@@ -286,7 +289,7 @@ class Calls:
         """The records that were taken but not answered: they will be asked again."""
         waiting = [asked.batch for asked in (*self._asked.values(), *self._left)]
         if waiting and not self._total:
-            raise jt.SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
+            raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
         return kept(waiting, self._settings.pact)
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
@@ -303,8 +306,8 @@ def _nobody() -> None:
     """Wakes nobody: the operator has been forgotten."""
 
 
-def _failure(error: BaseException, event: Event | None) -> jt.JetonError:
+def _failure(error: BaseException, event: Event | None) -> JetonError:
     """What to fail the flow with; the worker adds the operator's name."""
-    if not isinstance(error, jt.JetonError):
-        error = jt.OperatorFailed.because(error)
+    if not isinstance(error, JetonError):
+        error = OperatorFailed.because(error)
     return error.located(time=None if event is None else event.time)

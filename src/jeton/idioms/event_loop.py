@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import TokenError
 from jeton.idioms.answers import conform
 from jeton.idioms.turns import short_turns
 
@@ -127,12 +128,12 @@ class AsyncOutput:
     @staticmethod
     def _require(event: Event, *, over: bool = False, early: bool = False) -> None:
         if over:
-            raise jt.TokenError(
+            raise TokenError(
                 "this event is over: answer it before asking for the next one. To have several "
                 "in hand at a time, leave it to concurrency="
             )
         if early:
-            raise jt.TokenError(f"an answer to an event at {event.time} cannot be earlier than it")
+            raise TokenError(f"an answer to an event at {event.time} cannot be earlier than it")
 
 
 class EventLoop:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, JetonError, OperatorFailed, SnapshotError
 
 Produce = Callable[[jt.Batch], Iterable["jt.Batch | Mapping[str, Any]"]]
 """Makes any number of pieces from a batch, one after the other."""
@@ -67,7 +68,7 @@ def flat_map_bounded(
     [{'time': 3, 'count': 5}, {'time': 4, 'count': 500000}]
     """
     if limit < 1:
-        raise jt.GraphError(f"limit={limit} lets nothing through").located(operator=name)
+        raise GraphError(f"limit={limit} lets nothing through").located(operator=name)
     loop = stream.scope.loop(name)
     retired = loop.feedback(name="retired")
     builder = loop.operator("faucet", time=stream.time_name)
@@ -86,7 +87,7 @@ def flat_map_bounded(
     [made] = builder.build(build)
     done = region(made)
     if done.scope is not loop:
-        raise jt.GraphError(
+        raise GraphError(
             f"the region must return a stream of its own scope, {loop.path!r}, "
             f"not one of {done.scope.path!r}: leave only what you entered"
         ).located(operator=name)
@@ -155,7 +156,7 @@ class Faucet:
         self._limit = limit
         self._per_round = max(1, limit // ROUNDS)
         self._in_order = in_order
-        self._work: jt.TimeMap[Work] = jt.TimeMap()
+        self._work: jt.state.TimeMap[Work] = jt.state.TimeMap()
         self._under_way: deque[tuple[jt.Product, int]] = deque()
         """Rounds, in the order in which they were sent, with their numbers of records."""
         self._count = 0
@@ -216,11 +217,11 @@ class Faucet:
             time = work.token.time
             try:
                 part = work.take(room, self._produce)
-            except jt.JetonError as error:
+            except JetonError as error:
                 error.located(time=time.outer)
                 raise
             except Exception as error:
-                failed = jt.OperatorFailed.because(error, "producing")
+                failed = OperatorFailed.because(error, "producing")
                 raise failed.located(time=time.outer) from error
             if part is None:
                 return True
@@ -235,7 +236,7 @@ class Faucet:
     def snapshot(self) -> pa.Table:
         """Nothing: what is half produced cannot be kept."""
         if self._work:
-            raise jt.SnapshotError(
+            raise SnapshotError(
                 f"records at {', '.join(map(str, self._work))} are half produced: "
                 "advance the input, so that they can be retired, and run to rest"
             )
@@ -268,7 +269,7 @@ def _times(time: Any, count: int) -> npt.NDArray[Any]:
 def _pieces(produced: Any) -> Iterator[Any]:
     """What was produced, piece by piece."""
     if isinstance(produced, (Mapping, jt.Batch)) or not isinstance(produced, Iterable):
-        raise jt.BatchError(
+        raise BatchError(
             f"produce gave {_named(produced)}, but it must yield pieces, one after the other: "
             'yield columns, such as {"n": [1, 2]}, or return a list of them'
         )
@@ -280,12 +281,12 @@ def _as_batch(piece: Any) -> jt.Batch:
     if isinstance(piece, jt.Batch):
         return piece
     if not isinstance(piece, Mapping):
-        raise jt.BatchError(
+        raise BatchError(
             f'produce yielded {_named(piece)}, not columns: yield columns, such as {{"n": [1, 2]}}'
         )
     for name, column in piece.items():
         if not isinstance(column, (Sized, pa.ChunkedArray)) or isinstance(column, (str, bytes)):
-            raise jt.BatchError(
+            raise BatchError(
                 f"produce yielded {_named(column)} as column {name!r}: yield columns, with one "
                 f"value for each record, such as {{{name!r}: [1, 2]}}"
             )

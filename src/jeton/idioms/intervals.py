@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, TokenError
 from jeton.idioms.sorting import grouping_by_value
 
 _MOST: Final = int(np.iinfo(np.int64).max)
@@ -69,7 +70,7 @@ class Intervals:
     """
 
     def __init__(self, kind: Any, key: Sequence[str] | None = None) -> None:
-        self._waiting = jt.RecordQueue(kind, key)
+        self._waiting = jt.state.RecordQueue(kind, key)
         self.lower = jt.Antichain.frozen([kind.minimum])
         """The upper end of the last interval: the lower one of the next."""
 
@@ -97,7 +98,7 @@ class Intervals:
         """Whether any record may wait that is not later than ``time``."""
         try:
             self._waiting.right_for(time)
-        except jt.TokenError:
+        except TokenError:
             return False
         return True
 
@@ -106,7 +107,7 @@ class Intervals:
         return len(self._waiting)
 
     def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.RecordQueue`."""
+        """Say how records come to their workers: see `jt.state.RecordQueue`."""
         self._waiting.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
@@ -136,9 +137,7 @@ def batch_intervals(
     [{'time': 2, 'item': 'b', 'n': 5}, {'time': 3, 'item': 'a', 'n': 2}]
     """
     if not key:
-        raise jt.GraphError("batch_intervals needs a key: one or more columns").located(
-            operator=name
-        )
+        raise GraphError("batch_intervals needs a key: one or more columns").located(operator=name)
     stream.require_columns(*key, *([] if diff is None else [diff]), operator=name)
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
@@ -185,7 +184,7 @@ def consolidated(batch: jt.Batch, diff: str) -> jt.Batch:
     values = compared(batch, [name for name in batch.names if name != diff])
     keys = time_keys(batch.times)
     if values:
-        keys = [jt.hash_columns(values), *keys]
+        keys = [jt.state.hash_columns(values), *keys]
     order, starts = grouping_by_value(keys, values)
     sums = np.add.reduceat(diffs_of(batch, diff)[order], starts)
     first = order[starts]
@@ -198,9 +197,9 @@ def diffs_of(batch: jt.Batch, diff: str) -> npt.NDArray[np.int64]:
     """The ``diff`` column, which must be of whole numbers."""
     column = batch.column(diff)
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
-        raise jt.BatchError(f"column {diff!r} must be of whole numbers, without nulls")
+        raise BatchError(f"column {diff!r} must be of whole numbers, without nulls")
     if column.dtype == np.uint64 and len(column) and column.max() > _MOST:
-        raise jt.BatchError(f"column {diff!r} has {column.max()}, but {_MOST} is the most there is")
+        raise BatchError(f"column {diff!r} has {column.max()}, but {_MOST} is the most there is")
     return column.astype(np.int64, copy=False)
 
 
@@ -215,7 +214,7 @@ def compared(batch: jt.Batch, names: Sequence[str]) -> list[Any]:
     for name in names:
         column = batch.column(name)
         if isinstance(column, pa.Array) and pa.types.is_nested(column.type):
-            raise jt.BatchError(
+            raise BatchError(
                 f"column {name!r} is of type {column.type}, but with diff=… records are compared "
                 "by all their columns: drop it, or make it text before"
             )
@@ -238,7 +237,7 @@ def _in_order(column: Any, name: str) -> Any:
     """A key column by which records can be sorted."""
     if isinstance(column, pa.Array):
         if pa.types.is_nested(column.type):
-            raise jt.BatchError(
+            raise BatchError(
                 f"key column {name!r} is of type {column.type}, which has no order: no key here"
             )
         if pa.types.is_dictionary(column.type):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError
 
 Words: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -116,7 +117,7 @@ class KeyWords:
         if kind == known or pa.types.is_null(kind):
             return
         if pa.types.is_floating(kind) or pa.types.is_nested(kind):
-            raise jt.BatchError(f"key column {self._name!r} is of type {kind}: no key here")
+            raise BatchError(f"key column {self._name!r} is of type {kind}: no key here")
         if known is not None:
             kind = self._common(known, kind)
         self._type = kind
@@ -129,7 +130,7 @@ class KeyWords:
             wide = np.promote_types(known.to_pandas_dtype(), kind.to_pandas_dtype())
             if wide.kind in "iu":
                 return pa.from_numpy_dtype(wide)
-        raise jt.BatchError(
+        raise BatchError(
             f"key column {self._name!r} is of type {kind}, but was of type {known} before: "
             "cast it, so that all batches have the same"
         )
@@ -180,7 +181,7 @@ class KeyedCounts:
         nulls = [self._nulls] if self._nulls else []
         keys = self._words.back(np.ascontiguousarray(rows[:, 0]), len(nulls))
         counts = np.append(rows[:, 1], np.array(nulls, np.int64))
-        return pa.table({"bin": jt.bins_of([keys]), "key": keys, "count": counts})
+        return pa.table({"bin": jt.state.bins_of([keys]), "key": keys, "count": counts})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The counts again."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.arrangement import Arrangement, Reader
 
 
@@ -54,7 +55,7 @@ def lookup_join(
     """
     key = arrangement.key if on is None else (on,) if isinstance(on, str) else tuple(on)
     if len(key) != len(arrangement.key):
-        raise jt.GraphError(
+        raise GraphError(
             f"the keys {list(key)} and {list(arrangement.key)} are of different lengths"
         ).located(operator=name)
     _require_comparable(stream.schema, key, arrangement, name)
@@ -66,7 +67,7 @@ def lookup_join(
 
     def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Callable[..., None]:
         reader = arrangement.reader(info)
-        waiting = jt.RecordQueue(info.kind, key)
+        waiting = jt.state.RecordQueue(info.kind, key)
         with tokens.pop() as token:
             info.keep(waiting, token, shape=f"records by {', '.join(key)}")
 
@@ -99,12 +100,12 @@ def _require_comparable(
     for one, other in zip(key, arrangement.key, strict=True):
         # The time column may be a key too: it is in no schema.
         if one in schema.names and other in known.names:
-            types = jt.KeyTypes()
+            types = jt.state.KeyTypes()
             types.learn("arranged", [other], [pa.nulls(0, known.field(other).type)])
             try:
                 types.learn("asked", [one], [pa.nulls(0, schema.field(one).type)])
-            except jt.BatchError as error:
-                raise jt.GraphError(error.message).located(operator=operator) from error
+            except BatchError as error:
+                raise GraphError(error.message).located(operator=operator) from error
 
 
 class _Joined:
@@ -114,7 +115,7 @@ class _Joined:
         self, stream: jt.Stream, arrangement: Arrangement, how: str, suffix: str, operator: str
     ) -> None:
         if how not in ("inner", "left"):
-            raise jt.GraphError(f"how={how!r} is not known: 'inner' or 'left'").located(
+            raise GraphError(f"how={how!r} is not known: 'inner' or 'left'").located(
                 operator=operator
             )
         self._suffix = suffix
@@ -128,7 +129,7 @@ class _Joined:
         self._nulls: pa.Schema | None = None
         if how == "left":
             if values is None:
-                raise jt.GraphError(
+                raise GraphError(
                     "a left join must know the columns that are arranged, to fill them with "
                     "nulls: give that input a schema=…, or use how='inner'"
                 ).located(operator=operator)
@@ -142,8 +143,8 @@ class _Joined:
             return None
         try:
             renamed = self._renamed((*left.names, self._time_name), dict.fromkeys(values.names))
-        except jt.BatchError as error:
-            raise jt.GraphError(error.message).located(operator=operator) from error
+        except BatchError as error:
+            raise GraphError(error.message).located(operator=operator) from error
         types = zip((*left.names, *renamed), (*left.types, *values.types), strict=True)
         return pa.schema(list(types))
 
@@ -169,7 +170,7 @@ class _Joined:
     def _renamed(self, taken: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
         renamed = {name + self._suffix if name in taken else name: v for name, v in values.items()}
         if len(renamed) < len(values) or any(name in taken for name in renamed):
-            raise jt.BatchError(
+            raise BatchError(
                 f"two columns of the join would have the same name (of {sorted(renamed)}): "
                 "use another suffix=…, or select() and rename before"
             )

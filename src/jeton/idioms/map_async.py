@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
 from jeton.idioms.calls import Order
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
@@ -191,7 +192,7 @@ def _map(
     **others: Any,
 ) -> tuple[jt.Stream, ...]:
     if retries < 0:
-        raise jt.GraphError(f"operator {name!r} cannot have {retries} retries")
+        raise GraphError(f"operator {name!r} cannot have {retries} retries")
     require_coroutine(ask, operator=name)
 
     async def logic(input: AsyncInput, answered: AsyncOutput, *others: Any) -> None:
@@ -281,7 +282,7 @@ def _give_batch(output: AsyncOutput, event: Event, answer: Any) -> None:
         raise _malformed(answer, f"return a batch, columns with {asked} values each, or None")
 
 
-def _malformed(answer: Any, expected: str) -> jt.BatchError:
+def _malformed(answer: Any, expected: str) -> BatchError:
     found = repr(answer)
     found = found if len(found) <= 60 else f"{found[:60]}…"
-    return jt.BatchError(f"it was answered {found}, of type {type(answer).__name__}: {expected}")
+    return BatchError(f"it was answered {found}, of type {type(answer).__name__}: {expected}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-import jeton as jt
+from jeton.errors import GraphError
 
 Mechanism: TypeAlias = Literal["tokens", "notifications", "watermarks-x", "watermarks-p"]
 """Tokens and frontiers; Naiad's notifications, one time for each invocation; Flink's watermarks
@@ -23,6 +23,4 @@ def check_mechanism(name: str) -> None:
     jeton.core.errors.GraphError: there is no mechanism 'barriers': choose one of tokens, ...
     """
     if name not in MECHANISMS:
-        raise jt.GraphError(
-            f"there is no mechanism {name!r}: choose one of {', '.join(MECHANISMS)}"
-        )
+        raise GraphError(f"there is no mechanism {name!r}: choose one of {', '.join(MECHANISMS)}")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError, SnapshotError, TimeError
 
 Mode: TypeAlias = Literal["strict", "relaxed"]
 """One time for each invocation, as Naiad does it; or all that are complete."""
@@ -61,7 +62,7 @@ class Notificator:
         self, info: jt.OperatorInfo, *, mode: Mode = "strict", keyed: bool = False
     ) -> None:
         if mode not in ("strict", "relaxed"):
-            raise jt.GraphError(f"a notificator is 'strict' or 'relaxed', not {mode!r}")
+            raise GraphError(f"a notificator is 'strict' or 'relaxed', not {mode!r}")
         self._name = info.name
         self._kind = info.kind
         self._keyed = keyed
@@ -69,7 +70,7 @@ class Notificator:
         """The bins of the keys with which times were asked for."""
         self._strict = mode == "strict"
         self._activator = info.activator
-        self._waiting: jt.TimeMap[jt.TimestampToken] = jt.TimeMap()
+        self._waiting: jt.state.TimeMap[jt.TimestampToken] = jt.state.TimeMap()
         # Complete but not delivered, least first, in an order that extends that of times.
         self._due: list[tuple[Any, int, jt.TimestampToken]] = []
         self._due_times: set[Any] = set()
@@ -95,7 +96,7 @@ class Notificator:
         """
         at = right.time if time is None else time
         if key:
-            self._bins.setdefault(at, set()).update(np.unique(jt.bins_of(key)).tolist())
+            self._bins.setdefault(at, set()).update(np.unique(jt.state.bins_of(key)).tolist())
         known = at in self._waiting or at in self._due_times
         if isinstance(right, jt.TokenRef):
             if known:
@@ -123,7 +124,7 @@ class Notificator:
         mode if the loop is left early.
         """
         if not frontiers:
-            raise jt.TimeError(
+            raise TimeError(
                 "ready() must know what is complete: give it the frontiers of all inputs that "
                 "notifications wait for, such as ready(input.frontier)"
             )
@@ -163,12 +164,12 @@ class Notificator:
         """The times that are still to be delivered, for each bin of the keys they are about."""
         times = [*self._waiting, *self._due_times]
         if times and not self._kind.total:
-            raise jt.SnapshotError(
+            raise SnapshotError(
                 "notifications inside a loop wait: let it come to rest before"
             ).located(operator=self._name)
         alone = [time for time in times if time not in self._bins]
         if self._keyed and alone:
-            raise jt.SnapshotError(
+            raise SnapshotError(
                 f"notifications at {', '.join(map(str, sorted(alone)))} were asked for without a "
                 "key, so that nobody can tell which workers they are for after a restart: say "
                 "notify_at(…, key=[batch[…]])"
@@ -228,7 +229,7 @@ def unary_notify(
     ...     def on_notify(self, token, output):
     ...         output.session(token).give(sum=self.sums.pop(token.time))
     >>> flow = jt.Flow("sums")
-    >>> flow.output("sums", unary_notify(flow.input("n"), Sum, pact=jt.Together()))
+    >>> flow.output("sums", unary_notify(flow.input("n"), Sum, pact=jt.Gather()))
     >>> flow.run({"n": {"time": [7, 3, 7], "n": [1, 2, 3]}}, workers=2)["sums"].to_pylist()
     [{'time': 3, 'sum': 2}, {'time': 7, 'sum': 4}]
     """

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError, TimeError
 
 Right = jt.TokenRef | jt.TimestampToken
 
@@ -48,7 +49,7 @@ class HeapAgenda:
 
     def __init__(self, kind: Any, key: Sequence[str] | None = None, *, output: int = 0) -> None:
         if not kind.total:
-            raise jt.TimeError("a heap needs totally ordered times: use Agenda inside loops")
+            raise TimeError("a heap needs totally ordered times: use Agenda inside loops")
         self._kind = kind
         self._key = key
         self._pacts: Sequence[jt.Pact] = ()
@@ -113,12 +114,12 @@ class HeapAgenda:
         return len(self._heap)
 
     def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.RecordQueue`."""
+        """Say how records come to their workers: see `jt.state.RecordQueue`."""
         self._pacts = pacts
 
     def snapshot(self) -> pa.Table:
         """What waits, with the bins of its keys."""
-        queue = jt.RecordQueue(self._kind, self._key)
+        queue = jt.state.RecordQueue(self._kind, self._key)
         queue.placed_by(self._pacts)
         if self._heap:
             entries = sorted(self._heap, key=lambda entry: entry[:2])
@@ -128,7 +129,7 @@ class HeapAgenda:
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Let it wait again."""
-        queue = jt.RecordQueue(self._kind)
+        queue = jt.state.RecordQueue(self._kind)
         queue.restore(state, ())
         for _, batch in queue.pop(jt.Antichain()):
             self.push(tokens[self._output], batch)
@@ -137,7 +138,7 @@ class HeapAgenda:
 class Agenda:
     """Records that wait for their times, as columns: whole blocks in, whole blocks out.
 
-    `jt.RecordQueue` does the work: what is pushed is sorted at once, in runs that are merged now
+    `RecordQueue` does the work: what is pushed is sorted at once, in runs that are merged now
     and then, and a frontier cuts a slice off each. Where times are partially ordered, the least
     tokens are held instead of the one. It can be kept: ``info.keep(agenda, token)``.
 
@@ -166,7 +167,7 @@ class Agenda:
 
     def __init__(self, kind: Any, key: Sequence[str] | None = None, *, output: int = 0) -> None:
         self._kind = kind
-        self._queue = jt.RecordQueue(kind, key, output=output)
+        self._queue = jt.state.RecordQueue(kind, key, output=output)
 
     def push(self, right: Right, batch: jt.Batch, times: Any = None) -> None:
         """Let records wait for ``times``, one for each, or for their own."""
@@ -202,7 +203,7 @@ class Agenda:
         return len(self._queue)
 
     def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.RecordQueue`."""
+        """Say how records come to their workers: see `jt.state.RecordQueue`."""
         self._queue.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
@@ -256,7 +257,7 @@ def schedule(
                 later = due(batch)
                 back = np.flatnonzero(later.times < batch.times)
                 if len(back):
-                    raise jt.TimeError(
+                    raise TimeError(
                         f"a record of time {batch.times[back[0]]} is to wait for "
                         f"{later.times[back[0]]}, which is over: give it a time that is not"
                     )
@@ -267,7 +268,7 @@ def schedule(
         return step
 
     if not stream.kind.total:
-        raise jt.GraphError(f"operator {name!r} needs integer times: it cannot be inside a loop")
+        raise GraphError(f"operator {name!r} needs integer times: it cannot be inside a loop")
     return stream.unary_frontier(
         build, pact=jt.Exchange(*key) if key else None, name=name, schema=stream.schema
     )
@@ -278,11 +279,11 @@ def _at(batch: jt.Batch, times: Any, kind: Any) -> jt.Batch:
         return batch
     nulls = getattr(times, "null_count", 0)
     if nulls:
-        raise jt.TimeError(
+        raise TimeError(
             f"{nulls} of {len(batch)} records have no time to wait for, but null: fill these in, "
             "or filter such records out before"
         )
     wide = isinstance(times, np.ndarray) and times.dtype == np.uint64 and len(times)
     if wide and (most := int(times.max())) > jt.END_OF_TIME:
-        raise jt.TimeError(f"{most} is beyond the end of time, {jt.END_OF_TIME}")
+        raise TimeError(f"{most} is beyond the end of time, {jt.END_OF_TIME}")
     return jt.Batch(batch.columns, times, time_name=batch.time_name, kind=kind)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import jeton as jt
+from jeton.errors import SnapshotError
 from jeton.idioms.intervals import compared, diffs_of, time_keys
 from jeton.idioms.keyed_state import plain
 from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order
@@ -109,7 +110,7 @@ class Keys:
     @classmethod
     def of(cls, columns: Sequence[Any]) -> Keys:
         """The keys in some columns, one for each record."""
-        words, checks = (jt.hash_columns(columns, seed).view(np.int64) for seed in (0, 1))
+        words, checks = (jt.state.hash_columns(columns, seed).view(np.int64) for seed in (0, 1))
         return cls(words, checks, columns)
 
     def take(self, rows: Integers) -> Keys:
@@ -233,8 +234,8 @@ class Content:
         """The records of a run as a table with the bins of their keys."""
         times = run.batch.times
         if times.ndim != 1:
-            raise jt.SnapshotError("an arrangement inside a loop cannot be kept: empty it before")
-        bins = jt.bins_of([run.batch.column(name) for name in self.key])
+            raise SnapshotError("an arrangement inside a loop cannot be kept: empty it before")
+        bins = jt.state.bins_of([run.batch.column(name) for name in self.key])
         values = {f"value.{name}": column for name, column in self.with_diffs(run).columns.items()}
         name = f"time.{run.batch.time_name}"
         return pa.table({"bin": pa.array(bins), name: pa.array(times), **values})

@@ -82,7 +82,7 @@ def same_rows(left: Any, rows: Any, right: Any, others: Any) -> npt.NDArray[np.b
     >>> same_rows(pa.array(["a", "b"]), np.array([0, 1]), pa.array(["b", "a"]), np.array([1, 1]))
     array([ True, False])
     """
-    return jt.same_values(_taken(left, rows), _taken(right, others))
+    return jt.state.same_values(_taken(left, rows), _taken(right, others))
 
 
 def _taken(column: Any, rows: Any) -> Any:

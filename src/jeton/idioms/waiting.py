@@ -5,10 +5,10 @@ from __future__ import annotations
 import jeton as jt
 
 
-class Waiting(jt.RecordQueue):
+class Waiting(jt.state.RecordQueue):
     """Whole batches in, whole batches out, in order of time. Times are integers.
 
-    It is a `jt.RecordQueue` for those who keep the rights to answer elsewhere: as notifications,
+    It is a `RecordQueue` for those who keep the rights to answer elsewhere: as notifications,
     or as the one token of a watermark.
 
     >>> waiting = Waiting()

@@ -152,7 +152,7 @@ class MarkReader:
 class WithMarks(jt.Pact):
     """Data goes as another pact says, marks go to every worker: in the same channel.
 
-    >>> pact = WithMarks(jt.Together())
+    >>> pact = WithMarks(jt.Gather())
     >>> data, mark = jt.Batch({"n": [1]}, times=[0]), jt.Batch({MARK: [0]}, times=[5])
     >>> [[to for to, _ in pact.route(batch, workers=3)] for batch in (data, mark)]
     [[0], [0, 1, 2]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.watermark_ports import CLOSED, IDLE, MarkWriter
 from jeton.idioms.watermarks import MarkedStream
 
@@ -67,7 +68,7 @@ def marks_from_times(
     [{'time': 3, 'n': 30}, {'time': 9, 'n': 90}]
     """
     if disorder < 0:
-        raise jt.GraphError(f"marks cannot trail the data by {disorder}")
+        raise GraphError(f"marks cannot trail the data by {disorder}")
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> _Step:
         writer = MarkWriter(token, info)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.watermark_ports import CLOSED, IDLE, MARK, MarkReader, MarkWriter, WithMarks
 
 Times = npt.NDArray[Any]
@@ -38,7 +39,7 @@ class MarkedStream:
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream.kind, jt.IntegerTimes):
-            raise jt.GraphError("watermarks are integers: they cannot be used inside a loop")
+            raise GraphError("watermarks are integers: they cannot be used inside a loop")
 
 
 class Logic(Protocol):
@@ -109,7 +110,7 @@ def watermark_operator(
     ([{'time': 0, 'last': 40}, {'time': 2, 'last': 90}], [{'time': 3, 'n': 30}])
     """
     if not inputs:
-        raise jt.GraphError("a watermark is the least of the inputs': give one or more").located(
+        raise GraphError("a watermark is the least of the inputs': give one or more").located(
             operator=name
         )
     op = inputs[0].stream.operator(name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.idioms.mechanisms import Mechanism, check_mechanism
 from jeton.idioms.notifications import Notificator
 from jeton.idioms.watermark_sources import marks_from_frontier
@@ -89,7 +90,7 @@ def _check(stream: jt.Stream, size: int, key: str, value: str) -> None:
     stream.require_columns(key, value, operator="window mean")
     WindowSums(size, key, value)
     if key == stream.time_name:
-        raise jt.GraphError(
+        raise GraphError(
             f"{key!r} is when windows end in the result, so it cannot be their key too: add a "
             "column with the times, and use that"
         ).located(operator="window mean")
@@ -106,7 +107,7 @@ def _means(schema: pa.Schema | None, key: str) -> pa.Schema | None:
 
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, sums: WindowSums) -> Step:
     info.keep(sums, shape=sums.shape)
-    held = jt.TokenSet()
+    held = jt.state.TokenSet()
     if sums.least is not None:
         held.insert(token.clone())
         held.downgrade([sums.least])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError, TimeError
 from jeton.idioms.keyed_state import KeyWords, Words, plain, scatter
 
 _FIRST_SIZE = 1024
@@ -139,7 +140,7 @@ class WindowSums:
 
     def __init__(self, size: int, key: str, value: str) -> None:
         if not 1 <= size <= jt.END_OF_TIME:
-            raise jt.GraphError(f"a window must be from 1 to {jt.END_OF_TIME} long, not {size}")
+            raise GraphError(f"a window must be from 1 to {jt.END_OF_TIME} long, not {size}")
         self._size = size
         self._key = key
         self._value = value
@@ -157,7 +158,7 @@ class WindowSums:
         """Add records to their windows; returns the ends of windows of new keys, in order."""
         values = batch.column(self._value)
         if not isinstance(values, np.ndarray):
-            raise jt.BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
+            raise BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
         ends = window_ends(batch.times, self._size)
         words, known = self.words.of(batch.column(self._key))
         numbers = plain(values, np.float64)
@@ -204,7 +205,7 @@ class WindowSums:
         names = ("end", "key", "count", "sum")
         columns = [np.append(one, other) for one, other in zip(keyed, nulls, strict=True)]
         table = {**dict(zip(names, columns, strict=True)), "key": keys}
-        return pa.table({"bin": jt.bins_of([keys]), **table})
+        return pa.table({"bin": jt.state.bins_of([keys]), **table})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Open the windows again."""
@@ -229,7 +230,7 @@ def window_ends(times: Words, size: int) -> Words:
     ends: Words = (times // size + 1) * size
     late = ends <= times  # wrapped around: the end of time comes before that of the window
     if late.any():
-        raise jt.TimeError(
+        raise TimeError(
             f"a record is at {times[late.argmax()]}: its window of {size} would end after "
             f"{jt.END_OF_TIME}, the last time there is"
         )

@@ -96,7 +96,7 @@ def _counted(schema: pa.Schema | None) -> pa.Schema | None:
 
 
 def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, key: str) -> Step:
-    counts, waiting = KeyedCounts(key), jt.RecordQueue(info.kind, [key])
+    counts, waiting = KeyedCounts(key), jt.state.RecordQueue(info.kind, [key])
     info.keep(counts, shape=f"counts by {key}")
     info.keep(waiting, token, name="waiting", shape=f"records by {key}")
     token.drop()

@@ -213,7 +213,7 @@ class Run:
 
         >>> import jeton as jt
         >>> flow = jt.Flow("count")
-        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
         >>> with flow.open(workers=2) as run:
         ...     run.input("words").send({"time": [0, 0], "word": ["a", "b"]})
         ...     run.run_to_rest()

@@ -53,7 +53,7 @@ class Operator:
         if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
             raise SnapshotError(
                 "it holds tokens but keeps no state, so that whatever it waits with would be "
-                "lost: info.keep(…) a container such as jt.KeyedTimes, or say "
+                "lost: info.keep(…) a container such as jt.state.KeyedTimes, or say "
                 "info.keep_nothing() if it can begin anew"
             ).located(operator=self.plan.name, worker=worker)
         try:

@@ -151,7 +151,7 @@ class Process:
 
         >>> import jeton as jt
         >>> flow = jt.Flow("counts")
-        >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
         >>> process = Process(flow, None)
         >>> process.worker.handles[flow.handle("input", "words")].send({"word": ["a", "b"]})
         >>> process.rest_together(1)

@@ -50,7 +50,7 @@ def on_spark(
     inputs: Mapping[str, DataFrame],
     *,
     workers: int | None = None,
-    exchange: bool = True,
+    shuffle: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
     progress: bool | None = None,
 ) -> Frames:
@@ -61,7 +61,7 @@ def on_spark(
         inputs: A DataFrame for each of its inputs, with the time column that the input names.
         workers: How many tasks to run as workers; by default as many as there are partitions, if
             the cluster can run them at once, else as many as it can.
-        exchange: Put a shuffle behind the stage, so that Spark retries it after a failure and
+        shuffle: Put a shuffle behind the stage, so that Spark retries it after a failure and
             ``show()`` or ``limit()`` work. Without, it is a little faster.
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
@@ -102,7 +102,7 @@ def on_spark(
     # Spark shows the name of the function in its plans.
     task.__name__ = f"jeton:{flow.name}"
     result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
-    if exchange:
+    if shuffle:
         result = kept_apart(result, slots or workers or 2)
     return Frames(divided(result, ends), counts)
 

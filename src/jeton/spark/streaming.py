@@ -66,7 +66,7 @@ def on_stream(
     inputs: Mapping[str, DataFrame],
     *,
     workers: int | None = None,
-    exchange: bool = True,
+    shuffle: bool = True,
     repartition: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -83,7 +83,7 @@ def on_stream(
         inputs: A streaming DataFrame for each input, with the time column that the input names.
         workers: How many tasks run as workers in each micro-batch; by default, and at most, as
             many as the cluster can run at once. It may change when a query is started again.
-        exchange: Put a shuffle behind the stage, so that Spark retries it when a worker dies.
+        shuffle: Put a shuffle behind the stage, so that Spark retries it when a worker dies.
             Without, the query fails then; started again, it goes on where it was.
         repartition: Put a shuffle before the stage, which deals the rows out to ``workers`` tasks.
             Without, each partition of the one input is a worker. That is quicker, for streams
@@ -104,7 +104,7 @@ def on_stream(
     >>> import jeton as jt
     >>> flow = jt.Flow("counts")
     >>> numbers = flow.input("numbers", time="value", schema={})
-    >>> flow.output("counts", numbers.key_by().rolling().count())
+    >>> flow.output("counts", numbers.key_by().running().count())
     >>> source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5)
     >>> stream = source.load().select("value")
     >>> counts = flow.on_spark({"numbers": stream}, workers=2)["counts"]
@@ -170,9 +170,9 @@ def on_stream(
     if repartition:
         frame = dealt_out_always(frame, workers or slots or 2)
     result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
-    if exchange:
+    if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return StreamingFrames(result, ends, counts, flow.name, state, exchange)
+    return StreamingFrames(result, ends, counts, flow.name, state, shuffle)
 
 
 class StreamingFrames(Frames):
@@ -185,14 +185,14 @@ class StreamingFrames(Frames):
         counts: Accumulator[dict[str, int]],
         flow: str,
         state: str | None,
-        exchange: bool,
+        shuffle: bool,
     ) -> None:
         super().__init__(divided(whole, ends), counts)
         self._whole = whole
         self._ends = ends
         self._flow = flow
         self._state = state
-        self._exchange = exchange
+        self._shuffled = shuffle
 
     def write_stream(
         self,
@@ -240,9 +240,9 @@ class StreamingFrames(Frames):
             raise GraphError(
                 f"writers are for the outputs {list(self)}, not for {unknown or 'none at all'}"
             )
-        if not self._exchange:
+        if not self._shuffled:
             raise GraphError(
-                "write_stream needs exchange=True: without, a writer could not look at a part of "
+                "write_stream needs shuffle=True: without, a writer could not look at a part of "
                 "the rows, as isEmpty(), take() and limit() do"
             )
         go_back(checkpoint, flow=self._flow, state=self._state)

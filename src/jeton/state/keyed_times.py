@@ -27,7 +27,7 @@ class KeyedTimes(Generic[V]):
 
     >>> import jeton as jt
     >>> def sums(token, info):  # of each key in windows of 10
-    ...     windows = jt.KeyedTimes(info.kind)
+    ...     windows = jt.state.KeyedTimes(info.kind)
     ...     info.keep(windows, token)
     ...     token.drop()
     ...

@@ -31,7 +31,7 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     >>> import jeton as jt
     >>> def only_new_maxima(token, info):  # passes on what is greater than all before of its key
     ...     token.drop()
-    ...     greatest = jt.KeyedValues()
+    ...     greatest = jt.state.KeyedValues()
     ...     info.keep(greatest)
     ...
     ...     def step(input, output):

@@ -53,7 +53,7 @@ class Checkpoints:
 
     >>> import tempfile, jeton as jt
     >>> flow = jt.Flow("count")
-    >>> flow.output("counts", flow.input("words").key_by("word").rolling().count())
+    >>> flow.output("counts", flow.input("words").key_by("word").running().count())
     >>> store = Checkpoints(tempfile.mkdtemp())
     >>> with flow.open(workers=2) as run:
     ...     run.input("words").send({"time": [0, 0], "word": ["a", "b"]})

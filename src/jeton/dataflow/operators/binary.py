@@ -54,7 +54,7 @@ class Binary(StreamBase):
         >>> import jeton as jt
         >>> def pair_up(token, info):  # sums of both sides, time by time
         ...     token.drop()
-        ...     sums = jt.TimeMap()
+        ...     sums = jt.state.TimeMap()
         ...
         ...     def step(left, right, output):
         ...         for side in (left, right):

@@ -72,7 +72,7 @@ class Unary(StreamBase):
         >>> import jeton as jt
         >>> def count_per_time(token, info):
         ...     token.drop()
-        ...     counts = jt.TimeMap()
+        ...     counts = jt.state.TimeMap()
         ...
         ...     def step(input, output):
         ...         for ref, batch in input.by_time():

@@ -1,4 +1,4 @@
-"""state_machine against its twin."""
+"""stateful_map against its twin."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import JetonError, SnapshotError
 from tests.helpers import messages
 from tests.operators.test_top_k import place
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
@@ -72,7 +73,7 @@ def test_a_state_machine_equals_its_twin(
     key: tuple[str, ...], rows: list[Row], schedule: Schedule
 ) -> None:
     def build(flow: jt.Flow) -> None:
-        flow.output("out", flow.input("in").key_by(*key).state_machine(door, INITIAL))
+        flow.output("out", flow.input("in").key_by(*key).stateful_map(door, INITIAL))
 
     found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})["out"]
     # `since` is missing where a run has nothing but answers without it.
@@ -89,7 +90,7 @@ def test_a_state_machine_in_a_loop_sees_rounds_in_order(n: list[int], schedule: 
     def body(stream: jt.Stream) -> tuple[jt.Stream, jt.Stream]:
         going = stream.filter(lambda batch: batch["n"] > 0)
         again = going.with_columns(n=lambda b: b["n"] - 1, round=lambda b: b["round"] + 1)
-        return again, stream.key_by("key").state_machine(ascending, 0)
+        return again, stream.key_by("key").stateful_map(ascending, 0)
 
     def build(flow: jt.Flow) -> None:
         flow.output("out", flow.input("in").iterate(body))
@@ -109,8 +110,8 @@ def test_a_state_that_is_changed_in_place_is_not_shared() -> None:
 
     flow = jt.Flow("lists")
     keyed = flow.input("in").key_by("k")
-    flow.output("value", keyed.state_machine(collect, []))
-    flow.output("made", keyed.state_machine(collect, list))
+    flow.output("value", keyed.stateful_map(collect, []))
+    flow.output("made", keyed.stateful_map(collect, list))
     rows = {"time": [0, 1, 2], "k": [1, 2, 1], "n": [10, 20, 30]}
     result = flow.run({"in": rows})
     for name in ("value", "made"):
@@ -120,7 +121,7 @@ def test_a_state_that_is_changed_in_place_is_not_shared() -> None:
 def test_answers_keep_the_types_of_their_keys() -> None:
     flow = jt.Flow("types")
     keyed = flow.input("in").key_by("k", "at")
-    flow.output("out", keyed.state_machine(lambda s, row: (s, [{"n": 1}]), 0))
+    flow.output("out", keyed.stateful_map(lambda s, row: (s, [{"n": 1}]), 0))
     kinds = {"time": pa.int64(), "k": pa.int8(), "at": pa.timestamp("ms")}
     table = pa.table({"time": [0], "k": [1], "at": [0]}).cast(pa.schema(kinds))
     schema = flow.run({"in": table})["out"].schema
@@ -131,7 +132,7 @@ def test_an_answer_may_name_another_key_and_its_neighbours_keep_theirs() -> None
     flow = jt.Flow("others")
     keyed = flow.input("in").key_by("k")
     said = [{"n": 1}, {"k": 9, "n": 2}]
-    flow.output("out", keyed.state_machine(lambda state, row: (state, said), 0))
+    flow.output("out", keyed.stateful_map(lambda state, row: (state, said), 0))
     found = flow.run({"in": {"time": [0, 1], "k": [5, 6]}})["out"].to_pylist()
     assert [(row["k"], row["n"]) for row in found] == [(5, 1), (9, 2), (6, 1), (9, 2)]
 
@@ -147,8 +148,8 @@ def test_an_answer_may_name_another_key_and_its_neighbours_keep_theirs() -> None
 )
 def test_wrong_answers_are_errors_that_say_so(function: Any, complaint: str) -> None:
     flow = jt.Flow("wrong")
-    flow.output("out", flow.input("in").key_by("k").state_machine(function, 0, name="mine"))
-    with pytest.raises(jt.JetonError) as caught:
+    flow.output("out", flow.input("in").key_by("k").stateful_map(function, 0, name="mine"))
+    with pytest.raises(JetonError) as caught:
         flow.run({"in": {"time": [5], "k": [1]}})
     assert complaint in messages(caught.value)
     assert "mine" in messages(caught.value)
@@ -156,11 +157,11 @@ def test_wrong_answers_are_errors_that_say_so(function: Any, complaint: str) -> 
 
 def test_a_state_that_cannot_be_pickled_is_an_error_of_the_snapshot() -> None:
     flow = jt.Flow("objects")
-    flow.output("out", flow.input("in").key_by("k").state_machine(lambda s, r: (s, []), Lock))
+    flow.output("out", flow.input("in").key_by("k").stateful_map(lambda s, r: (s, []), Lock))
     with flow.open() as run:
         run.input("in").send({"time": [5], "k": [1]})
         run.input("in").advance_to(6)
         run.run_to_rest()
-        with pytest.raises(jt.SnapshotError, match=r"cannot be stored.*pickle"):
+        with pytest.raises(SnapshotError, match=r"cannot be stored.*pickle"):
             run.snapshot()
         run.finish()

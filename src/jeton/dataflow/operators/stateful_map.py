@@ -1,4 +1,4 @@
-"""state_machine: a state for each key, moved on record by record in a function of the user's."""
+"""stateful_map: a state for each key, moved on record by record in a function of the user's."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dict[str, Any]]]"]
 
 
-def state_machine(keyed: KeyedStream, function: Transition, initial: Any, *, name: str) -> Stream:
-    """Add the operator: ``keyed.state_machine`` says what it does."""
+def stateful_map(keyed: KeyedStream, function: Transition, initial: Any, *, name: str) -> Stream:
+    """Add the operator: ``keyed.stateful_map`` says what it does."""
     key = keyed.key
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:

@@ -64,7 +64,7 @@ def test_in_order_of_time_it_equals_its_twin(
     rows = through_arrow(data.draw(typed_rows(name, distinct_times=True)), schema)
 
     def build(flow: jt.Flow) -> None:
-        rolling = flow.input("in").key_by("key").rolling(ordered=True)
+        rolling = flow.input("in").key_by("key").running(ordered=True)
         flow.output("out", rolling.aggregate(**aggregates(name)))
 
     found = run_twin(build, {"in": rows}, schedule, schema={"in": schema})
@@ -105,7 +105,7 @@ def test_counts_as_they_come_do_not_depend_on_the_schedule(
     rows: list[Row], schedule: Schedule
 ) -> None:
     def build(flow: jt.Flow) -> None:
-        flow.output("out", flow.input("in").key_by("key").rolling().count())
+        flow.output("out", flow.input("in").key_by("key").running().count())
 
     schema = pa.schema([("time", pa.int64()), ("key", pa.string())])
     found = run_twin(build, {"in": rows}, schedule, schema={"in": schema})["out"]
@@ -125,7 +125,7 @@ def test_as_they_come_on_one_worker_it_equals_its_twin(
     schema = schema_for(name)
     rows = through_arrow(data.draw(typed_rows(name)), schema)
     flow = jt.Flow("rolling")
-    flow.output("out", flow.input("in").key_by("key").rolling().aggregate(**aggregates(name)))
+    flow.output("out", flow.input("in").key_by("key").running().aggregate(**aggregates(name)))
     random = Random(seed)
     with flow.open(seed=seed) as run:
         at = 0
@@ -196,7 +196,7 @@ def test_in_order_inside_a_loop(rows: list[Row], schedule: Schedule) -> None:
     def build(flow: jt.Flow) -> None:
         flow.output(
             "out",
-            counting_down(flow, lambda s: s.key_by("key").rolling(ordered=True).count()),
+            counting_down(flow, lambda s: s.key_by("key").running(ordered=True).count()),
         )
 
     found = run_twin(build, {"in": rows}, replace(schedule, restart=None))["out"]
@@ -211,7 +211,7 @@ def test_in_order_inside_a_loop(rows: list[Row], schedule: Schedule) -> None:
 
 def test_a_record_waits_until_its_own_time_is_complete() -> None:
     flow = jt.Flow("waits")
-    flow.output("out", flow.input("in").key_by("k").rolling(ordered=True).count())
+    flow.output("out", flow.input("in").key_by("k").running(ordered=True).count())
     with flow.open() as run:
         run.input("in").send({"time": [5], "k": [1]})
         for time, told in ((5, 0), (6, 1)):
@@ -223,7 +223,7 @@ def test_a_record_waits_until_its_own_time_is_complete() -> None:
 
 def test_a_rolling_aggregate_keeps_all_columns() -> None:
     flow = jt.Flow("columns")
-    flow.output("out", flow.input("in", time="ts").key_by("key").rolling(ordered=True).max("ts"))
+    flow.output("out", flow.input("in", time="ts").key_by("key").running(ordered=True).max("ts"))
     rows = {"ts": [2, 1], "key": ["a", "a"], "bin": [7, 8], "time": [0, 0]}
     with flow.open(workers=2) as run:
         run.input("in").send(rows)

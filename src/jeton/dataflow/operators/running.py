@@ -1,4 +1,4 @@
-"""rolling: an updated value for each record, by key."""
+"""running: an updated value for each record, by key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class Rolling(Grouped):
+class Running(Grouped):
     """Groups that never end: each record comes out with the group's results so far."""
 
     def __init__(self, keyed: KeyedStream, ordered: bool) -> None:
@@ -36,7 +36,7 @@ class Rolling(Grouped):
 
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             groups = RollingGroups(key, aggregates)
-            info.keep(groups, shape=shape_of("rolling", key, aggregates))
+            info.keep(groups, shape=shape_of("running", key, aggregates))
             if not ordered:
                 token.drop()
                 return lambda input, output: _as_it_comes(groups, input, output)

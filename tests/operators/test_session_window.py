@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import GraphError, JetonError
 from jeton.state.session_chains import SessionChains
 from tests.helpers import messages
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
@@ -94,7 +95,9 @@ def test_sessions_equal_their_twin(
     key: tuple[str, ...], gap: int, rows: list[Row], schedule: Schedule
 ) -> None:
     def build(flow: jt.Flow) -> None:
-        flow.output("out", flow.input("in").key_by(*key).session(gap).aggregate(**AGGREGATES))
+        flow.output(
+            "out", flow.input("in").key_by(*key).session_window(gap).aggregate(**AGGREGATES)
+        )
 
     found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})
     assert_same(found["out"], expected(rows, key, gap))
@@ -114,7 +117,7 @@ def test_sessions_of_all_types_of_values(
             "out",
             flow.input("in")
             .key_by("key")
-            .session(6)
+            .session_window(6)
             .aggregate(least=jt.agg.min("value"), most=jt.agg.max("value")),
         )
 
@@ -136,7 +139,7 @@ def test_sessions_of_all_types_of_values(
 
 def test_a_record_at_the_gap_begins_another_session_and_one_before_it_does_not() -> None:
     flow = jt.Flow("edges")
-    flow.output("out", flow.input("in").key_by("k").session(10).count())
+    flow.output("out", flow.input("in").key_by("k").session_window(10).count())
     table = flow.run({"in": {"time": [0, 10, 29, 20], "k": [1, 1, 1, 1]}})["out"]
     assert table.to_pylist() == [
         {"time": 10, "k": 1, "start": 0, "count": 1},
@@ -147,7 +150,7 @@ def test_a_record_at_the_gap_begins_another_session_and_one_before_it_does_not()
 
 def test_sessions_are_told_as_soon_as_nothing_can_prolong_them() -> None:
     flow = jt.Flow("early")
-    flow.output("out", flow.input("in").key_by("k").session(10).count())
+    flow.output("out", flow.input("in").key_by("k").session_window(10).count())
     with flow.open() as run:
         run.input("in").send({"time": [0, 5], "k": [1, 1]})
         run.input("in").advance_to(14)
@@ -163,7 +166,7 @@ def test_one_token_for_however_many_sessions() -> None:
     from tests.helpers import held
 
     flow = jt.Flow("tokens")
-    flow.output("out", flow.input("in").key_by("k").session(10).count())
+    flow.output("out", flow.input("in").key_by("k").session_window(10).count())
     with flow.open() as run:
         times = np.arange(1000) * 7919 % 5000
         run.input("in").send({"time": times, "k": np.arange(1000) % 50})
@@ -210,30 +213,30 @@ def test_chains_join_what_is_close(batches: list[list[tuple[int, int]]], until: 
 def test_what_sessions_cannot_do_is_refused_when_the_flow_is_built() -> None:
     flow = jt.Flow("refused")
     keyed = flow.input("in").key_by("k")
-    with pytest.raises(jt.GraphError, match="from 1 to"):
-        keyed.session(0)
-    with pytest.raises(jt.GraphError, match="merge"):
-        keyed.session(5).fold("v", list, lambda state, value: [*state, value])
-    with pytest.raises(jt.GraphError, match="start"):
-        keyed.session(5).count(name="start")
-    with pytest.raises(jt.GraphError, match="start"):
-        flow.input("other").key_by("start").session(5)
+    with pytest.raises(GraphError, match="from 1 to"):
+        keyed.session_window(0)
+    with pytest.raises(GraphError, match="merge"):
+        keyed.session_window(5).fold("v", list, lambda state, value: [*state, value])
+    with pytest.raises(GraphError, match="start"):
+        keyed.session_window(5).count(name="start")
+    with pytest.raises(GraphError, match="start"):
+        flow.input("other").key_by("start").session_window(5)
     loop = flow.loop()
-    with pytest.raises(jt.GraphError, match="integer times"):
-        flow.input("third").enter(loop).key_by("k").session(5)
+    with pytest.raises(GraphError, match="integer times"):
+        flow.input("third").enter(loop).key_by("k").session_window(5)
 
 
 def test_a_snapshot_of_another_gap_or_without_keys_is_an_error() -> None:
     def flow_with(key: str) -> jt.Flow:
         flow = jt.Flow("sessions")
-        flow.output("out", flow.input("in").key_by(key).session(10).count())
+        flow.output("out", flow.input("in").key_by(key).session_window(10).count())
         return flow
 
     with flow_with("k").open() as run:
         run.input("in").send({"time": [0], "k": [1], "other": [2]})
         run.run_to_rest()
         snapshot = run.snapshot()
-    with pytest.raises(jt.JetonError) as caught:
+    with pytest.raises(JetonError) as caught:
         flow_with("other").open(restore=snapshot)
     assert "other" in messages(caught.value)
 
@@ -241,7 +244,7 @@ def test_a_snapshot_of_another_gap_or_without_keys_is_an_error() -> None:
 @pytest.mark.parametrize("later", [1, 2, 9])
 def test_a_session_that_was_prolonged_is_not_told_at_its_old_end(later: int) -> None:
     flow = jt.Flow("prolonged")
-    flow.output("out", flow.input("in").key_by("k").session(10).count())
+    flow.output("out", flow.input("in").key_by("k").session_window(10).count())
     with flow.open() as run:
         for time in (0, later):
             run.input("in").send({"time": [time], "k": [1]})

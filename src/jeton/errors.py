@@ -1,0 +1,60 @@
+"""Errors and warnings of Jeton, all in one place; `JetonError` is the base of the errors.
+
+>>> import jeton as jt
+>>> try:
+...     jt.Flow("empty").run({"words": {"time": [0]}})
+... except jt.errors.JetonError as error:
+...     print(type(error).__name__)
+GraphError
+"""
+
+from jeton.cluster.failures import FailedBefore, WorkerFailed
+from jeton.columns.kernel import SlowKernel
+from jeton.connectors.deliveries import SinkFailed
+from jeton.core.errors import (
+    BatchError,
+    ExpiredReference,
+    FlowStalled,
+    GraphError,
+    JetonError,
+    LeakedToken,
+    MissingColumn,
+    OperatorFailed,
+    ProtocolError,
+    SnapshotError,
+    TimeError,
+    TokenError,
+    ZeroCycleError,
+)
+from jeton.mesh.handshake import HandshakeError
+from jeton.mesh.link import PeerLost
+from jeton.mesh.mesh import PeerFailed
+from jeton.storage.chunk_format import CorruptCheckpoint
+from jeton.storage.files import NoAtomicCreate
+from jeton.storage.leases import Superseded
+
+__all__ = [
+    "BatchError",
+    "CorruptCheckpoint",
+    "ExpiredReference",
+    "FailedBefore",
+    "FlowStalled",
+    "GraphError",
+    "HandshakeError",
+    "JetonError",
+    "LeakedToken",
+    "MissingColumn",
+    "NoAtomicCreate",
+    "OperatorFailed",
+    "PeerFailed",
+    "PeerLost",
+    "ProtocolError",
+    "SinkFailed",
+    "SlowKernel",
+    "SnapshotError",
+    "Superseded",
+    "TimeError",
+    "TokenError",
+    "WorkerFailed",
+    "ZeroCycleError",
+]
