@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 ROOT: Final = Path(__file__).parents[2]
 SLOTS: Final = (4, 6, 8)
 SINKS: Final = ("foreach", "files", "long-lived")
-RUN: Final = 150.0
+RUN: Final = 240.0
 """Seconds for which one Spark session is used, if there is that much time."""
 GRACE: Final = 600.0
 """Seconds that a run may take beyond its time before it counts as hanging."""

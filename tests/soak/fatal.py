@@ -19,7 +19,8 @@ import pyarrow as pa
 
 import jeton as jt
 
-VICTIMS = ("worker", "executor")
+VICTIMS = ("worker", "worker", "worker", "executor")
+"""An executor takes ten times as long to come back as a worker: so one kill of four hits one."""
 
 
 class Plans:

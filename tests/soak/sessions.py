@@ -51,6 +51,8 @@ def _session(folder: Path, master: str) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.local.dir": str(local_dir),
         "spark.sql.shuffle.partitions": 4,
+        # Workers that are killed come back in a moment, so that more of them can be killed.
+        "spark.python.daemon.module": "jeton.spark.daemon",
         # If an executor is missing, Spark looks again after this time: 15 seconds by default.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         # Executors are killed here more often than a cluster expects.
