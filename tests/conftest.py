@@ -41,7 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # A folder of its own, so that a test can take files away that are no other session's.
     folder = tmp_path_factory.mktemp("spark")
-    session = local_session(workers=4, **{"spark.local.dir": str(folder)})
+    # Most of what runs here runs once: a JVM that optimised it would not get its time back.
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    conf = {"spark.local.dir": str(folder), "spark.driver.extraJavaOptions": java}
+    session = local_session(workers=4, **conf)
     yield session
     session.stop()
 
