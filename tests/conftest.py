@@ -17,6 +17,10 @@ from jeton.spark.session import local_session
 
 SPARK = Path(__file__).parent / "spark"
 
+# For every JVM that a test starts. Most of what runs there runs once: a JVM that optimised it would
+# not get its time back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile(
     "ci",
     max_examples=200,
@@ -41,10 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # A folder of its own, so that a test can take files away that are no other session's.
     folder = tmp_path_factory.mktemp("spark")
-    # Most of what runs here runs once: a JVM that optimised it would not get its time back.
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    conf = {"spark.local.dir": str(folder), "spark.driver.extraJavaOptions": java}
-    session = local_session(workers=4, **conf)
+    session = local_session(workers=4, **{"spark.local.dir": str(folder)})
     yield session
     session.stop()
 
