@@ -112,7 +112,7 @@ def key_family(kind: pa.DataType) -> object:
     types = pa.types
     if types.is_dictionary(kind):
         return key_family(kind.value_type)
-    if types.is_integer(kind) or types.is_boolean(kind):
+    if types.is_integer(kind):
         return "integers"
     if types.is_floating(kind):
         return "floating-point numbers"

@@ -106,8 +106,11 @@ class OperatorFailed(JetonError):
     def because(cls, error: BaseException, doing: str = "") -> Self:
         """An error that begins with what user code raised; ``doing`` says during what."""
         # What is not an `Exception` has an argument rather than a message.
-        text = str(error) if isinstance(error, Exception) else ""
-        name = type(error).__name__ if isinstance(error, Exception) else repr(error)
+        plain = isinstance(error, Exception)
+        try:
+            text, name = (str(error), type(error).__name__) if plain else ("", repr(error))
+        except Exception as broken:
+            text, name = f"its text cannot be had: {broken!r}", type(error).__name__
         failed = cls(f"{name}{doing and ' while '}{doing}" + (f": {text}" if text else ""))
         failed.__cause__ = error
         return failed

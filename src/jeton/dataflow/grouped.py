@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
+def require_own_time(keyed: KeyedStream, operator: str) -> None:
+    """Refuse the time column as a key: in the result that column has the times of results."""
+    time_name = keyed.stream.time_name
+    if time_name in keyed.key:
+        raise GraphError(
+            f"the key {time_name!r} is the time column, which holds the times of results: copy it "
+            f"first, with_columns(at=lambda batch: batch[{time_name!r}]), and use that as the key"
+        ).located(operator=operator)
+
+
 class Grouped(ABC):
     """Groups of records: by key, and by window, by time, or over all times.
 

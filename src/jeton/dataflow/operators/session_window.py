@@ -16,7 +16,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.grouped import Grouped, require_own_time
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.agenda import Agenda
@@ -54,6 +54,7 @@ class Sessions(Grouped):
         self._gap = gap
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        require_own_time(self.keyed, name)
         key, gap = self.keyed.key, self._gap
         if START in aggregates:
             raise GraphError(f"sessions tell their {START!r}: give the aggregate another name")

@@ -111,8 +111,10 @@ class Best:
         times = batch.times
         groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
         groups += _groups_of(columns, len(batch))
-        by = require_sortable(batch.column(self._by), self._by, descending=not self._ascending)
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
+        # Records of a window have its end as their time: by time means by their own.
+        values = own[0] if own and self._by == batch.time_name else batch.column(self._by)
+        by = require_sortable(values, self._by, descending=not self._ascending)
         order = order_by(batch, *groups, by, *own)
         first = np.zeros(len(order), dtype=bool)
         first[:1] = True

@@ -21,7 +21,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.grouped import Grouped, require_own_time
 from jeton.dataflow.operators.top_k import top_k
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
@@ -186,6 +186,7 @@ class Windows(Grouped):
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         key, assigner = self.keyed.key, self._assigner
+        require_own_time(self.keyed, name)
 
         def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
             windows = OpenWindows(key, aggregates, info.kind)
