@@ -37,15 +37,15 @@ def test_values_at_equal_distances_are_as_if_recorded_one_by_one(a: int, b: int,
 
 
 @given(st.lists(VALUES), st.lists(VALUES))
-def test_merged_and_told_are_the_same_as_all_in_one(left: list[int], right: list[int]) -> None:
+def test_merged_and_reported_equal_all_in_one(left: list[int], right: list[int]) -> None:
     parts, whole = [Histogram(), Histogram()], Histogram()
     for histogram, values in zip(parts, (left, right), strict=True):
         for value in values:
             histogram.record(value)
             whole.record(value)
-    told = Histogram.from_json(*(part.to_json() for part in parts))
+    reported = Histogram.from_json(*(part.to_json() for part in parts))
     parts[0].merge(parts[1])
-    for each in (told, parts[0]):
+    for each in (reported, parts[0]):
         assert each.to_json() == whole.to_json()
 
 

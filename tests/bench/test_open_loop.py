@@ -105,10 +105,10 @@ def test_the_command_prints_one_line_of_json(name: str, capsys: pytest.CaptureFi
     options = "--host in-process --workers 1 --rate 1e4 --seconds 0.2 --warm-up 0.1 --json"
     assert main(["bench", name, *options.split()]) == 0
     [line] = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
+    reported = json.loads(line)
     wanted = {
         *("experiment", "mechanism", "host", "workers", "rate_per_worker", "achieved_per_worker"),
         *("p50_ms", "p99_ms", "p999_ms", "max_ms", "dnf", "rss_mb", "progress_messages"),
         *("noise_p999_ms", "length" if name == "chain" else "quantum_log2"),
     }
-    assert wanted <= told.keys()
+    assert wanted <= reported.keys()

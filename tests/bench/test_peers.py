@@ -45,12 +45,12 @@ else:
 TELL = """
 half = rows // 2
 counts = dict(enumerate(counts))
-told = {"first": first, "last": first + 2.0, "rows": half, "counts": counts, "sum": total}
-with open(f"{out}/told-0.json", "w") as file:
-    json.dump(told, file)
-told = {"first": first + 1, "last": first + 4.0, "rows": rows - half, "counts": {}, "sum": 0.0}
-with open(f"{out}/told-1.json", "w") as file:
-    json.dump(told, file)
+reported = {"first": first, "last": first + 2.0, "rows": half, "counts": counts, "sum": total}
+with open(f"{out}/reported-0.json", "w") as file:
+    json.dump(reported, file)
+reported = {"first": first + 1, "last": first + 4.0, "rows": rows - half, "counts": {}, "sum": 0.0}
+with open(f"{out}/reported-1.json", "w") as file:
+    json.dump(reported, file)
 """
 
 
@@ -72,7 +72,7 @@ def run_here(what: System, program: str, data: Path, limit: float = 60) -> dict[
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path: Path) -> None:
+def test_reports_of_the_processes_become_one_line(program: str, data: Path, tmp_path: Path) -> None:
     line = run_here(system(tmp_path, HONEST + TELL), program, data)
     assert line == {
         "experiment": "peers",
@@ -89,7 +89,7 @@ def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("program", "fault", "told"),
+    ("program", "fault", "reported"),
     [
         ("word count", "counts[7] += 1", "1 of 10,000 counts are wrong; by hand"),
         ("word count", "rows -= 1", "119,999 rows, not 120,000; by hand"),
@@ -98,11 +98,11 @@ def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path:
     ],
 )
 def test_a_wrong_answer_is_shown_as_wrong(
-    program: str, fault: str, told: str, data: Path, tmp_path: Path
+    program: str, fault: str, reported: str, data: Path, tmp_path: Path
 ) -> None:
     line = run_here(system(tmp_path, HONEST + fault + TELL), program, data)
     assert line["correct"] is False
-    assert told in line["note"]
+    assert reported in line["note"]
     assert "WRONG: " in peers.table([line])
 
 
@@ -135,14 +135,14 @@ time.sleep(60)
     assert line["records_per_s"] is None
 
 
-def test_a_failure_is_told_by_its_last_words(data: Path, tmp_path: Path) -> None:
+def test_a_failure_is_reported_by_its_last_words(data: Path, tmp_path: Path) -> None:
     line = run_here(system(tmp_path, "raise SystemExit('no such luck')"), "word count", data)
     assert line["note"] == "failed with code 1: no such luck"
     assert line["correct"] is None
     silent = run_here(system(tmp_path, ""), "word count", data)
     assert silent["note"] == "failed with code 0: it said nothing"
-    told = HONEST + TELL.replace("+ 2.0", "- 1").replace("+ 4.0", "- 1")
-    assert "told no time" in run_here(system(tmp_path, told), "word count", data)["note"]
+    reported = HONEST + TELL.replace("+ 2.0", "- 1").replace("+ 4.0", "- 1")
+    assert "reported no time" in run_here(system(tmp_path, reported), "word count", data)["note"]
 
 
 def test_a_peer_that_cannot_be_installed_is_not_available(data: Path, tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_all_systems_are_compared_on_all_programs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jetons_own_program_is_right(program: str, data: Path, tmp_path: Path) -> None:
     assert peer_jeton.main(["", program, "1", str(RECORDS), str(data), str(tmp_path)]) == 0
-    [told] = [json.loads(path.read_text()) for path in tmp_path.glob("told*.json")]
-    assert what_is_wrong(peers.SYSTEMS[0], program, RECORDS, data, told) == ""
-    assert told["last"] >= told["first"]
+    [reported] = [json.loads(path.read_text()) for path in tmp_path.glob("reported*.json")]
+    assert what_is_wrong(peers.SYSTEMS[0], program, RECORDS, data, reported) == ""
+    assert reported["last"] >= reported["first"]
 
 
 def test_records_are_out_of_order_within_a_second(data: Path) -> None:
