@@ -104,76 +104,50 @@ def draw_all(runs: Runs, out: Path) -> list[Path]:
 
 def figures(runs: Runs) -> Iterator[tuple[str, Figure]]:
     """The figures that have runs, each with its name."""
-    words, links = runs.where("wordcount"), runs.where("chain")
-    if len(words):
-        yield from quanta(words)
-        yield from scaling(
-            words[words["rate_per_worker"] == WEAK], "weak", f"{short(WEAK)}/s in each worker"
-        )
-        yield from scaling(
-            words[words["rate_per_worker"] * words["workers"] == STRONG],
-            "strong",
-            f"{short(STRONG)}/s in all workers",
-        )
-    if len(links):
-        yield from chains(links)
+    if len(words := runs.where("wordcount")):
+        yield from _word_count(words)
+    if len(links := runs.where("chain")):
+        yield from _chain(links)
     if len(searched := runs.where("wordcount sustained")):
         yield "wordcount-sustained", sustained(searched)
     if len(counted := runs.where("traffic")):
         yield "traffic", traffic(counted)
 
 
-def quanta(words: Any) -> Iterator[tuple[str, Figure]]:
-    """Latency over the quantum, for each load at which the quantum was varied."""
-    workers = words["workers"].max()
-    by_rate = words[words["workers"] == workers].groupby("rate_per_worker")
-    yield from latencies(
-        "wordcount-quantum",
-        f"Word count on {workers} workers",
-        ("quantum_log2", "quantum of timestamps (ns)"),
-        {
-            f"{short(rate)} records/s per worker": found
-            for rate, found in by_rate
-            if found["quantum_log2"].nunique() > 2
-        },
-        rows=list(ROWS),
-        tick=power,
-    )
+def _word_count(words: Any) -> Iterator[tuple[str, Figure]]:
+    """Latency over the quantum, for each load at which it was varied; and over the workers."""
+    workers, rate, quantum = words["workers"], words["rate_per_worker"], words["quantum_log2"]
+    most = workers.max()
+    varied = {
+        f"{short(load)} records/s per worker": found
+        for load, found in words[workers == most].groupby("rate_per_worker")
+        if found["quantum_log2"].nunique() > 2
+    }
+    x, title = ("quantum_log2", "quantum of timestamps (ns)"), f"Word count on {most} workers"
+    yield from latencies("wordcount-quantum", title, x, varied, rows=list(ROWS), tick=power)
+    for kind, load, chosen in (
+        ("weak", f"{short(WEAK)}/s in each worker", rate == WEAK),
+        ("strong", f"{short(STRONG)}/s in all workers", rate * workers == STRONG),
+    ):
+        columns = {f"quantum {power(q)} ns": words[chosen & (quantum == q)] for q in (COARSE, FINE)}
+        name, title = f"wordcount-{kind}-scaling", f"Word count, {kind} scaling: {load}"
+        yield from latencies(name, title, ("workers", "workers"), columns)
 
 
-def scaling(words: Any, kind: str, load: str) -> Iterator[tuple[str, Figure]]:
-    """Latency over the number of workers, for the coarsest and the finest quantum."""
-    yield from latencies(
-        f"wordcount-{kind}-scaling",
-        f"Word count, {kind} scaling: {load}",
-        ("workers", "workers"),
-        {f"quantum {power(q)} ns": words[words["quantum_log2"] == q] for q in (COARSE, FINE)},
-    )
-
-
-def chains(links: Any) -> Iterator[tuple[str, Figure]]:
+def _chain(links: Any) -> Iterator[tuple[str, Figure]]:
     """Latency of a chain of idle operators over its length, and over the number of workers."""
     workers = links["workers"].max()
-    rates = (MODERATE_TIMES, MANY_TIMES)
+    longest = links[links["length"] == LONGEST]
+    links = links[links["workers"] == workers]
     for name, title, x, found in (
-        (
-            "chain-length",
-            f"A chain of idle operators on {workers} workers",
-            ("length", "operators"),
-            links[links["workers"] == workers],
-        ),
-        (
-            "chain-workers",
-            f"A chain of {LONGEST} idle operators",
-            ("workers", "workers"),
-            links[links["length"] == LONGEST],
-        ),
+        ("length", f"idle operators on {workers} workers", ("length", "operators"), links),
+        ("workers", f"{LONGEST} idle operators", ("workers", "workers"), longest),
     ):
         columns = {
             f"{short(rate)} timestamps/s per worker": found[found["rate_per_worker"] == rate]
-            for rate in rates
+            for rate in (MODERATE_TIMES, MANY_TIMES)
         }
-        yield from latencies(name, title, x, columns)
+        yield from latencies(f"chain-{name}", f"A chain of {title}", x, columns)
 
 
 def latencies(
