@@ -1,4 +1,4 @@
-"""NEXMark under an open-loop load: every event is offered when it is due, answered and weighed."""
+"""NEXMark under an open-loop load: every event is offered when it is due, answered and measured."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from jeton_evaluation.nexmark import queries
 SHORT = Load(
     rate=20_000, seconds=0.3, warm_up=0.1, cool_down=0.05, noise=0.01, give_up=60, at_once=70
 )
-"""With so few at once that the source is behind at times."""
+"""With small messages, so that the source is behind at times."""
 
 
 @given(
@@ -112,7 +112,7 @@ def test_the_command_prints_one_line_of_json(capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_the_command_refuses_a_mechanism_that_a_query_has_not(
+def test_the_command_refuses_a_mechanism_that_a_query_does_not_have(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

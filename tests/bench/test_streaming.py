@@ -1,4 +1,4 @@
-"""`jeton bench streaming`: what is compared tells the same, and what checkpoints cost."""
+"""`jeton bench streaming`: all variants emit the same rows; the cost of checkpoints."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def test_the_cost_of_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_all_that_are_compared_tell_the_same(
-    spark: SparkSession, tmp_path: Path, query: str
-) -> None:
+def test_all_variants_emit_the_same_rows(spark: SparkSession, tmp_path: Path, query: str) -> None:
     """All but Spark's own running count, which emits less; an open window is not emitted."""
     for batch in range(4):
         rows = np.arange(batch * 300, batch * 300 + 300)
