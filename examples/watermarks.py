@@ -1,9 +1,9 @@
-"""Flink's watermarks: sensors that are read out of order, one of which falls silent.
+"""Flink's watermarks: sensors with readings out of order, one of which stops for a while.
 
-Marks trail the readings by the disorder that is allowed for, on each worker, and travel among the
-data. A window is told when the least mark of all workers has reached its end. A worker that has had
-nothing for a while is idle, and no longer waited for; what it sends when it wakes up may be late,
-and then comes out of the late output, at its own time.
+On each worker, marks stay behind the readings by the allowed disorder, and travel with the data. A
+window is emitted when the least mark of all workers has reached its end. A worker without records
+for a while is idle, and other workers do not wait for it. Its next records may be late, and then go
+to the late output, at their own time.
 """
 
 import jeton as jt
@@ -13,7 +13,7 @@ from jeton.idioms.window_mean import marked_window_mean
 
 
 def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
-    """A flow from readings to their averages over windows of 10, and those that were too late."""
+    """A flow from readings to their averages over windows of 10, and to late readings."""
     flow = jt.Flow("averages")
     readings = flow.input("readings", time="ts")
     marked = marks_from_times(readings, disorder, idle_after=idle_after)
@@ -37,8 +37,8 @@ if __name__ == "__main__":
         run.input("readings", 0).send(READINGS)
         while run.step():
             pass
-        told = run.results()["means"].num_rows
-        print(f"with worker 1 idle, {told} averages are told")
+        emitted = run.results()["means"].num_rows
+        print(f"with worker 1 idle, {emitted} averages are emitted")
         run.input("readings", 1).send({"ts": [9, 31], "room": ["attic"] * 2, "degrees": [30.0] * 2})
         result = run.finish()
     for row in result["means"].to_pylist():

@@ -1,6 +1,6 @@
-"""What a message between two worker processes costs, beside a raw socket that sends the same bytes.
+"""The cost of a message between two worker processes, compared with a raw socket.
 
-The one benchmark that looks behind the public API: what it measures is the wire itself.
+The one benchmark that looks behind the public API, since it measures the wire itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jeton_evaluation.bench.timing import in_turn
 
 
 def mesh(say: Callable[..., None]) -> dict[str, float]:
-    """Round trips and throughput of a link between two processes, beside a raw socket."""
+    """Round trips and throughput of a link between two processes, and of a raw socket."""
     figures: dict[str, float] = {}
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
