@@ -24,6 +24,9 @@ from jeton.core.times import TimeKind
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """An Arrow schema, or names with Arrow, NumPy or Python types."""
 
+EVENT_TIME = "event_time"
+"""The column with a record's own time where it is sent at another: late, or at a window's end."""
+
 T = TypeVar("T")
 
 _PYTHON_TYPES: dict[Any, pa.DataType] = {

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import plain
-from jeton.columns.schema import SchemaLike, as_schema, conform
+from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema, conform
 from jeton.columns.tables import as_table
 from jeton.columns.time_arithmetic import whole
 from jeton.columns.time_columns import Times
@@ -38,12 +38,6 @@ from jeton.state.snapshot import BIN, for_everyone
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
-
-EVENT_TIME = "event_time"
-"""The column of a late output that keeps the time at which a late record should have come.
-
-If records have a column of that name already, an underscore is added.
-"""
 
 
 class InputStream(Stream):
@@ -77,7 +71,7 @@ class InputStream(Stream):
 
 
 def _claimed(taken: Sequence[str]) -> str:
-    """What the column with the times that late records claim is called beside others."""
+    """The name of the column with late records' own times: underscores make it a new one."""
     name = EVENT_TIME
     while name in taken:
         name += "_"

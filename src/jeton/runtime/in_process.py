@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
 from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
-from jeton.dataflow.capture import Event
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.operators.capture import Event
+from jeton.dataflow.operators.sequencer import SequencerHandle
 from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
-from jeton.dataflow.sequencer import SequencerHandle
 from jeton.progress.explain import holders
 from jeton.runtime.checker import Checker
 from jeton.runtime.network import SimulatedNetwork

@@ -16,9 +16,9 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.stream_base import StreamBase
 from jeton.state.accumulators import roomy
 from jeton.state.agenda import Agenda
 from jeton.state.groups import Groups
@@ -31,32 +31,8 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class Distinct(StreamBase):
-    """Adds `distinct` to streams."""
-
-    def distinct(self, *columns: str) -> Stream:
-        """Each distinct combination of values in ``columns``, once: see `KeyedStream.distinct`.
-
-        Without columns, all of them, which must then be known from a schema.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("words")
-        >>> flow.output("words", flow.input("words").distinct("word"))
-        >>> words = {"time": [2, 0, 1], "word": ["to", "to", "be"]}
-        >>> flow.run({"words": words})["words"].to_pylist()
-        [{'time': 0, 'word': 'to'}, {'time': 1, 'word': 'be'}]
-        """
-        from jeton.dataflow.keyed import KeyedStream
-
-        if not columns:
-            if self.schema is None:
-                raise GraphError(f"the columns of {self!r} are not known: name them in distinct()")
-            columns = tuple(self.schema.names)
-        return KeyedStream(self, columns).distinct()  # type: ignore[arg-type]
-
-
-def distinct(keyed: KeyedStream) -> Stream:
-    """Add the operator: ``keyed.distinct`` says what it does."""
+def add_distinct(keyed: KeyedStream) -> Stream:
+    """Add the operator of `KeyedStream.distinct`."""
     if not keyed.key:
         raise GraphError("distinct needs key columns: key_by() names some")
     stream, key = keyed.stream, keyed.key
@@ -77,7 +53,7 @@ def distinct(keyed: KeyedStream) -> Stream:
 
         return step
 
-    return stream.unary_frontier(build, pact=keyed.pact, name="distinct", schema=schema)
+    return add_unary(stream, build, name="distinct", notify="held", pact=keyed.pact, schema=schema)
 
 
 class Seen:

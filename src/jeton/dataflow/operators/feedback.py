@@ -49,14 +49,14 @@ class Feedback:
         port.time_name = stream.time_name
 
 
-def feedback(
+def add_feedback(
     scope: Scope,
     summary: Summary,
     name: str,
     schema: pa.Schema | None = None,
     time: str = "time",
 ) -> Feedback:
-    """Add the operator that a `Feedback` stands for."""
+    """Add the operator of `Scope.feedback`."""
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         tokens.pop().drop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.joined import How, Joined, split_known
-from jeton.dataflow.operators.binary import BinaryBuild
+from jeton.dataflow.operators.binary import BinaryBuild, add_binary
+from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.join_side import Clock, Expiry, JoinSide, gathered, sides
@@ -27,64 +27,36 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class IntervalJoin:
-    """Adds `interval_join` to keyed streams."""
-
-    def interval_join(
-        self,
-        other: KeyedStream,
-        lower: int,
-        upper: int,
-        *,
-        how: How = "inner",
-        suffix: str = "_right",
-    ) -> Stream:
-        """Pairs with equal keys and ``left.time + lower <= right.time <= left.time + upper``.
-
-        Both bounds may have either sign: ``lower=-10, upper=0`` pairs each left record with the
-        right ones of the last 10. A pair bears the later of its two times and is sent as soon as
-        both records are there. With ``how="left"``, a left record that has found no partner
-        comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
-        its own, if ``upper`` is negative); the right side's columns must then be known.
-
-        The result has the left columns and the right ones that are no keys; a right column that
-        the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN. To keep the
-        time of one side, give it a column of its own before:
-        ``bids.with_columns(bid_time=lambda batch: batch["time"])``.
-
-        Records are kept for as long as a partner may still come.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("clicks")
-        >>> shown, clicked = flow.input("shown"), flow.input("clicked")
-        >>> near = shown.key_by("ad").interval_join(clicked.key_by("ad"), 0, 10)
-        >>> flow.output("near", near)
-        >>> shown = {"time": [0, 20], "ad": [7, 7], "page": ["home", "news"]}
-        >>> clicked = {"time": [8, 15], "ad": [7, 7], "user": ["Ann", "Bob"]}
-        >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
-        [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
-        """
-        keyed = cast("KeyedStream", self)
-        if not keyed.stream.kind.total:
-            raise GraphError("interval_join needs integer times: inside a loop, use join()")
-        lower = whole(lower, "the lower bound of an interval")
-        upper = whole(upper, "the upper bound of an interval")
-        if not -MOST <= lower <= upper <= MOST:
-            raise GraphError(
-                f"an interval from {lower} to {upper} is empty or longer than time itself"
-            ).located(operator="interval_join")
-        joined = Joined(keyed, other, how, suffix, "interval_join")
-        return keyed.stream.binary_frontier(
-            other.stream,
-            pairing(joined, lower, upper),
-            pact=joined.pacts[0],
-            other_pact=joined.pacts[1],
-            name="interval_join",
-            # Records that wait hold no token: it takes the frontier to let go of them.
-            notify="always",
-            schema=joined.schema,
-        )
+def add_interval_join(
+    keyed: KeyedStream,
+    other: KeyedStream,
+    lower: int,
+    upper: int,
+    *,
+    how: How,
+    suffix: str,
+) -> Stream:
+    """Add the operator of `KeyedStream.interval_join`."""
+    if not keyed.stream.kind.total:
+        raise GraphError("interval_join needs integer times: inside a loop, use join()")
+    lower = whole(lower, "the lower bound of an interval")
+    upper = whole(upper, "the upper bound of an interval")
+    if not -MOST <= lower <= upper <= MOST:
+        raise GraphError(
+            f"an interval from {lower} to {upper} is empty or longer than time itself"
+        ).located(operator="interval_join")
+    joined = Joined(keyed, other, how, suffix, "interval_join")
+    return add_binary(
+        keyed.stream,
+        other.stream,
+        pairing(joined, lower, upper),
+        pact=joined.pacts[0],
+        other_pact=joined.pacts[1],
+        name="interval_join",
+        # Records that wait hold no token: it takes the frontier to let go of them.
+        notify="always",
+        schema=joined.schema,
+    )
 
 
 def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:

@@ -1,4 +1,4 @@
-"""session: windows that last as long as a key's records follow each other closely."""
+"""session_window: windows that last as long as a key's records follow each other closely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.grouped import Grouped, require_own_time
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.agenda import Agenda
@@ -35,53 +35,55 @@ START = "start"
 """The column of results with the time of a session's first record."""
 
 
-class Sessions(Grouped):
-    """Groups of records by key and session."""
+def checked_gap(keyed: KeyedStream, gap: int) -> int:
+    """The gap between sessions, if a keyed stream can be divided by it."""
+    if not keyed.stream.kind.total:
+        raise GraphError("sessions need integer times: inside a loop, use each_time()")
+    gap = whole(gap, "the gap between sessions")
+    if not 1 <= gap <= MOST:
+        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
+    if START in keyed.key:
+        raise GraphError(f"sessions add a column {START!r}: rename the key column of that name")
+    if keyed.stream.time_name == START:
+        raise GraphError(
+            f"sessions add a column {START!r}: give the time column of the input another name"
+        )
+    return gap
 
-    def __init__(self, keyed: KeyedStream, gap: int) -> None:
-        super().__init__(keyed)
-        if not keyed.stream.kind.total:
-            raise GraphError("sessions need integer times: inside a loop, use each_time()")
-        gap = whole(gap, "the gap between sessions")
-        if not 1 <= gap <= MOST:
-            raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
-        if START in keyed.key:
-            raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
-        if keyed.stream.time_name == START:
+
+def add_session_window(
+    keyed: KeyedStream,
+    gap: int,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    name: str,
+    results: pa.Schema | None,
+) -> Stream:
+    """Add the operator of `KeyedStream.session_window`; ``results`` has keys and aggregates."""
+    key = keyed.key
+    if START in aggregates:
+        raise GraphError(f"sessions add a column {START!r}: give the aggregate another name")
+    for label, aggregate in aggregates.items():
+        if not aggregate.merges:
             raise GraphError(
-                f"sessions tell their {START!r}: give the time column of the input another name"
+                f"{label!r} cannot be computed for sessions, since two of them may turn out to be "
+                "one: give fold() a merge function"
             )
-        self._gap = gap
 
-    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
-        require_own_time(self.keyed, name)
-        key, gap = self.keyed.key, self._gap
-        if START in aggregates:
-            raise GraphError(f"sessions tell their {START!r}: give the aggregate another name")
-        for label, aggregate in aggregates.items():
-            if not aggregate.merges:
-                raise GraphError(
-                    f"{label!r} cannot be told of sessions, since two of them may turn out to be "
-                    "one: give fold() a merge function"
-                )
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        sessions = OpenSessions(key, aggregates, info.kind, gap)
+        info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
+        token.drop()
 
-        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-            sessions = OpenSessions(key, aggregates, info.kind, gap)
-            info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
-            token.drop()
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                sessions.add(ref, batch)
+            sessions.tell(input.frontier, output)
 
-            def step(input: Input, output: Output) -> None:
-                for ref, batch in input:
-                    sessions.add(ref, batch)
-                sessions.tell(input.frontier, output)
+        return step
 
-            return step
-
-        schema = self._told(aggregates, name)
-        if schema is not None:
-            at = len(self.keyed.key)
-            schema = schema.insert(at, pa.field("start", pa.int64()))
-        return self.keyed.unary(build, name, schema=schema)
+    schema = None if results is None else results.insert(len(key), pa.field(START, pa.int64()))
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
 
 
 class OpenSessions:

@@ -15,6 +15,7 @@ from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import maker
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dict[str, Any]]]"]
 
 
-def stateful_map(keyed: KeyedStream, function: Transition, initial: Any, *, name: str) -> Stream:
-    """Add the operator: ``keyed.stateful_map`` says what it does."""
+def add_stateful_map(
+    keyed: KeyedStream, function: Transition, initial: Any, *, name: str
+) -> Stream:
+    """Add the operator of `KeyedStream.stateful_map`."""
     key = keyed.key
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
@@ -52,7 +55,7 @@ def stateful_map(keyed: KeyedStream, function: Transition, initial: Any, *, name
 
         return step
 
-    return keyed.unary(build, name)
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact)
 
 
 class States:

@@ -1,4 +1,4 @@
-"""Sequencer: all workers get the same commands in the same order, whoever gave them.
+"""sequencer: all workers get the same commands in the same order.
 
 Each worker holds a token. A command is sent to all workers at its sender's time; a worker that
 sees a command moves its own token past it, as Lamport's clocks do. Once the frontier has passed a
@@ -62,7 +62,7 @@ class SequencerHandle:
 
 
 def add_sequencer(scope: Scope, name: str) -> None:
-    """Add the operators of a sequencer."""
+    """Add the operators of `Flow.sequencer`."""
     handles: dict[int, SequencerHandle] = {}
     giving = scope.operator(name)
     giving.output()
