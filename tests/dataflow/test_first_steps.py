@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -290,8 +291,19 @@ def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
 def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
     flow = jt.Flow("f")
     flow.output("o", flow.input("i"))
-    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, no DataFrame of Spark"):
+    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, not a DataFrame of Spark"):
         flow.on_spark({"i": pd.DataFrame({"time": [0]})})
+
+
+@pytest.mark.parametrize(
+    "options", [{"checkpoint": "x"}, {"keep": 3}, {"repartition": False}, {"allow_removed": ["o"]}]
+)
+def test_options_of_streams_are_refused_for_batches(options: dict[str, Any]) -> None:
+    flow = jt.Flow("f")
+    flow.output("o", flow.input("i"))
+    frame: Any = SimpleNamespace(isStreaming=False)
+    with pytest.raises(GraphError, match="allow_removed= are for streaming ones"):
+        flow.on_spark({"i": frame}, **options)
 
 
 @pytest.mark.parametrize("bins", ["256", 512.0])
