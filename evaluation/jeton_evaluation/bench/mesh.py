@@ -17,6 +17,7 @@ import numpy as np
 
 import jeton as jt
 from jeton.mesh.link import Link
+from jeton.mesh.receive import receive_exactly
 from jeton.mesh.wire import Decoder, Encoder, Kind
 from jeton_evaluation.bench.timing import in_turn
 
@@ -43,11 +44,11 @@ def _raw(batch: jt.Batch, count: int) -> float:
 
     def echo(sock: socket.socket) -> None:
         for _ in range(count):
-            sock.sendall(_exactly(sock, len(data)))
+            sock.sendall(receive_exactly(sock, len(data)))
 
     def ask(sock: socket.socket) -> None:
         sock.sendall(data)
-        _exactly(sock, len(data))
+        receive_exactly(sock, len(data))
 
     return _between(echo, ask, count)
 
@@ -105,10 +106,3 @@ def _next(link: Link, decoder: Decoder) -> tuple[Any, jt.Batch]:
         if message is None:
             select.select([link.sock], [], [])
     return message
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        received += sock.recv(size - len(received))
-    return bytes(received)

@@ -58,6 +58,7 @@ class Bookkeeping:
 
     def record(self, time: Time, delta: int) -> None:
         """Add to the number of tokens held at ``time``."""
+        # The same as ChangeBatch.update, in line: every act of a token comes here.
         changes = self.changes
         if not changes:
             self.owner.dirty.append(self)

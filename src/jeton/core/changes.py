@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 
 
 class ChangeBatch(Generic[K]):
-    """Counts that went up and down; what cancels out is forgotten at once.
+    """Counts that went up and down; changes that cancel out are forgotten at once.
 
     >>> changes = ChangeBatch([(17, +1), (14, -1)])
     >>> changes.update(17, -1)
@@ -34,8 +34,16 @@ class ChangeBatch(Generic[K]):
 
     def extend(self, changes: Iterable[tuple[K, int]]) -> None:
         """Add many changes."""
+        update = self.update
         for key, delta in changes:
-            self.update(key, delta)
+            update(key, delta)
+
+    def absorb(self, net: Mapping[K, int]) -> None:
+        """Add net changes that were drained from another batch."""
+        if self._net:
+            self.extend(net.items())
+        else:
+            self._net = dict(net)
 
     def drain(self) -> dict[K, int]:
         """Take all net changes out, leaving this batch empty.
@@ -49,7 +57,7 @@ class ChangeBatch(Generic[K]):
 
     def drain_into(self, other: ChangeBatch[K]) -> None:
         """Move all net changes into another batch, leaving this one empty."""
-        other.extend(self.drain().items())
+        other.absorb(self.drain())
 
     def __len__(self) -> int:
         return len(self._net)

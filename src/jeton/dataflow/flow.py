@@ -12,13 +12,12 @@ from jeton.columns.schema import SchemaLike
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import calling_line
 from jeton.core.times import TimeKind, time_kind
-from jeton.dataflow.inputs import InputStream, add_input
+from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
 from jeton.dataflow.operators.capture import Captured, add_replay
 from jeton.dataflow.operators.output import add_output
 from jeton.dataflow.operators.sequencer import add_sequencer
 from jeton.dataflow.plan import OperatorPlan
 from jeton.dataflow.scope import Scope
-from jeton.dataflow.unordered_inputs import add_unordered_input
 from jeton.state.bins import BINS, require_bins
 
 if TYPE_CHECKING:

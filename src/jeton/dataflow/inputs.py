@@ -27,12 +27,18 @@ from jeton.core.errors import (
     TokenError,
 )
 from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
-from jeton.core.tokens import TimestampToken
-from jeton.dataflow.lateness import passed, sift
-from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
+from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
+from jeton.dataflow.partitions import (
+    Partition,
+    PartitionKey,
+    passed,
+    restored,
+    sift,
+    slowest,
+    stored,
+)
 from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import is_single
-from jeton.dataflow.posted import PostedOutput
+from jeton.dataflow.ports import PostedOutput, Session, is_single
 from jeton.dataflow.stream import Stream
 from jeton.state.snapshot import BIN, for_everyone
 
@@ -47,8 +53,9 @@ class InputStream(Stream):
     def late(self) -> Stream:
         """Records whose time the input had already given up when they were sent.
 
-        They come at the least time at which they would not have been late, with the time they
-        claim in ``event_time``.
+        They come at the least time at which they would not have been late, with their own time
+        in ``event_time`` (``event_time_`` if there is such a column). Until an operator reads
+        this stream, the output behind it does not exist, and costs nothing.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("late")
@@ -60,14 +67,13 @@ class InputStream(Stream):
         ...     run.finish()["late"].to_pylist()
         [{'time': 5, 'n': 1, 'event_time': 3}]
         """
-        plan = self.flow.operators[self.sources[0].operator]
-        plan.outputs = 2
         schema = self.schema
         if schema is not None:
             plain = isinstance(self.kind, IntegerTimes)
             name = _claimed([self.time_name, *schema.names])
             schema = schema.append(pa.field(name, pa.int64() if plain else pa.null()))
-        return self.scope.stream([Source(plan.index, 1)], self.time_name, schema)
+        late = Source(self.sources[0].operator, 1)
+        return self.scope.stream([late], self.time_name, schema)
 
 
 def _claimed(taken: Sequence[str]) -> str:
@@ -368,3 +374,51 @@ class InputHandle:
             raise TokenError(f"input {self.name!r} is closed").located(
                 operator=self.name, worker=self._info.worker
             )
+
+
+def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
+    """Add an input whose tokens are in user hands."""
+    builder = scope.operator(name, time=time)
+    builder.output()
+
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
+        info.publish(UnorderedInputHandle(tokens.pop(), info))
+
+    return builder.build(build)[0]
+
+
+class UnorderedInputHandle:
+    """One worker's end of an input whose tokens are in user hands.
+
+    `token` is the first one. Clone and downgrade tokens as you like, send with `session`, and
+    drop every token to end the input.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("unordered")
+    >>> flow.output("seen", flow.unordered_input("n"))
+    >>> with flow.open() as run:
+    ...     numbers = run.input("n")
+    ...     with numbers.token as token:
+    ...         for time in (3, 1, 2):
+    ...             numbers.session(token, time).give(n=time * 10)
+    ...     run.finish()["seen"].to_pylist()
+    [{'time': 1, 'n': 10}, {'time': 2, 'n': 20}, {'time': 3, 'n': 30}]
+    """
+
+    def __init__(self, token: TimestampToken, info: OperatorInfo) -> None:
+        self.token: ActivatingToken = token.activating()
+        self._output = PostedOutput(info.outputs[0], info.post)
+
+    def session(self, token: TimestampToken | TokenRef, time: Time | None = None) -> Session:
+        """A session at the token's time, or at a later ``time``."""
+        return self._output.session(token, time)
+
+    @property
+    def closed(self) -> bool:
+        """Never for certain: clones of the token may be anywhere."""
+        return False
+
+    def close(self) -> None:
+        """Drop the first token if it is still held; clones are the user's own."""
+        if not self.token.dropped:
+            self.token.drop()

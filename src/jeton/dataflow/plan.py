@@ -103,6 +103,7 @@ class OperatorPlan:
     time_name: str
     inputs: list[InputPlan]
     outputs: int
+    """How many outputs it has at least: an input has another one if a stream reads it."""
     summaries: list[list[tuple[Summary, ...]]]
     build: Build
     notify: Notify
@@ -232,11 +233,14 @@ def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:
 def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:
     """The graph as progress sees it; operators keep their indices."""
     graph = ProgressGraph()
+    read = Counter[int]()
+    for source in (s for plan in operators for port in plan.inputs for s in port.sources):
+        read[source.operator] = max(read[source.operator], source.output + 1)
     for plan in operators:
         graph.add(
             plan.name,
             inputs=len(plan.inputs),
-            outputs=plan.outputs,
+            outputs=max(plan.outputs, read[plan.index]),
             kind=plan.kind,
             summaries=plan.summaries,
         )

@@ -41,7 +41,7 @@ class Channel:
         """Deliver a batch, and count it as under way."""
         if self._crossings or batch.time_name != self._time_name:
             time, batch = self._translate(time, batch)
-        self._outbox.add(self.location, time, +1)
+        self._outbox.add((self.location, time), +1)
         self._here.receive_message(self.location, time, batch)
 
     def _translate(self, time: Time, batch: Batch) -> tuple[Time, Batch]:
@@ -85,7 +85,7 @@ class RoutedChannel(Channel):
         if self._announced is not None:
             parts = self._announce(batch, parts, self._announced)
         for worker, part in parts:
-            self._outbox.add(self.location, time, +1)
+            self._outbox.add((self.location, time), +1)
             if worker == self._worker:
                 self._here.receive_message(self.location, time, part)
             else:

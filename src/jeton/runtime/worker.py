@@ -79,6 +79,7 @@ class Worker:
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
+        self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
         self._common: dict[Hashable, Any] = {}
         self._units = Units()
         self._lock = Lock()
@@ -210,6 +211,10 @@ class Worker:
             warnings.warn(text, LeakedToken, stacklevel=2)
 
         self.post(report)
+
+    def observe(self, observer: Callable[[Mapping[Pointstamp, int]], None]) -> None:
+        """Call a function with the net changes of pointstamps whenever this worker settles some."""
+        self._observers.append(observer)
 
     def post(self, act: Callable[[], None]) -> None:
         """Run an act in the next step; safe from any thread."""
@@ -354,7 +359,7 @@ class Worker:
         for book in dirty:
             location = book.location
             for time, delta in book.drain().items():
-                outbox.add(location, time, delta)
+                outbox.add((location, time), delta)
             operator = self._by_book[location]
             if operator.watching != operator.wants_frontiers:
                 self._update_watch(operator)
@@ -378,11 +383,9 @@ class Worker:
         """Have what whole invocations did show in this worker's own frontiers."""
         changes = self._outbox.settle()
         if changes:
-            self.settled(changes)
+            for observer in self._observers:
+                observer(changes)
             self._apply(changes.items())
-
-    def settled(self, changes: Mapping[Pointstamp, int]) -> None:
-        """Something was done; the checker listens here."""
 
     def _tell(self) -> None:
         """Seal what was settled since the last time into one batch, for the other workers."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jeton.core.tokens import ActivatingToken, TimestampToken
 from jeton.dataflow.pacts import Broadcast
 from jeton.dataflow.plan import OperatorInfo, Step
-from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.posted import PostedOutput
+from jeton.dataflow.ports import Input, Output, PostedOutput
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
