@@ -231,8 +231,8 @@ def test_what_is_no_function_is_refused_at_the_call(make: Any, message: str) -> 
     ("make", "message"),
     [
         (lambda s: s.map(lambda b: None), r"returned a NoneType"),
-        (lambda s: s.with_columns(z=lambda b: 5), r"5 is no column: .*one value for each record"),
-        (lambda s: s.filter(lambda b: True), r"True is no column"),
+        (lambda s: s.with_columns(z=lambda b: 5), r"5 is not a column: .*one value for each"),
+        (lambda s: s.filter(lambda b: True), r"True is not a column"),
     ],
 )
 def test_errors_of_functions_name_the_users_line(make: Any, message: str) -> None:

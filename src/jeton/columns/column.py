@@ -22,8 +22,8 @@ _NUMPY_KINDS = "biufmM"
 _MOST: Final = int(np.iinfo(np.int64).max)
 
 _FEW: Final = 64
-"""Up to so many plain values become a column sooner without Arrow, which also yields the
-interpreter: another thread may take it for a while, and single records wait."""
+"""The number of plain values up to which a column is made sooner without Arrow, which also yields
+the interpreter: another thread may take it for a while, and single records wait."""
 
 _PLAIN: Final[dict[type, type[np.generic]]] = {int: np.int64, float: np.float64, bool: np.bool_}
 
@@ -61,7 +61,7 @@ def as_column(values: Any) -> Column:
         return from_arrow(values)
     if not hasattr(values, "__iter__") and not hasattr(values, "__arrow_array__"):
         raise BatchError(
-            f"{values!r} is no column: a column has one value for each record, as an array or a "
+            f"{values!r} is not a column: a column has one value for each record, as an array or a "
             "list"
         )
     try:
@@ -210,7 +210,7 @@ def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def require_unique(names: Sequence[str], what: str, error: type[JetonError] = BatchError) -> None:
-    """Refuse columns of the same name: nobody could tell which is meant."""
+    """Refuse columns of the same name, which would be ambiguous."""
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if list(names).count(name) > 1})
         raise error(

@@ -68,7 +68,7 @@ def as_type(kind: Any) -> pa.DataType:
     except (TypeError, pa.ArrowNotImplementedError):
         known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
         raise GraphError(
-            f"{kind!r} is no type of a column: use a pyarrow or NumPy type, or one of {known}"
+            f"{kind!r} is not a type of a column: use a pyarrow or NumPy type, or one of {known}"
         ) from None
 
 
@@ -130,7 +130,7 @@ def sample(schema: pa.Schema, time_name: str, kind: TimeKind) -> Batch:
 
 
 def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
-    """What a function makes of an empty batch; ``None`` if that cannot be told without data.
+    """The result of a function on an empty batch; ``None`` if it needs data.
 
     A column that is not there is an error now, since it would be one with data too.
     """

@@ -141,7 +141,7 @@ class Flow(Scope):
         return stream
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
-        """An input whose tokens are in user hands: see `UnorderedInputHandle`."""
+        """An input whose tokens the caller holds: see `UnorderedInputHandle`."""
         self.reserve("input", name)
         return add_unordered_input(self, name, time)
 
@@ -199,7 +199,7 @@ class Flow(Scope):
             ) from None
 
     def handles(self) -> list[tuple[str, str]]:
-        """All named ends of the flow: what each is, and its name."""
+        """All named ends of the flow: the kind of each, and its name."""
         return list(self._handles)
 
     def reserve(self, what: str, name: str) -> None:

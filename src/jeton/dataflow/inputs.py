@@ -1,4 +1,4 @@
-"""Inputs in user hands: handles that send records and say which times are over."""
+"""Inputs: handles that send records from outside and advance their times."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InputStream(Stream):
 
     @property
     def late(self) -> Stream:
-        """Records whose time the input had already given up when they were sent.
+        """Records below the input's time when they were sent.
 
         They come at the least time at which they would not have been late, with their own time
         in ``event_time`` (``event_time_`` if there is such a column). Until an operator reads
@@ -92,7 +92,7 @@ def add_input(
     lateness: int | None = None,
     idle_after: float | None = None,
 ) -> InputStream:
-    """Add an ordered input to a scope."""
+    """Add the operator of `Flow.input`."""
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
@@ -121,7 +121,7 @@ class InputHandle:
     """One worker's end of an input: send records, advance, close.
 
     Records may be sent at the input's time or any later one. Those below it are *late*: they
-    are counted in `late_count` and go to the input's late output if somebody uses it.
+    are counted in `late_count` and go to the input's late output if an operator reads it.
 
     An input with a `lateness` also advances by itself, to the greatest time sent so far less
     that: as if records were sent one by one, so that it does not matter how they are batched.
@@ -153,10 +153,10 @@ class InputHandle:
         self._restored: dict[PartitionKey, tuple[int, bool]] = {}
         """Floors of partitions before a restart, and whether they had ended."""
         self.became_idle: Callable[[], None] = lambda: None
-        """Called when there is no partition left that this input waits for on this worker."""
+        """Called when this input no longer waits for any partition on this worker."""
         self.late_count = 0
         self.sent_count = 0
-        """How many records were sent, the late ones included."""
+        """The number of records sent, late ones included."""
         self._closed = False
 
     @property
@@ -278,7 +278,7 @@ class InputHandle:
                 token.drop()
 
     def snapshot(self) -> pa.Table:
-        """Where this input is; every worker gets to know."""
+        """The input's time and partitions; every worker restores them."""
         if not isinstance(self.kind, IntegerTimes):
             raise SnapshotError("snapshots need integer times").located(operator=self.name)
         return for_everyone(
@@ -360,7 +360,7 @@ class InputHandle:
         return late
 
     def _set_late_aside(self, batch: Batch, late: npt.NDArray[np.bool_], at: Times) -> Batch:
-        """Send what is late to the late output, if there is one; return what is not."""
+        """Send late records to the late output, if it exists; returns the others."""
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
@@ -377,7 +377,7 @@ class InputHandle:
 
 
 def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
-    """Add an input whose tokens are in user hands."""
+    """Add the operator of `Flow.unordered_input`."""
     builder = scope.operator(name, time=time)
     builder.output()
 
@@ -388,10 +388,10 @@ def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
 
 
 class UnorderedInputHandle:
-    """One worker's end of an input whose tokens are in user hands.
+    """One worker's end of an input whose tokens the caller holds.
 
-    `token` is the first one. Clone and downgrade tokens as you like, send with `session`, and
-    drop every token to end the input.
+    `token` is the first one. Clone and downgrade tokens at will, send with `session`, and drop
+    every token to end the input.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("unordered")

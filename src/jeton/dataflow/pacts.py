@@ -47,7 +47,7 @@ class Pipeline(Pact):
     local = True
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
-        """Never asked: local messages are not routed."""
+        """Never called: local messages are not routed."""
         raise GraphError("a pipeline edge does not route")
 
     def placement(self, batch: Batch) -> list[Column]:
@@ -87,7 +87,7 @@ class Exchange(Pact):
         return lambda batch: self._deal(batch, workers, owners)
 
     def keys(self, batch: Batch) -> list[Column]:
-        """The key columns of a batch, or what a function makes of it instead."""
+        """The key columns of a batch, or the results of a function of it."""
         return [
             batch.column(k) if isinstance(k, str) else self._computed(k, batch) for k in self.key
         ]

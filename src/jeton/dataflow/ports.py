@@ -1,4 +1,4 @@
-"""Ports: what an operator's logic reads from and writes to in one invocation."""
+"""Ports: the inputs and outputs of an operator's logic."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 
 Message = tuple[Time, Batch]
-"""A batch, and a lower bound of its records' times: what is counted while it is under way."""
+"""A batch and a lower bound of its records' times, which is counted while it is under way."""
 
 
 class InputSide(Protocol):
-    """What the worker offers to an operator's input."""
+    """The part of a worker that an operator's input uses."""
 
     @property
     def consumed(self) -> Callable[[tuple[int, Time], int], None]:
@@ -51,10 +51,10 @@ class Moment:
 
 
 class Input:
-    """Messages that have arrived, and the frontier of what may still come.
+    """Messages that have arrived, and the frontier of those that may still come.
 
     Iterating takes messages one by one, each with a `TokenRef` that is valid for that step of
-    the loop. What is left in the input when the operator yields is offered again.
+    the loop. Messages that are left when the operator yields are offered again.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class Input:
                 self._put_back()
 
     def end(self) -> None:
-        """The invocation is over, and with it all that a loop left hanging."""
+        """End the invocation, and with it a loop that was left early."""
         if self._live is not None:
             self._live.expire()
             self._live = None
@@ -143,7 +143,7 @@ class Input:
         self._queue.append((time, batch))
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """The number of messages that wait."""
         return len(self._queue)
 
     def __bool__(self) -> bool:

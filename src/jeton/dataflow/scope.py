@@ -150,7 +150,7 @@ class Scope:
 class Loop(Scope):
     """A scope whose times count rounds: ``Product(outer, round)``.
 
-    Records come in at round 0, go around through a `feedback`, which adds a round, and come out
+    Records come in at round 0, come round through a `feedback`, which adds a round, and come out
     at their outer time. Loops nest.
 
     >>> import jeton as jt

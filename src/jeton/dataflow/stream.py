@@ -281,7 +281,7 @@ class Stream(StreamBase):
         return add_delay(self, to, name=name)
 
     def inspect(self, look: Callable[[Batch], Any] = print, *, name: str = "inspect") -> Stream:
-        """Call ``look`` with each batch that passes; the stream goes on unchanged.
+        """Call ``look`` with each batch that passes; the stream is unchanged.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("look")

@@ -1,4 +1,4 @@
-"""The handshake: both ends prove that they know a secret, and say who they are.
+"""The handshake: both ends prove that they know a secret, and identify themselves.
 
 Each end sends 16 random bytes and answers the other's with a keyed hash (HMAC-SHA256) over both,
 its role, its worker's number and its group: the epoch between workers, the number of the plan at
@@ -38,7 +38,7 @@ class Crowded(HandshakeError):
 
 
 class Claim(NamedTuple):
-    """What the connecting end says about itself."""
+    """The identity that the connecting end claims."""
 
     worker: int
     group: int

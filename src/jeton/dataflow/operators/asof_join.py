@@ -63,7 +63,7 @@ def add_asof_join(
         pact=joined.pacts[0],
         other_pact=joined.pacts[1],
         name="asof_join",
-        # The right records hold no token: it takes the frontier to let go of old ones.
+        # The right records hold no token: only the frontier shows when to drop old ones.
         notify="always",
         schema=joined.schema,
     )
@@ -84,7 +84,7 @@ class Asof:
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
-        """Take what has come, answer what is complete, let go of what is over."""
+        """Take arrivals, answer complete records, and drop records that are over."""
         joined, waiting = self._joined, self.waiting
         for ref, batch in left:
             self._left.learn(batch)
@@ -148,7 +148,7 @@ class Asof:
         self._ids.sweep((run.ids for run in self.latest.runs), len(self.latest))
 
     def _expiry(self, ids: Integers, at: Integers) -> Integers:
-        """Until when a row is the latest of its key, as far as its run can tell."""
+        """Until when a row is the latest of its key, as far as its run shows."""
         until = np.full(len(ids), MOST)
         same = np.flatnonzero(ids[1:] == ids[:-1])
         until[same] = at[same + 1] - 1

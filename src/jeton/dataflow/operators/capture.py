@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 EVENTS_PER_STEP = 64
-"""How many events a replay sends before it lets others run."""
+"""The number of events that a replay sends before other operators run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def add_capture(stream: StreamBase, name: str) -> None:
 
         def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             nonlocal shown
-            # Messages first: what is still queued cannot have been passed by the frontier.
+            # Messages first: the frontier cannot have passed those that are still queued.
             events.extend(Sent(ref.time, batch) for ref, batch in inputs[0])
             now = tuple(inputs[0].frontier)
             changes = frontier_changes(shown, now)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 Made: TypeAlias = "Batch | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None"
-"""What a function may return: columns, a row, rows, or nothing."""
+"""The result of a function: columns, a row, rows, or nothing."""
 
 GroupFunction: TypeAlias = Callable[[dict[str, Any], Batch, Batch], Made]
 """From a key and both sides' records to results."""
@@ -61,7 +61,7 @@ def add_cogroup(
                     side.waiting.push(ref, batch)
             frontier = Antichain([*left.frontier, *right.frontier])
             for groups in _complete(sides, frontier, info.kind, keyed.key):
-                groups.tell(function, known, output)
+                groups.emit(function, known, output)
             for side in sides:
                 side.waiting.settle()
 
@@ -122,7 +122,7 @@ class _Groups:
         self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
         ids, _ = KeySlots(len(self._keys)).find(self._keys, sum(map(len, parts)))
         self._times: Times = np.concatenate([part.times for part in parts])
-        # Within one call, times that are no integers are all the same.
+        # Within one call, times that are not integers are all the same.
         at = self._times if kind.total else np.zeros(len(ids), dtype=np.int64)
         order = sorting(at, ids)
         if order is None:
@@ -138,8 +138,8 @@ class _Groups:
             for part, numbers in zip(parts, np.split(group, [len(parts[0])]), strict=True)
         ]
 
-    def tell(self, function: GroupFunction, schema: pa.Schema | None, output: Output) -> None:
-        """Call the function for each group, and send what it makes."""
+    def emit(self, function: GroupFunction, schema: pa.Schema | None, output: Output) -> None:
+        """Call the function for each group, and send its results."""
         values = [cols.to_arrow(cols.take(key, self._first)).to_pylist() for key in self._keys]
         made = _Results((*self._names, output.time_name))
         (left, ends), (right, right_ends) = self._parts
@@ -157,7 +157,7 @@ class _Groups:
         whole |= columns
         batch = Batch.trusted(whole, self._times[rows], output.time_name)
         if schema is not None:
-            batch = conform(batch, schema, "what the function of cogroup returned")
+            batch = conform(batch, schema, "the result of the function of cogroup")
         # Groups are in order of time, and the side that has the first one has the right to it.
         least = int(groups[0])
         side = self._sides[0 if ends[least + 1] > ends[least] else 1]
@@ -166,7 +166,7 @@ class _Groups:
 
 
 class _Results:
-    """What a function returned for group after group."""
+    """The results of a function for group after group."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = frozenset(taken)
@@ -175,7 +175,7 @@ class _Results:
         self._row_groups: list[int] = []
 
     def add(self, group: int, made: Made) -> None:
-        """Take what was returned for a group."""
+        """Add the result for a group."""
         if made is None:
             return
         if isinstance(made, Batch):

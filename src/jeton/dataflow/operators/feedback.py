@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Feedback:
-    """A stream whose source is not known yet: use `stream`, then `connect` what feeds it."""
+    """A stream whose source is not known yet: use `stream`, then `connect` its source."""
 
     def __init__(
         self, scope: Scope, plan: OperatorPlan, time: str, schema: pa.Schema | None

@@ -53,7 +53,7 @@ def add_interval_join(
         pact=joined.pacts[0],
         other_pact=joined.pacts[1],
         name="interval_join",
-        # Records that wait hold no token: it takes the frontier to let go of them.
+        # Records that wait hold no token: only the frontier shows when to drop them.
         notify="always",
         schema=joined.schema,
     )
@@ -79,8 +79,8 @@ def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
 class Pairs:
     """Both sides of a join, and the left records that may yet stay without a partner.
 
-    The record of a pair that comes last brings the right to send it: what waits for a partner
-    needs no token. Only left records that will be told without one do.
+    The record of a pair that comes last brings the right to send it, so records that wait for
+    a partner need no token. Only left records that may be sent without one do.
     """
 
     def __init__(self, joined: Joined, lower: int, upper: int, kind: TimeKind) -> None:
@@ -88,7 +88,7 @@ class Pairs:
         self._lower, self._upper = lower, upper
         self._kind = kind
         self._delay = max(upper, 0)
-        """From a left record's time to when it is told that it has no partner."""
+        """From a left record's time to the time at which it is sent without a partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
         left, right = sides(joined.left_key, joined.right_key)
         self.left = JoinSide(left, self._ids, self._clock, moved(upper))
@@ -96,13 +96,13 @@ class Pairs:
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
-        """Take what has come, tell what is due, let go of what is over."""
+        """Take arrivals, send pairs and lonely records, and drop records that are over."""
         for ref, batch in left:
             self._from_left(ref, batch, output)
         for ref, batch in right:
             self._from_right(ref, batch, output)
         if self._joined.outer:
-            self._tell_lonely(right.frontier, output)
+            self._emit_lonely(right.frontier, output)
         self._expire(left.frontier, right.frontier)
 
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
@@ -133,11 +133,11 @@ class Pairs:
         self.right.add(run)
 
     def _send(self, ref: TokenRef, left: Batch, right: Batch, output: Output) -> None:
-        # Times that are no integers are equal in every pair.
+        # Times that are not integers are equal in every pair.
         times = np.maximum(left.times, right.times) if self._kind.total else left.times
         output.session(ref).give(self._joined.pair(left, right, times))
 
-    def _tell_lonely(self, frontier: Antichain, output: Output) -> None:
+    def _emit_lonely(self, frontier: Antichain, output: Output) -> None:
         waiting = self.waiting
         if self._upper < 0 and frontier.only is not None:
             frontier = Antichain([min(frontier.only - self._upper, MOST)])
@@ -167,7 +167,7 @@ class Pairs:
         self._ids.sweep((run.ids for side in sides for run in side.runs), sum(map(len, sides)))
 
     def _delayed(self, batch: Batch) -> Batch:
-        """Left records at the times at which they are told without a partner."""
+        """Left records at the times at which they are sent without a partner."""
         if not self._delay:
             return batch
         return batch.at(

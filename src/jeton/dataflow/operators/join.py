@@ -23,7 +23,7 @@ def add_join(keyed: KeyedStream, other: KeyedStream, *, how: How, suffix: str) -
         pact=joined.pacts[0],
         other_pact=joined.pacts[1],
         name="join",
-        # Records that wait hold no token: it takes the frontier to let go of them.
+        # Records that wait hold no token: only the frontier shows when to drop them.
         notify="always",
         schema=joined.schema,
     )

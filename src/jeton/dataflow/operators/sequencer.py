@@ -55,7 +55,7 @@ class SequencerHandle:
             self._token.drop()
 
     def _saw(self, time: int) -> None:
-        """A command at ``time`` came by: what is given here from now on comes after it."""
+        """Order the commands that are given here from now on after one at ``time``."""
         if not self._token.dropped and self._token.time <= time:
             self._token.downgrade(time + 1)
 

@@ -78,7 +78,7 @@ def add_session_window(
         def step(input: Input, output: Output) -> None:
             for ref, batch in input:
                 sessions.add(ref, batch)
-            sessions.tell(input.frontier, output)
+            sessions.emit(input.frontier, output)
 
         return step
 
@@ -87,7 +87,7 @@ def add_session_window(
 
 
 class OpenSessions:
-    """The sessions that may still grow, and the least token to tell them.
+    """The sessions that may still grow, and the least token to send them.
 
     A session is a group known by its key and its node in the key's chain. The agenda has at least
     one entry for each, at or before its end: an entry that comes due too early is put off.
@@ -131,7 +131,7 @@ class OpenSessions:
             self._groups.merge(*joined)
             self._groups.remove(joined[1])
 
-    def tell(self, frontier: Antichain, output: Output) -> None:
+    def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the results of all sessions that nothing can prolong any more."""
         _, found = self._agenda.due(frontier, inclusive=True)
         if len(found) == 0:
@@ -146,14 +146,14 @@ class OpenSessions:
             ends, nodes = ends[over], nodes[over]
         if len(nodes):
             order = np.argsort(ends, kind="stable")
-            self._tell(ends[order], nodes[order], output)
+            self._emit(ends[order], nodes[order], output)
         self._held.settle(self._agenda.pending())
 
-    def _tell(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
+    def _emit(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
         slots = self._slots[nodes]
-        told = self._groups.columns(slots, ends)
-        key = {name: told.pop(name) for name in self._groups.key}
-        columns = {**key, START: self._chains.starts(nodes), **told}
+        results = self._groups.columns(slots, ends)
+        key = {name: results.pop(name) for name in self._groups.key}
+        columns = {**key, START: self._chains.starts(nodes), **results}
         right = self._held.right_for(int(ends[0]))
         output.session(right).give(Batch.trusted(columns, ends, output.time_name))
         self._groups.remove(slots)
@@ -179,7 +179,7 @@ class OpenSessions:
         return later(self._chains.lasts(nodes), self._gap, "its session")
 
     def snapshot(self) -> pa.Table:
-        """All open sessions: their first and last times, keys and what was folded into them."""
+        """All open sessions: their first and last times, keys and accumulated values."""
         slots = self._groups.live()
         nodes = self._groups.times(slots).view(np.int64)
         return (

@@ -1,4 +1,4 @@
-"""Windows: groups by key and by a stretch of time, told when the stretch is complete."""
+"""tumbling, sliding, until, each_time: groups by key and window, emitted when it is complete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Rows = npt.NDArray[np.intp]
 
 
 class Assigner(ABC):
-    """Says to which windows records belong: by the time at which each window is told."""
+    """The windows that records belong to, each known by the time at which it is emitted."""
 
     inclusive = True
     """Whether a window is complete once all times before its end are."""
@@ -54,7 +54,7 @@ class Assigner(ABC):
 
 
 class EachTime(Assigner):
-    """A group for each time: told once that time is complete."""
+    """A group for each time, emitted once that time is complete."""
 
     inclusive = False
 
@@ -82,7 +82,7 @@ class Tumbling(Assigner):
         return window_ends(plain(batch.times), self._size, self._offset), None
 
     def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """Most batches lie in one window, which is quickly seen."""
+        """Most batches lie in one window, which is cheap to find out."""
         if len(batch) == 0:
             return batch.times, None
         # In Python's integers, which do not wrap.
@@ -127,7 +127,7 @@ class Until(Assigner):
         self._column = column
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """What the column says."""
+        """The times in the column."""
         name = f"column {self._column!r}, which ends windows"
         ends = column_times(batch.column(self._column), batch.unit, name)
         early = np.flatnonzero(ends < batch.times)
@@ -162,7 +162,7 @@ def add_windows(
             for ref, batch in input:
                 ends, rows = assigner.assign_shortly(batch)
                 windows.add(ref, ends, batch if rows is None else batch.take(rows))
-            windows.tell(input.frontier, output, inclusive=assigner.inclusive)
+            windows.emit(input.frontier, output, inclusive=assigner.inclusive)
 
         return step
 
@@ -170,7 +170,7 @@ def add_windows(
 
 
 class OpenWindows:
-    """The windows that have records and are not told yet, and the least tokens to tell them."""
+    """The windows that have records and are not emitted yet, and the least tokens to send them."""
 
     def __init__(
         self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind
@@ -179,7 +179,7 @@ class OpenWindows:
         self._groups = Groups(key, aggregates, timed=True)
         self._agenda = Agenda.of(kind)
         self._held = Held()
-        # Times that are no plain integers get numbers, so that they can be a part of a key.
+        # Times that are not plain integers get numbers, so that they can be a part of a key.
         self._numbers: dict[Any, int] = {}
         self._numbered = 0
 
@@ -204,7 +204,7 @@ class OpenWindows:
             for time, _ in time_columns.groups(ends):
                 self._held.hold(right, time)
 
-    def tell(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
+    def emit(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
         """Send the results of all windows that are complete, and forget them."""
         times, slots = self._agenda.due(frontier, inclusive=inclusive)
         if len(slots) == 0:
@@ -231,7 +231,7 @@ class OpenWindows:
         return words
 
     def snapshot(self) -> pa.Table:
-        """All open windows: their ends, keys and what was folded into them."""
+        """All open windows: their ends, keys and accumulated values."""
         if not self._kind.total:
             if len(self._groups):
                 raise SnapshotError("groups inside a loop wait: a snapshot needs loops at rest")

@@ -46,7 +46,7 @@ def _schema_with(
         return None
     types = dict(zip(stream.schema.names, stream.schema.types, strict=True))
     for name, make in functions.items():
-        # One at a time, so that a column that only data can tell keeps its name at least.
+        # One at a time, so that a column whose type needs data has its name at least.
         made = stream.learn(partial(_made, make), operator="with_columns")
         types[name] = pa.null() if made is None else to_arrow(made).type
     return pa.schema(types)
