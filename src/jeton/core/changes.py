@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -29,21 +29,25 @@ class ChangeBatch(Generic[K]):
         total = net.get(key, 0) + delta
         if total:
             net[key] = total
-        else:
-            net.pop(key, None)
+        elif delta:
+            del net[key]
 
     def extend(self, changes: Iterable[tuple[K, int]]) -> None:
         """Add many changes."""
-        update = self.update
+        net = self._net
         for key, delta in changes:
-            update(key, delta)
+            total = net.get(key, 0) + delta
+            if total:
+                net[key] = total
+            elif delta:
+                del net[key]
 
-    def absorb(self, net: Mapping[K, int]) -> None:
+    def absorb(self, net: dict[K, int]) -> None:
         """Add net changes that were drained from another batch."""
         if self._net:
             self.extend(net.items())
         else:
-            self._net = dict(net)
+            self._net = net.copy()
 
     def drain(self) -> dict[K, int]:
         """Take all net changes out, leaving this batch empty.
