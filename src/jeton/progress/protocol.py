@@ -43,29 +43,30 @@ class Outbox:
     True
     """
 
-    __slots__ = ("_net", "_sequence", "_settled", "add", "worker")
+    __slots__ = ("_changes", "_sequence", "_settled", "add", "worker")
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        self._net = ChangeBatch[Pointstamp]()
+        self._changes = ChangeBatch[Pointstamp]()
         self._settled = ChangeBatch[Pointstamp]()
         self._sequence = 0
-        self.add = self._net.update
+        self.add = self._changes.update
         """Add to the count of a pointstamp."""
 
     def settle(self) -> dict[Pointstamp, int]:
         """The net changes since the last time, which are final now."""
-        net = self._net.drain()
+        net = self._changes.net
         if net:
+            self._changes.net = {}
             self._settled.absorb(net)
         return net
 
     def seal(self) -> ProgressBatch | None:
         """All settled changes since the last batch, or nothing if they cancelled out."""
-        changes = self._settled.drain()
-        if not changes:
+        if not self._settled.net:
             return None
-        batch = ProgressBatch(self.worker, self._sequence, tuple(changes.items()))
+        changes = tuple(self._settled.drain().items())
+        batch = ProgressBatch(self.worker, self._sequence, changes)
         self._sequence += 1
         return batch
 
