@@ -141,12 +141,36 @@ class Flow(Scope):
         return stream
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
-        """An input whose tokens the caller holds: see `UnorderedInputHandle`."""
+        """An input whose tokens the caller holds: see `UnorderedInputHandle`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("unordered")
+        >>> flow.output("seen", flow.unordered_input("n"))
+        >>> with flow.open() as run:
+        ...     numbers = run.input("n")
+        ...     with numbers.token as token:
+        ...         numbers.session(token, 3).give(n=30)
+        ...     run.finish()["seen"].to_pylist()
+        [{'time': 3, 'n': 30}]
+        """
         self.reserve("input", name)
         return add_unordered_input(self, name, time)
 
     def replay(self, captured: Captured, *, name: str = "replay", time: str = "time") -> Stream:
-        """A stream captured before, with its data and its progress: see ``stream.capture``."""
+        """A stream captured before, with its data and its progress: see `Stream.capture`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("first")
+        >>> _ = flow.input("n").capture("events")
+        >>> with flow.open() as run:
+        ...     run.input("n").send({"time": [1], "n": [10]})
+        ...     _ = run.finish()
+        ...     events = run.captured("events")
+        >>> again = jt.Flow("second")
+        >>> again.output("n", again.replay(events))
+        >>> again.run()["n"].to_pylist()
+        [{'time': 1, 'n': 10}]
+        """
         return add_replay(self, captured, name, time)
 
     def sequencer(self, name: str = "sequencer") -> None:
@@ -166,7 +190,14 @@ class Flow(Scope):
         add_sequencer(self, name)
 
     def output(self, name: str, stream: StreamBase) -> None:
-        """Name a stream as a result of the flow."""
+        """Name a stream as a result of the flow.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> flow.outputs
+        ('copy',)
+        """
         if stream.scope is not self:
             raise GraphError(f"output {name!r} needs a stream of the flow itself: leave() first")
         self.reserve("output", name)
@@ -219,6 +250,14 @@ class Flow(Scope):
         """A run in this process that you drive yourself: see `Run`.
 
         With ``restore``, it goes on from a snapshot, on any number of workers.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> with flow.open(workers=2) as run:
+        ...     run.input("n").send({"time": [1], "n": [10]})
+        ...     run.finish()["copy"].to_pylist()
+        [{'time': 1, 'n': 10}]
         """
         # The one step up the stairs of the house: a flow offers to run itself.
         from jeton.runtime.in_process import Run
@@ -239,7 +278,13 @@ class Flow(Scope):
         ``seed``, the workers' steps and the messages between them are interleaved at random,
         reproducibly, and every frontier is checked against the truth at every step.
 
-        Every input needs a table. Nothing in it is late, also if the input has a lateness.
+        Every input needs a table. Nothing in it is late, even if the input has a lateness.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> flow.run({"n": [{"time": 1, "n": 10}]})["copy"].to_pylist()
+        [{'time': 1, 'n': 10}]
         """
         for name in inputs or {}:
             self.handle("input", name)

@@ -88,29 +88,83 @@ class Grouped(ABC):
         return self.keyed.stream.learn(try_out, operator=label)
 
     def count(self, column: str | None = None, *, name: str = "count") -> Stream:
-        """The number of records of each group, or of those that are not null in a column."""
+        """The number of records of each group, or of those that are not null in a column.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.count())
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["count"].to_pylist()
+        [2, 1]
+        """
         return self.aggregate(**{name: agg.count(column)})
 
     def sum(self, column: str, *, widen: bool = False, name: str = "sum") -> Stream:
-        """The sum of a column in each group; see `agg.sum` for those that do not fit 64 bits."""
+        """The sum of a column in each group; see `agg.sum` for those that do not fit 64 bits.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.sum("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["sum"].to_pylist()
+        [8, 4]
+        """
         return self.aggregate(**{name: agg.sum(column, widen=widen)})
 
     def min(self, column: str, *, name: str = "min") -> Stream:
-        """The least value of a column in each group."""
+        """The least value of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.min("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["min"].to_pylist()
+        [3, 4]
+        """
         return self.aggregate(**{name: agg.min(column)})
 
     def max(self, column: str, *, name: str = "max") -> Stream:
-        """The greatest value of a column in each group."""
+        """The greatest value of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.max("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["max"].to_pylist()
+        [5, 4]
+        """
         return self.aggregate(**{name: agg.max(column)})
 
     def mean(self, column: str, *, name: str = "mean") -> Stream:
-        """The mean of a column in each group."""
+        """The mean of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.mean("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["mean"].to_pylist()
+        [4.0, 4.0]
+        """
         return self.aggregate(**{name: agg.mean(column)})
 
     def reduce(
         self, column: str, function: Callable[[Any, Any], Any], *, name: str = "reduce"
     ) -> Stream:
-        """Two values to one until one is left, with a function of your own: see `agg.reduce`."""
+        """Two values to one until one is left, with a function of your own: see `agg.reduce`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.reduce("n", lambda a, b: a * b))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["reduce"].to_pylist()
+        [15, 4]
+        """
         return self.aggregate(**{name: agg.reduce(column, function)})
 
     def fold(
@@ -123,7 +177,16 @@ class Grouped(ABC):
         merge: Callable[[Any, Any], Any] | None = None,
         name: str = "fold",
     ) -> Stream:
-        """A state and a value to the next state: see `agg.fold`."""
+        """A state and a value to the next state: see `agg.fold`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.fold("n", 100, lambda state, n: state - n))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["fold"].to_pylist()
+        [92, 96]
+        """
         folding = agg.fold(column, initial, function, finish=finish, merge=merge)
         return self.aggregate(**{name: folding})
 

@@ -44,6 +44,11 @@ class KeyedStream:
         """These records, with a name of its own for the operator that comes next.
 
         See `Stream.named`, which does the same before the key is chosen.
+
+        >>> import jeton as jt
+        >>> orders = jt.Flow("purchases").input("orders").key_by("item")
+        >>> orders.named("bought").running().count()
+        <Stream of bought[0]>
         """
         return KeyedStream(self.stream.named(name), self.key)
 

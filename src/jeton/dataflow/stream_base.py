@@ -54,7 +54,7 @@ class StreamBase:
         return self.scope.kind
 
     def operator(self, name: str) -> OperatorBuilder:
-        """Start building an operator in this stream's scope."""
+        """Start building an operator in this stream's scope: see `OperatorBuilder`."""
         if self._next_name is not None:
             return self.scope.operator(self._next_name, time=self.time_name, named=True)
         return self.scope.operator(name, time=self.time_name)
@@ -94,7 +94,14 @@ class StreamBase:
             raise GraphError(f"{error.message} in {self!r}").located(operator=operator) from error
 
     def enter(self, scope: Scope) -> Stream:
-        """This stream inside a scope or loop of its scope; entering a loop, round 0 is added."""
+        """This stream inside a scope or loop of its scope; entering a loop, round 0 is added.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("outside")
+        >>> inside = flow.input("n").enter(flow.loop())
+        >>> inside.kind.origin
+        Product(0, 0)
+        """
         if scope.parent is not self.scope:
             raise GraphError(
                 f"a stream of scope {self.scope.path!r} cannot enter {scope.path!r}: "
@@ -105,7 +112,14 @@ class StreamBase:
         return self._like(scope, [source.cross(Crossing.ENTER) for source in self.sources])
 
     def leave(self) -> Stream:
-        """This stream outside its scope; leaving a loop, the round is forgotten."""
+        """This stream outside its scope; leaving a loop, the round is forgotten.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("there and back")
+        >>> flow.output("n", flow.input("n").enter(flow.loop()).leave())
+        >>> flow.run({"n": {"time": [4], "n": [1]}})["n"].to_pylist()
+        [{'time': 4, 'n': 1}]
+        """
         scope = self.scope
         if scope.parent is None:
             raise GraphError("this stream is in the outermost scope: there is nothing to leave")

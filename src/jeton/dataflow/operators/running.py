@@ -57,9 +57,6 @@ def add_running(
 class RunningGroups(Groups):
     """Groups of records, all times together."""
 
-    def __init__(self, key: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
-        super().__init__(key, aggregates)
-
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
         slots, _ = self.find(batch)
