@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jeton.connectors.sinks import Sink
-    from jeton.connectors.sources import Source as SourceConnector
+    from jeton.connectors.sources import Source
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
     from jeton.runtime.in_process import Run
@@ -376,7 +376,7 @@ class Flow(Scope):
         self,
         spark: SparkSession,
         *,
-        sources: Mapping[str, SourceConnector] | None = None,
+        sources: Mapping[str, Source] | None = None,
         sinks: Mapping[str, Sink] | None = None,
         workers: int = 2,
         name: str | None = None,

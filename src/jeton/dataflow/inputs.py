@@ -37,7 +37,7 @@ from jeton.dataflow.partitions import (
     slowest,
     stored,
 )
-from jeton.dataflow.plan import OperatorInfo, Source
+from jeton.dataflow.plan import OperatorInfo, SourcePort
 from jeton.dataflow.ports import PostedOutput, Session, is_single
 from jeton.dataflow.stream import Stream
 from jeton.state.snapshot import BIN, for_everyone
@@ -72,7 +72,7 @@ class InputStream(Stream):
             plain = isinstance(self.kind, IntegerTimes)
             name = _claimed([self.time_name, *schema.names])
             schema = schema.append(pa.field(name, pa.int64() if plain else pa.null()))
-        late = Source(self.sources[0].operator, 1)
+        late = SourcePort(self.sources[0].operator, 1)
         return self.scope.stream([late], self.time_name, schema)
 
 
@@ -114,7 +114,7 @@ def add_input(
         info.keep(handle)
 
     builder.build(build)
-    return InputStream(scope, [Source(scope.flow.operators[-1].index, 0)], time, known)
+    return InputStream(scope, [SourcePort(scope.flow.operators[-1].index, 0)], time, known)
 
 
 class InputHandle:

@@ -58,7 +58,7 @@ class Crossing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourcePort:
     """An output that feeds a stream, and the borders that lie between them."""
 
     operator: int
@@ -75,18 +75,18 @@ class Source:
             whole = longer
         return whole
 
-    def cross(self, crossing: Crossing) -> Source:
+    def cross(self, crossing: Crossing) -> SourcePort:
         """The same output seen from behind one more border."""
         if crossing is Crossing.LEAVE and self.crossings[-1:] == (Crossing.ENTER,):
-            return Source(self.operator, self.output, self.crossings[:-1])
-        return Source(self.operator, self.output, (*self.crossings, crossing))
+            return SourcePort(self.operator, self.output, self.crossings[:-1])
+        return SourcePort(self.operator, self.output, (*self.crossings, crossing))
 
 
 @dataclass(slots=True)
 class InputPlan:
     """One input of an operator: its sources and how messages travel."""
 
-    sources: list[Source]
+    sources: list[SourcePort]
     pact: Pact
     time_name: str = "time"
     observes: bool = False

@@ -14,7 +14,7 @@ from jeton.core.times import Time, TimeKind
 from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.operators.feedback import Feedback, add_feedback
 from jeton.dataflow.operators.source import SourceBuild, add_source
-from jeton.dataflow.plan import Source
+from jeton.dataflow.plan import SourcePort
 from jeton.dataflow.stream import Stream
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Scope:
         return add_feedback(self, advance, name, None if schema is None else as_schema(schema))
 
     def stream(
-        self, sources: Sequence[Source], time: str, schema: pa.Schema | None = None
+        self, sources: Sequence[SourcePort], time: str, schema: pa.Schema | None = None
     ) -> Stream:
         """A stream of this scope, fed by some outputs."""
         return Stream(self, sources, time, schema)

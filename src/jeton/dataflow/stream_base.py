@@ -13,7 +13,7 @@ import pyarrow as pa
 from jeton.columns import schema as schemas
 from jeton.columns.batch import Batch
 from jeton.core.errors import GraphError, MissingColumn
-from jeton.dataflow.plan import Crossing, Source
+from jeton.dataflow.plan import Crossing, SourcePort
 
 if TYPE_CHECKING:
     from jeton.core.times import TimeKind
@@ -31,7 +31,7 @@ class StreamBase:
     def __init__(
         self,
         scope: Scope,
-        sources: Sequence[Source],
+        sources: Sequence[SourcePort],
         time_name: str,
         schema: pa.Schema | None = None,
     ) -> None:
@@ -127,7 +127,7 @@ class StreamBase:
             return self._like(scope.parent, self.sources)
         return self._like(scope.parent, [source.cross(Crossing.LEAVE) for source in self.sources])
 
-    def _like(self, scope: Scope, sources: Sequence[Source]) -> Stream:
+    def _like(self, scope: Scope, sources: Sequence[SourcePort]) -> Stream:
         return scope.stream(sources, self.time_name, self.schema)
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SegmentLayout:
     """A graph cut into segments."""
 
     places: list[Place]
@@ -42,7 +42,7 @@ class Layout:
     """For each segment, whether its times are totally ordered."""
 
 
-def lay_out(graph: ProgressGraph) -> Layout:
+def lay_out(graph: ProgressGraph) -> SegmentLayout:
     """Cut a graph into segments."""
     incoming = [0] * len(graph.steps)
     for steps in graph.steps:
@@ -72,7 +72,7 @@ def lay_out(graph: ProgressGraph) -> Layout:
     # refused before, so every location has a place by now.
     placed = [place for place in places if place is not None]
     assert len(placed) == len(graph.steps), "graph.check() refuses cycles without a start"
-    return Layout(
+    return SegmentLayout(
         places=placed,
         exits=[
             [(placed[step.to].segment, step.summary) for step in graph.steps[end]] for end in ends

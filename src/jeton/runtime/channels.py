@@ -10,7 +10,7 @@ import numpy as np
 from jeton.columns.batch import Batch
 from jeton.core.times import Time
 from jeton.dataflow.pacts import Pact
-from jeton.dataflow.plan import Source
+from jeton.dataflow.plan import SourcePort
 from jeton.progress.protocol import Outbox
 from jeton.runtime.network import Network
 
@@ -29,7 +29,7 @@ class Channel:
     __slots__ = ("_crossings", "_here", "_outbox", "_time_name", "location")
 
     def __init__(
-        self, here: Receiving, outbox: Outbox, location: int, source: Source, time_name: str
+        self, here: Receiving, outbox: Outbox, location: int, source: SourcePort, time_name: str
     ) -> None:
         self._here = here
         self._outbox = outbox
@@ -63,7 +63,7 @@ class RoutedChannel(Channel):
         here: Receiving,
         outbox: Outbox,
         location: int,
-        source: Source,
+        source: SourcePort,
         time_name: str,
         pact: Pact,
         network: Network,

@@ -13,7 +13,7 @@ from jeton.core.errors import GraphError
 from jeton.core.summaries import Summary
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact, Pipeline
-from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, Source, Step
+from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, SourcePort, Step
 from jeton.dataflow.ports import Input, Output
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Feedback:
     ) -> None:
         self._scope = scope
         self._plan = plan
-        self.stream: Stream = scope.stream([Source(plan.index, 0)], time, schema)
+        self.stream: Stream = scope.stream([SourcePort(plan.index, 0)], time, schema)
 
     def connect(self, stream: StreamBase, pact: Pact | None = None) -> None:
         """Close the cycle."""
