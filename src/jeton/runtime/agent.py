@@ -308,13 +308,23 @@ class Agent:
             self.turn(block=self._patience())
             yield
 
+    def step(self, random: Random | None = None) -> bool:
+        """Take a turn without reading or waiting: for a host with a schedule of its own.
+
+        With ``random``, the worker invokes only some operators, in any order.
+        """
+        if self.driver is not None:
+            return self.turn(random=random, reading=False)
+        self._thread = get_ident()
+        self.worker.step(random)
+        return True
+
     def turn(
         self, *, block: float = 0.0, random: Random | None = None, reading: bool = True
     ) -> bool:
         """Receive, read, step, write, obey: once. Returns whether anything happened.
 
-        If nothing did, it spins briefly and then blocks for up to ``block`` seconds. A simulation
-        steps the worker at ``random``, and may leave ``reading`` for another moment.
+        If nothing did, it spins briefly and then blocks for up to ``block`` seconds.
         """
         self._thread = get_ident()
         did = self._poll(0.0)
@@ -329,7 +339,9 @@ class Agent:
             did = self._wait(block)
         if did:
             self._busy_at = self._clock()
-            self.sink.write()
+            # While a peer still rests, rows that come after a snapshot must not pass for its own.
+            if self._round is None:
+                self.sink.write()
         if self.driver is not None or self._due or self._round is not None:
             self.keep_in_touch()
             self._take_part(did)
@@ -359,14 +371,11 @@ class Agent:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a turn would do something now: for a host with a schedule of its own."""
-        if self.worker.has_work:
-            return True
-        return (
-            self.driver is not None
-            and not self.is_over
-            and (self.is_engaged or self._must_tell or self.driver.has_news())
-        )
+        """Whether a step may do something now: for a host with a schedule of its own."""
+        driver = self.driver
+        if driver is None or self.worker.has_work:
+            return self.worker.has_work
+        return not self.is_over and (self.is_engaged or self._must_tell or driver.has_news())
 
     @property
     def is_held_up(self) -> bool:

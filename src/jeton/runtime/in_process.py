@@ -265,7 +265,7 @@ class Run:
         did = self.network.deliver_all()
         for agent in self.agents:
             if agent.is_ready:
-                did = agent.turn(reading=False) or did
+                did = agent.step() or did
         return did or self._feed_one(0)
 
     def _step_at_random(self, random: Random) -> bool:
@@ -275,7 +275,7 @@ class Run:
             return False
         choice = random.randrange(choices)
         if choice < len(ready):
-            ready[choice].turn(random=random, reading=False)
+            ready[choice].step(random)
         elif self.network and choice < len(ready) + 2:
             self.network.deliver_some(random)
         else:
