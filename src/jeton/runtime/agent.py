@@ -25,6 +25,7 @@ from jeton.dataflow.plan import progress_graph
 from jeton.progress.explain import holders
 from jeton.progress.graph import ProgressGraph
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, Together
+from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
 from jeton.runtime.worker import Worker
@@ -199,7 +200,7 @@ class Agent:
     >>> words.send({"word": ["a", "b"]})
     >>> words.close()
     >>> agent.run()
-    >>> agent.metrics()["rows_in"], agent.is_complete
+    >>> agent.metrics().rows_in, agent.is_complete
     (2, True)
     >>> agent.close()
     """
@@ -214,7 +215,9 @@ class Agent:
         restore: Snapshot | None = None,
         clock: Callable[[], float] = time.monotonic,
         graph: ProgressGraph | None = None,
+        measured: bool = False,
     ) -> None:
+        """``measured`` keeps the time spent in each operator, and what goes in and out of it."""
         self.flow = flow
         self.peers: Peers = Alone() if peers is None else peers
         self.feed: Feed = NoFeed()
@@ -230,7 +233,8 @@ class Agent:
         self._clock = clock
         self._thread = get_ident()
         self._line = _Line(self.peers)
-        self.worker = Worker(
+        kind = MeasuredWorker if measured else Worker
+        self.worker = kind(
             flow.operators,
             progress_graph(flow.operators) if graph is None else graph,
             index=index,
@@ -388,21 +392,24 @@ class Agent:
 
     # Reports
 
-    def metrics(self) -> dict[str, Any]:
-        """The counts of this worker since it was attached, and what its process uses."""
-        peers = self.peers
-        now, before = self._counts(), self._counted
-        return {
-            **{name: count - before[name] for name, count in now.items()},
-            "rows_out": self.sink.rows,
-            "progress_batches": peers.progress_batches,
-            "progress_bytes": peers.progress_bytes,
-            "messages": peers.messages,
-            "queued": self.worker.queued,
-            "seconds": round(self._clock() - self._began, 3),
-            "cpu_seconds": round(time.process_time(), 4),
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        }
+    def metrics(self, *, operators: bool = True) -> WorkerMetrics:
+        """What this worker has done since it was attached, with its operators or without."""
+        peers, before = self.peers, self._counted
+        rows_in, late = self._counts()
+        return WorkerMetrics(
+            worker=self.worker.index,
+            rows_in=rows_in - before[0],
+            rows_out=self.sink.rows,
+            late=late - before[1],
+            messages=peers.messages,
+            progress_batches=peers.progress_batches,
+            progress_bytes=peers.progress_bytes,
+            queued=self.worker.queued,
+            seconds=round(self._clock() - self._began, 3),
+            cpu_seconds=round(time.process_time(), 4),
+            peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            operators=operator_metrics(self.worker) if operators else (),
+        )
 
     def frontiers(self) -> dict[str, list[Any]]:
         """For each output and probe the least times that may still pass there."""
@@ -418,16 +425,16 @@ class Agent:
     def report(self) -> None:
         """Tell the driver how far this worker is."""
         if self.driver is not None and self._reports:
-            state = self.feed.state()
-            self.driver.send(
-                "report", frontiers=self.frontiers(), metrics=self.metrics(), inputs=state
-            )
+            state, metrics = self.feed.state(), self.metrics(operators=False).totals()
+            self.driver.send("report", frontiers=self.frontiers(), metrics=metrics, inputs=state)
 
-    def _counts(self) -> dict[str, int]:
-        return {
-            "rows_in": sum(getattr(handle, "sent_count", 0) for handle in self._inputs),
-            "late": sum(getattr(handle, "late_count", 0) for handle in self._inputs),
-        }
+    def _counts(self) -> tuple[int, int]:
+        """Records that were sent to inputs, and those of them that were late."""
+        handles = self._inputs
+        return (
+            sum(getattr(handle, "sent_count", 0) for handle in handles),
+            sum(getattr(handle, "late_count", 0) for handle in handles),
+        )
 
     # Commands
 

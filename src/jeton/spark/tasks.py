@@ -346,8 +346,8 @@ def inputs_of(agent: Agent, ends: Ends) -> list[InputHandle]:
 
 def counted(agent: Agent) -> dict[str, int]:
     """The counts of a worker that go into Spark's accumulator."""
-    metrics = agent.metrics() | {"runs": int(agent.worker.index == 0)}
-    return {name: metrics[name] for name in COUNTED}
+    counts = {"runs": int(agent.worker.index == 0), **agent.metrics(operators=False).totals()}
+    return {name: counts[name] for name in COUNTED}
 
 
 def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
