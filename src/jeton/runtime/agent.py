@@ -309,7 +309,7 @@ class Agent:
     def turns(self) -> Iterator[None]:
         """Take turns, one for each item, until the flow is complete or the driver says stop."""
         while not self.is_over:
-            self.turn(block=self._patience())
+            self.turn(block=None)
             yield
 
     def step(self, random: Random | None = None) -> bool:
@@ -324,11 +324,12 @@ class Agent:
         return True
 
     def turn(
-        self, *, block: float = 0.0, random: Random | None = None, reading: bool = True
+        self, *, block: float | None = 0.0, random: Random | None = None, reading: bool = True
     ) -> bool:
         """Receive, read, step, write, obey: once. Returns whether anything happened.
 
-        If nothing did, it spins briefly and then blocks for up to ``block`` seconds.
+        If nothing did, it spins briefly and then blocks for up to ``block`` seconds, or until it
+        is worth reading again or looking for a command.
         """
         self._thread = get_ident()
         did = self._poll(0.0)
@@ -339,8 +340,11 @@ class Agent:
         if worker.has_work:
             worker.step(random)
             did = True
-        elif not did and not self._rests() and block > 0.0:
-            did = self._wait(block)
+        elif not did and not self._rests():
+            if block is None:
+                block = self._patience()
+            if block > 0.0:
+                did = self._wait(block)
         if did:
             self._busy_at = self._clock()
             # While a peer still rests, rows that come after a snapshot must not pass for its own.
