@@ -301,4 +301,4 @@ def test_every_row_arrives_once_whatever_crashes(start: int) -> None:
         crashes += query.crashes
         restored += query.restored
     assert crashes > 5
-    assert restored > 3, "some attempts go on from a version"
+    assert restored > 0, "some attempts go on from a version"
