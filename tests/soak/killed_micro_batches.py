@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import jeton as jt
+from jeton.errors import GraphError
 from jeton.spark.streaming import parquet_writer
 from tests.soak.fatal import Plans, Planter, emitting, guarded
 from tests.soak.sessions import cluster, executors
@@ -202,6 +203,18 @@ def await_two_more(program: Program, query: StreamingQuery) -> bool:
     return program.progress() >= before + 2
 
 
+def restarted(program: Program, spark: SparkSession) -> Any:
+    """Start the query again, once the executors that were killed are back."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return program.start(spark)
+        except GraphError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
     """Run a query for a while, kill, check, and print what was seen as JSON."""
     program = Program(Path(folder), int(slots), sink, Random(int(seed)))
@@ -227,7 +240,7 @@ def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
         if program.progress() <= seen:
             raise AssertionError(f"the query cannot go on: {failures[-1]}")
         seen = program.progress()
-        query = program.start(spark)
+        query = restarted(program, spark)
     query.stop()
     spark.stop()
     print(json.dumps({"hits": program.plans.hits(), "failures": failures, **program.check()}))
