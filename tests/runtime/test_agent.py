@@ -251,7 +251,7 @@ def test_a_command_that_needs_rest_is_not_done_without() -> None:
     flow.output("out", flow.input("n").unary(restless))  # type: ignore[arg-type]
     agent, driver = Agent(flow), Driver()
     agent.attach(driver=driver, reports=False)
-    agent.obey(Never(number=1, patience=0.01))
+    agent.obey(Never(number=1, patience=0.0))
     turns(agent, lambda: not agent.is_engaged)
     [missed] = driver.told
     assert (missed["kind"], missed["number"]) == ("missed", 1)

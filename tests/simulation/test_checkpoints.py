@@ -290,15 +290,15 @@ def undisturbed(flow: jt.Flow) -> dict[str, list[Any]]:
 EXPECTED = undisturbed(flow_with_state())
 
 
-@pytest.mark.parametrize("start", range(0, 40, 10))
+@pytest.mark.parametrize("start", range(0, 40, 20))
 def test_every_row_arrives_once_whatever_crashes(start: int) -> None:
     crashes = restored = 0
-    for seed in range(start, start + 10):
+    for seed in range(start, start + 20):
         query = Query(Random(seed))
         query.run()
         for output, rows in EXPECTED.items():
             assert query.rows(output) == rows, f"seed {seed}"
         crashes += query.crashes
         restored += query.restored
-    assert crashes > 5
-    assert restored > 0, "some attempts go on from a version"
+    assert crashes > 10
+    assert restored > 3, "some attempts go on from a version"
