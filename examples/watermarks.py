@@ -1,15 +1,36 @@
 """Flink's watermarks: sensors that are read out of order, one of which falls silent.
 
 Marks trail the readings by the disorder that is allowed for, on each worker, and travel among the
-data. A window is told when the least mark of all workers has reached its end. A worker that has had
-nothing for a while is idle, and no longer waited for; what it sends when it wakes up may be late,
-and then comes out of the late output, at its own time.
+data. A window is emitted when the least mark of all workers has reached its end. A worker that has
+had nothing for a while is idle, and no longer waited for; what it sends when it wakes up may be
+late, and then comes out of the late output, at its own time.
 """
 
 import jeton as jt
 from jeton.idioms.watermark_sources import marks_from_times
-from jeton.idioms.watermarks import unmarked
-from jeton.idioms.window_mean import marked_window_mean
+from jeton.idioms.watermarks import unmarked, watermark_operator
+
+
+class Averages:
+    """The average of each room over windows of 10, once the watermark has reached their ends."""
+
+    def __init__(self, info):
+        self.readings = jt.state.RecordQueue(info.kind, ["room"])
+        info.keep(self.readings)
+
+    def on_data(self, port, ref, batch, output):
+        self.readings.push(None, batch.at(window_ends(batch.times)))
+
+    def on_mark(self, mark, token, output):
+        complete = self.readings.take(mark, inclusive=True)
+        if complete is not None:
+            rooms = complete.to_arrow().group_by(["ts", "room"]).aggregate([("degrees", "mean")])
+            rooms = rooms.rename_columns(["ts", "room", "mean"])
+            output.session(token).give(jt.Batch.from_arrow(rooms, time="ts"))
+
+
+def window_ends(times):
+    return (times // 10 + 1) * 10
 
 
 def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
@@ -17,7 +38,7 @@ def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
     flow = jt.Flow("averages")
     readings = flow.input("readings", time="ts")
     marked = marks_from_times(readings, disorder, idle_after=idle_after)
-    means = marked_window_mean(marked, 10, key="room", value="degrees", pact=jt.Exchange("room"))
+    means = watermark_operator([marked], Averages, pacts=[jt.Exchange("room")], due=window_ends)
     flow.output("means", unmarked(means))
     if means.late is not None:
         flow.output("late", means.late)
@@ -37,8 +58,8 @@ if __name__ == "__main__":
         run.input("readings", 0).send(READINGS)
         while run.step():
             pass
-        told = run.results()["means"].num_rows
-        print(f"with worker 1 idle, {told} averages are told")
+        emitted = run.results()["means"].num_rows
+        print(f"with worker 1 idle, {emitted} averages are emitted")
         run.input("readings", 1).send({"ts": [9, 31], "room": ["attic"] * 2, "degrees": [30.0] * 2})
         result = run.finish()
     for row in result["means"].to_pylist():

@@ -11,8 +11,8 @@ from tests.helpers import seeded
 from tests.idioms.asking import Arrivals, Row, Told, numbers, table
 
 import jeton as jt
-from jeton.idioms.calls import Order
 from jeton.idioms.map_async import map_async
+from jeton.idioms.pending_calls import Order
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

@@ -14,9 +14,9 @@ from tests.mesh import harness
 
 import jeton as jt
 from jeton.errors import OperatorFailed
-from jeton.idioms.calls import Order
+from jeton.idioms.event_loop import SWITCH_INTERVAL
 from jeton.idioms.map_async import map_async, try_map_async
-from jeton.idioms.turns import TURN
+from jeton.idioms.pending_calls import Order
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -187,5 +187,5 @@ def test_threads_take_turns_soon_while_there_are_calls() -> None:
     map_async(flow.input("a"), ask)
     map_async(flow.input("b"), ask)
     flow.run({"a": numbers(3), "b": numbers(3)}, workers=2)
-    assert during == pytest.approx([TURN] * 6)
+    assert during == pytest.approx([SWITCH_INTERVAL] * 6)
     assert sys.getswitchinterval() == pytest.approx(before)

@@ -10,12 +10,10 @@ import pytest
 
 import jeton as jt
 from jeton.errors import BatchError
-from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation import nexmark
-from jeton_evaluation.nexmark import q4, q5, q6, q7, stages
-from jeton_evaluation.nexmark.best_bids import PRICE, BestBids
-from jeton_evaluation.nexmark.closing import closed_auctions
-from jeton_evaluation.nexmark.slots import Slots
+from jeton_evaluation.nexmark import q4, q5, q6, q7
+from jeton_evaluation.nexmark.closing import PRICE, BestBids, closed_auctions
+from jeton_evaluation.programs.mechanisms import MECHANISMS, plain_stream
 from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
 SEEDS = 40
@@ -134,7 +132,7 @@ def test_auctions_close(seed: int) -> None:
         told = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
         for mechanism in MECHANISMS:
             won = closed_auctions(events, mechanism, **told)
-            flow.output(mechanism, stages.end(won))
+            flow.output(mechanism, plain_stream(won))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
     for rows in found.values():
@@ -246,16 +244,3 @@ def test_the_table_forgets_and_grows() -> None:
                 open_[id] = max(open_[id], price)
         gone = random.permutation(list(open_))[: random.integers(0, 900)]
         assert best.close(gone)[:, PRICE].tolist() == [open_.pop(id) for id in gone.tolist()]
-
-
-def test_slots_grow() -> None:
-    slots = Slots()
-    known: dict[int, int] = {}
-    random = np.random.default_rng(2)
-    for size in (1, 10, 400, 200, 5000, 100, 40_000):
-        keys = random.integers(-(1 << 62), 1 << 62, size).repeat(2)
-        found = slots.of(keys).tolist()
-        for key, slot in zip(keys.tolist(), found, strict=True):
-            assert known.setdefault(key, slot) == slot
-    assert slots.keys.tolist() == list(known)
-    assert list(known.values()) == list(range(len(known)))

@@ -34,9 +34,11 @@ def test_slots_are_those_of_a_dictionary(words: int, dense: bool, data: st.DataO
                 known[rows[row]] = slot
             assert known[rows[row]] == slot
         assert new.tolist() == first
+        assert table.find(columns).tolist() == slots.tolist()
         gone = [k for k in known if data.draw(st.booleans(), label="forget")]
         table.remove(np.array([known.pop(k) for k in gone], dtype=np.int64))
         assert len(table) == len(known)
+        assert table.find(columns).tolist() == [known.get(row, -1) for row in rows]
         live = table.live()
         assert live.tolist() == sorted(known.values())
         assert table.slots_made > max(known.values(), default=-1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.bench.experiment import Line
 from jeton_evaluation.bench.lines import Lines, NotMeasuredError
 from jeton_evaluation.bench.panels import NAMES, power, short
@@ -40,6 +39,7 @@ from jeton_evaluation.bench.verdicts import (
     told,
     words,
 )
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 SHORTEST = 8
 UNHURT: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-p")

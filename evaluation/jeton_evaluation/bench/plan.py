@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
 from jeton_evaluation.bench.experiment import Host, Line, Program, find_max, trial
 from jeton_evaluation.bench.open_loop import Load
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 PAPER: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-x")
 """What the paper compares where data is exchanged; its watermarks are broadcast there."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

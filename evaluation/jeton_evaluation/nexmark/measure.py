@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 import jeton as jt
 from jeton.connectors.sinks import Memory
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.nexmark import structured, truth
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.frames import frames
 from jeton_evaluation.nexmark.queries import RESULT, Query
 from jeton_evaluation.nexmark.sources import sources
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

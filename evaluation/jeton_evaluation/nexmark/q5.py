@@ -3,7 +3,7 @@
 For each window of `WINDOW` microseconds that ends at a multiple of `SLIDE` and has bids, the
 auction with the most bids in it, at the window's end; if several have as many, all of them. Each
 worker counts its own bids by panes as long as a slide, so only counts travel; the worker that an
-auction belongs to adds the panes of a window up; and of what is the most there, the most is told.
+auction belongs to adds up the panes of a window; and the most of these is emitted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.keyed_state import plain
-from jeton_evaluation.nexmark import stages
 from jeton_evaluation.nexmark.config import Columns
-from jeton_evaluation.nexmark.highest import Highest
-from jeton_evaluation.nexmark.slots import Integers, Slots, grown
 from jeton_evaluation.nexmark.sources import Inputs
-from jeton_evaluation.nexmark.stages import Times
+from jeton_evaluation.nexmark.stages import Highest, by_window
+from jeton_evaluation.programs.mechanisms import Between, Times, add_stage, plain, plain_stream
 
 COLUMNS: Final[Columns] = {"bids": ("auction",)}
 
@@ -60,20 +57,20 @@ def query(events: Inputs) -> jt.Stream:
      {'ts': 4000000, 'auction': 7, 'num': 2},
      {'ts': 4000000, 'auction': 8, 'num': 2}]
     """
-    stream: stages.Between = events.bids.select("auction")
+    stream: Between = events.bids.select("auction")
     for name, make, pact in (
         ("counts by pane", PaneCounts, None),
         ("hot items here", HotItems, jt.Exchange("auction")),
         ("hot items", lambda: Highest("num"), jt.Exchange(lambda batch: batch.times)),
     ):
-        stream = stages.add_stage(
+        stream = add_stage(
             [stream], make, pacts=[pact], mechanism="tokens", name=name, schema=_SCHEMA
         )
-    return stages.end(stream, _SCHEMA)
+    return plain_stream(stream, _SCHEMA)
 
 
 class Counter:
-    """How many bids there are on each auction.
+    """The number of bids on each auction.
 
     >>> counter = Counter()
     >>> counter.add(np.array([7, 8, 7]), np.array([1, 1, 1]))
@@ -82,28 +79,30 @@ class Counter:
     """
 
     def __init__(self) -> None:
-        self._slots = Slots()
+        # Compact: ids grow for ever, but few auctions have bids in a window.
+        self._slots = jt.state.KeySlots(1, compact=True)
         self._nums = np.zeros(64, np.int64)
 
-    def add(self, auctions: Integers, nums: Integers) -> None:
-        """Count so many more."""
-        slots = self._slots.of(auctions)
-        self._nums = grown(self._nums, len(self._slots))
+    def add(self, auctions: Times, nums: Times) -> None:
+        """Add numbers of bids."""
+        slots, _ = self._slots.find([auctions], len(auctions))
+        self._nums = jt.state.grown(self._nums, self._slots.slots_made)
         _add(self._nums, slots, nums)
 
     @property
-    def auctions(self) -> Integers:
+    def auctions(self) -> Times:
         """The auctions that have bids."""
-        return self._slots.keys
+        [auctions] = self._slots.values(np.arange(len(self._slots)))
+        return np.asarray(auctions)
 
     @property
-    def nums(self) -> Integers:
-        """How many each of them has."""
+    def nums(self) -> Times:
+        """The number of bids on each of them."""
         return self._nums[: len(self._slots)]
 
 
 class Counts(ABC):
-    """Counts by auction that are told at some time: what the two stages have in common."""
+    """Counts by auction that are emitted at some time: the base of two stages."""
 
     inclusive: bool
 
@@ -113,7 +112,7 @@ class Counts(ABC):
 
     @abstractmethod
     def add(self, port: int, batch: jt.Batch) -> Times:
-        """Count; returns when that is told."""
+        """Count; returns the times at which the counts are emitted."""
 
     def _count(self, end: int, auctions: Any, nums: Any) -> None:
         if end not in self._counters:
@@ -124,26 +123,26 @@ class Counts(ABC):
         """The counts that are complete."""
         last = jt.END_OF_TIME if limit is None else limit if self.inclusive else limit - 1
         done = sorted(end for end in self._counters if end <= last)
-        parts = [self._told(self._counters.pop(end), end) for end in done]
+        parts = [self._emitted(self._counters.pop(end), end) for end in done]
         return jt.concat(parts) if parts else None
 
-    def _told(self, counter: Counter, end: int) -> jt.Batch:
+    def _emitted(self, counter: Counter, end: int) -> jt.Batch:
         columns = {"auction": counter.auctions, "num": counter.nums}
         return jt.Batch.trusted({**columns}, np.full(len(counter.nums), end), "ts", end)
 
     @property
     def least(self) -> int | None:
-        """When the first counts are told."""
+        """The time of the first counts."""
         return min(self._counters, default=None)
 
     @property
     def pending(self) -> Times:
-        """When counts are told."""
+        """The times of all counts."""
         return np.array(list(self._counters), np.int64)
 
     def snapshot(self) -> pa.Table:
         """All counts."""
-        parts = [Counts._told(self, counter, end) for end, counter in self._counters.items()]
+        parts = [Counts._emitted(self, counter, end) for end, counter in self._counters.items()]
         if not parts:
             return pa.table({"bin": pa.array([], pa.uint16())})
         rows = jt.concat(parts)
@@ -159,7 +158,7 @@ class Counts(ABC):
 
 
 class PaneCounts(Counts):
-    """How many bids this worker has on each auction, by panes, told at their ends.
+    """The number of bids that this worker has on each auction, by panes, emitted at their ends.
 
     >>> counts = PaneCounts()
     >>> counts.add(0, jt.Batch({"auction": [7, 8, 7]}, times=[1, 2, 3]))
@@ -173,7 +172,7 @@ class PaneCounts(Counts):
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Count bids in the panes that they are in."""
         ends = []
-        for end, part in stages.by_window(batch, SLIDE):
+        for end, part in by_window(batch, SLIDE):
             self._count(end, part["auction"], np.ones(len(part), np.int64))
             ends.append(end)
         return np.array(ends, np.int64)
@@ -200,8 +199,8 @@ class HotItems(Counts):
                 ends.append(end)
         return np.array(ends, np.int64)
 
-    def _told(self, counter: Counter, end: int) -> jt.Batch:
-        counts = super()._told(counter, end)
+    def _emitted(self, counter: Counter, end: int) -> jt.Batch:
+        counts = super()._emitted(counter, end)
         return counts.filter(counter.nums == counter.nums.max())
 
 

@@ -21,9 +21,9 @@ from typing import Final
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.nexmark.config import Columns, Config
 from jeton_evaluation.nexmark.sources import Inputs, add_inputs
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 RESULT: Final = "result"
 """The output of every query's flow."""

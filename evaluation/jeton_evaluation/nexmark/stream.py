@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from jeton.spark.schemas import spark_schema
-from jeton_evaluation.nexmark.blocks import Blocks
 from jeton_evaluation.nexmark.config import Config, Kind
+from jeton_evaluation.nexmark.generator import Blocks
 
 
 @dataclass(frozen=True)

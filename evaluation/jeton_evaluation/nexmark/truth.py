@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.frames import frames
 from jeton_evaluation.nexmark.queries import RESULT, Query
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import GraphError, TimeError
+from jeton.idioms.grouping import Integers
 from jeton.idioms.intervals import Intervals
 from jeton.idioms.runs import Content, Keys, Times, not_later
-from jeton.idioms.sorting import Integers
 from jeton.idioms.spine import Spine
 
 

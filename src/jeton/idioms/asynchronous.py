@@ -17,8 +17,8 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.calls import Calls, Order, Settings
 from jeton.idioms.event_loop import Client, Logic
+from jeton.idioms.pending_calls import Order, PendingCalls, Settings
 
 Schema: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """An Arrow schema, or names with Arrow, NumPy or Python types."""
@@ -91,7 +91,7 @@ def async_operator(
         builder.output(schema=schema)
 
     def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Callable[..., None]:
-        return Calls(settings, tokens, info).step
+        return PendingCalls(settings, tokens, info).step
 
     # The end of the input has to be heard even if nothing is held: the coroutines end by it.
     streams = builder.build(build, notify="always")

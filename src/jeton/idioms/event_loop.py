@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Thread, current_thread
+from threading import Lock, Thread, current_thread
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import TokenError
-from jeton.idioms.answers import conform
-from jeton.idioms.turns import short_turns
+from jeton.idioms.result_batches import conform
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +29,47 @@ GRACE: Final = 10.0
 PATIENCE: Final = 10.0
 """Seconds that coroutines may take to return before it is told that the flow waits for them."""
 
+SWITCH_INTERVAL: Final = 0.0002
+"""Seconds after which a busy thread has to let another one run.
+
+A thread that wants Python's interpreter gets it at once from one that waits for something, but from
+one that is busy only after a switch interval, by default 5 ms. An event loop wants it back after
+each of its system calls, some eight of them for a call to a service: beside a busy worker it would
+make hardly more than 100 calls a second.
+"""
+
+_lock = Lock()
+_intervals_before: list[float] = []
+"""The interval before, once for each event loop that still needs the short one."""
+
 Logic: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 """An operator's coroutine: ``async def logic(input, *outputs)``, and the client if there is one."""
 
 Client: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens what the coroutines of one worker share, such as a pool of connections."""
+
+
+@contextmanager
+def short_switch_interval() -> Iterator[None]:
+    """Let all threads of this process take turns soon, until no event loop needs it any more.
+
+    >>> import sys
+    >>> with short_switch_interval():
+    ...     sys.getswitchinterval() <= SWITCH_INTERVAL
+    True
+    """
+    with _lock:
+        before = _intervals_before
+        before.append(before[0] if before else sys.getswitchinterval())
+        if sys.getswitchinterval() > SWITCH_INTERVAL:
+            sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        with _lock:
+            interval = _intervals_before.pop()
+            if not _intervals_before:
+                sys.setswitchinterval(interval)
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +239,7 @@ class EventLoop:
 
     def _run(self) -> None:
         try:
-            with short_turns(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            with short_switch_interval(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
             pass

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.errors import BatchError, GraphError, TokenError
-from jeton.idioms.sorting import grouping_by_value
+from jeton.idioms.grouping import grouping_by_value
 
 _MOST: Final = int(np.iinfo(np.int64).max)
 

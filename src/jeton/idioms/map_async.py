@@ -12,8 +12,8 @@ import pyarrow as pa
 import jeton as jt
 from jeton.errors import BatchError, GraphError
 from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
-from jeton.idioms.calls import Order
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
+from jeton.idioms.pending_calls import Order
 
 T = TypeVar("T")
 

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.errors import SnapshotError
+from jeton.idioms.grouping import Integers, grouping_by_value, order_of, plain, same_rows
 from jeton.idioms.intervals import compared, diffs_of, time_keys
-from jeton.idioms.keyed_state import plain
-from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order
 
 Times: TypeAlias = npt.NDArray[Any]
 
@@ -175,7 +174,7 @@ class Content:
         keys += time_keys(times)
         # Products that have been moved on may have changed their places.
         merges = split is not None and times.ndim == 1
-        order = merge_order(keys, split or 0) if merges else sort_order(keys)
+        order = jt.state.merge_order(keys, split or 0) if merges else order_of(keys)
         if not self.counts:
             run = run.take(order)
             return self._latest(run, since, oldest) if self.upsert and since is not None else run

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton.idioms.grouping import Integers, grouping_by_value
 from jeton.idioms.runs import Content, Keys, Run, Times, expand, joined, not_later
-from jeton.idioms.sorting import Integers, grouping_by_value
 
 _NOTHING = pa.table({"bin": pa.array([], pa.uint16())})
 _NO_ROWS = np.empty(0, dtype=np.int64)

@@ -3,25 +3,37 @@
 from jeton.columns.keys import hash_columns, key_family, same_values
 from jeton.core.antichain import MutableAntichain
 from jeton.core.token_set import TokenSet
+from jeton.state.due_slots import DueSlots
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.key_ids import KeyTypes
+from jeton.state.key_slots import KeySlots
 from jeton.state.keyed_times import KeyedTimes
 from jeton.state.keyed_values import KeyedValues
 from jeton.state.record_queue import RecordQueue
+from jeton.state.slot_pool import grown
 from jeton.state.snapshot import Snapshot, Stateful, bins_of
+from jeton.state.sorted_runs import SortedRuns, merge_order, sort_order
 from jeton.state.time_map import TimeMap
 
 __all__ = [
+    "DueSlots",
+    "HeldTokens",
+    "KeySlots",
     "KeyTypes",
     "KeyedTimes",
     "KeyedValues",
     "MutableAntichain",
     "RecordQueue",
     "Snapshot",
+    "SortedRuns",
     "Stateful",
     "TimeMap",
     "TokenSet",
     "bins_of",
+    "grown",
     "hash_columns",
     "key_family",
+    "merge_order",
     "same_values",
+    "sort_order",
 ]

@@ -24,8 +24,9 @@ from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.state.key_ids import KeyIds, KeyTypes, without_nulls
-from jeton.state.run_kernels import expand, find_ranges, merging, sorting
+from jeton.state.run_kernels import expand, find_ranges
 from jeton.state.snapshot import BIN, bins_of
+from jeton.state.sorted_runs import merge_from, merge_order, sort_order
 
 MOST_PAIRS = 1 << 20
 """About how many pairs are made at a time, so that a hot key does not fill the memory."""
@@ -62,7 +63,7 @@ class Clock:
         return np.array([self._numbers.pop(time) for time in done], dtype=np.int64)
 
 
-class Run:
+class JoinRun:
     """Rows sorted by key id, then by position."""
 
     __slots__ = ("at", "batch", "half_life", "ids")
@@ -74,9 +75,9 @@ class Run:
         self.half_life = MOST
         """The limit from which on half of the rows have expired."""
 
-    def filter(self, mask: npt.NDArray[np.bool_]) -> Run:
+    def filter(self, mask: npt.NDArray[np.bool_]) -> JoinRun:
         """The rows for which ``mask`` is true."""
-        return Run(self.ids[mask], self.at[mask], self.batch.filter(mask))
+        return JoinRun(self.ids[mask], self.at[mask], self.batch.filter(mask))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -110,7 +111,7 @@ class JoinSide:
         clock: Clock,
         expiry: Expiry,
         *,
-        unify: Callable[[Run], Run] | None = None,
+        unify: Callable[[JoinRun], JoinRun] | None = None,
     ) -> None:
         self._side = key if isinstance(key, Side) else Side("", tuple(key), KeyTypes())
         self._key = self._side.key
@@ -119,23 +120,23 @@ class JoinSide:
         self._expiry = expiry
         self._unify = unify
         self._limit = LEAST
-        self.runs: list[Run] = []
+        self.runs: list[JoinRun] = []
 
     def learn(self, batch: Batch) -> None:
         """Take note of the types of a batch's keys, which need not have any records."""
         self._side.learn(batch)
 
-    def run(self, batch: Batch, times: Times | None = None) -> Run:
+    def run(self, batch: Batch, times: Times | None = None) -> JoinRun:
         """A batch as a run, to ask the other side with or to be added to this one."""
         keys = [without_nulls(batch.column(name)) for name in self._key]
         ids = self._ids.of(keys, len(batch))
         at = self._clock.at(batch.times if times is None else times)
-        order = sorting(ids, at)
+        order = sort_order([ids, at], stable=False)
         if order is None:
-            return Run(ids, at, batch)
-        return Run(ids[order], at[order], batch.take(order))
+            return JoinRun(ids, at, batch)
+        return JoinRun(ids[order], at[order], batch.take(order))
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JoinRun) -> None:
         """Keep a run."""
         made = self._made(run)
         if len(made):
@@ -143,8 +144,8 @@ class JoinSide:
             self._tidy()
 
     def pairs(
-        self, asking: Run, lower: int, upper: int
-    ) -> Iterator[tuple[Integers, list[tuple[Run, Integers]]]]:
+        self, asking: JoinRun, lower: int, upper: int
+    ) -> Iterator[tuple[Integers, list[tuple[JoinRun, Integers]]]]:
         """All pairs of asking rows with rows here that lie ``lower`` to ``upper`` from them.
 
         In pieces: the asking rows, and for each run its rows that stand opposite.
@@ -166,7 +167,7 @@ class JoinSide:
             if asked:
                 yield (asked[0] if len(asked) == 1 else np.concatenate(asked)), partners
 
-    def lonely(self, asking: Run, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+    def lonely(self, asking: JoinRun, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Which asking rows have no partner here."""
         partners = np.zeros(len(asking), dtype=np.int64)
         for run in self.runs:
@@ -222,7 +223,7 @@ class JoinSide:
         if len(batch):
             self.add(self.run(batch))
 
-    def _made(self, run: Run) -> Run:
+    def _made(self, run: JoinRun) -> JoinRun:
         """A run without rows that have expired, knowing when half of the others will have."""
         if self._unify is not None:
             run = self._unify(run)
@@ -238,21 +239,22 @@ class JoinSide:
         return run
 
     def _tidy(self) -> None:
-        """Merge runs until each is more than twice as long as the next."""
+        """Merge runs until each is more than twice as long as those after it.
+
+        There are fewer than in other stores of runs, since each search goes through all of them.
+        """
         runs = self.runs
         runs.sort(key=len, reverse=True)
-        last = len(runs) - 1
-        while last > 0:
-            if len(runs[last - 1]) > 2 * len(runs[last]):
-                last -= 1
-                continue
-            merged = self._made(_merged(runs[last - 1], runs[last]))
-            runs[last - 1 : last + 1] = [merged] if len(merged) else []
+        while (start := merge_from(list(map(len, runs)), most=1)) is not None:
+            merged = runs.pop()
+            while len(runs) > start:
+                merged = self._made(_merged(runs.pop(), merged))
+            if len(merged):
+                runs.append(merged)
             runs.sort(key=len, reverse=True)
-            last = len(runs) - 1
 
 
-def gathered(partners: list[tuple[Run, Integers]], names: Sequence[str] | None = None) -> Batch:
+def gathered(partners: list[tuple[JoinRun, Integers]], names: Sequence[str] | None = None) -> Batch:
     """Rows of several runs as one batch; of the columns ``names`` if given."""
     parts = [
         (run.batch if names is None else run.batch.select(*names)).take(rows)
@@ -274,9 +276,9 @@ def _pieces(counts: Integers) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _merged(run: Run, other: Run) -> Run:
-    order = merging(run.ids, run.at, other.ids, other.at)
+def _merged(run: JoinRun, other: JoinRun) -> JoinRun:
+    ids = np.concatenate([run.ids, other.ids])
+    at = np.concatenate([run.at, other.at])
+    order = merge_order([ids, at], len(run))
     batch = concat([run.batch, other.batch.named(run.batch.time_name)]).take(order)
-    ids = np.concatenate([run.ids, other.ids])[order]
-    at = np.concatenate([run.at, other.at])[order]
-    return Run(ids, at, batch)
+    return JoinRun(ids[order], at[order], batch)

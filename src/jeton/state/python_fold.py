@@ -22,7 +22,7 @@ _EXACT = decimal.Context(prec=120)
 """Python's own decimals would be rounded to 28 digits; 76 and as many as a count has are enough."""
 
 
-class Objects(Accumulator):
+class PythonFold(Accumulator):
     """A fold in plain Python, one call for each record: text, decimals, functions of the user's."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Objects(Accumulator):
         self._state.extend([_NOTHING] * (size - len(self._state)))
 
 
-class Extreme(Objects):
+class Extreme(PythonFold):
     """The least or the greatest of values that are no plain numbers: text, decimals, times."""
 
     def _values(self, column: Column) -> list[Any]:
@@ -170,7 +170,7 @@ class Extreme(Objects):
         return pylist(column)
 
 
-class DecimalSum(Objects):
+class DecimalSum(PythonFold):
     """Exact sums of decimals: with as many digits as it takes, until they are told."""
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ class DecimalMean(DecimalSum):
         self._count.extend([0] * (size - len(self._count)))
 
 
-class Nothing(Accumulator):
+class NullFold(Accumulator):
     """The memory of a column that has been null throughout, so that its type is not known yet."""
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:

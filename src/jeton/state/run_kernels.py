@@ -10,30 +10,6 @@ from jeton.columns import compiled as nb
 from jeton.columns.time_arithmetic import LEAST, MOST, Integers, distance
 
 
-def sorting(ids: Integers, at: Integers) -> Integers | None:
-    """The order by id, then by position; ``None`` if the rows are in it already.
-
-    >>> sorting(np.array([2, 1, 1]), np.array([5, 9, 7]))
-    array([2, 1, 0])
-    """
-    if len(ids) < 2 or _is_sorted(ids, at):
-        return None
-    first, early = int(ids.min()), int(at.min())
-    bits = (int(at.max()) - early).bit_length()
-    if (int(ids.max()) - first).bit_length() + bits <= 63:
-        # Both in one word: half the time of sorting by two.
-        return np.argsort(((ids - first) << bits) | (at - early)).astype(np.int64, copy=False)
-    return np.lexsort((at, ids)).astype(np.int64, copy=False)
-
-
-@nb.njit(cache=True)
-def _is_sorted(ids: Integers, at: Integers) -> bool:
-    for i in range(1, len(ids)):
-        if ids[i] < ids[i - 1] or (ids[i] == ids[i - 1] and at[i] < at[i - 1]):
-            return False
-    return True
-
-
 @nb.njit(cache=True, inline="always")
 def _seek(ids, at, start, key, time, after):  # type: ignore[no-untyped-def]
     """The first row from ``start`` on that is not before (key, time); with ``after``, past it.
@@ -128,39 +104,3 @@ def find_last(
             found[i] = last
             position[i] = run_at[last]
     return found, position
-
-
-@nb.njit(cache=True)
-def merging(ids: Integers, at: Integers, other_ids: Integers, other_at: Integers) -> Integers:
-    """The order of two runs, one behind the other, in which they are one run."""
-    order = np.empty(len(ids) + len(other_ids), np.int64)
-    i = j = 0
-    for k in range(len(order)):
-        if j == len(other_ids) or (
-            i < len(ids)
-            and (ids[i] < other_ids[j] or (ids[i] == other_ids[j] and at[i] <= other_at[j]))
-        ):
-            order[k] = i
-            i += 1
-        else:
-            order[k] = len(ids) + j
-            j += 1
-    return order
-
-
-@nb.njit(cache=True)
-def span(times: Integers) -> tuple[bool, int, int]:
-    """Whether times are in order, and the least and the greatest of them.
-
-    >>> span(np.array([3, 5, 5])), span(np.array([5, 3, 4]))
-    ((True, 3, 5), (False, 3, 5))
-    """
-    first = last = times[0]
-    in_order = True
-    for time in times:
-        if time < last:
-            in_order = False
-            first = min(first, time)
-        else:
-            last = time
-    return in_order, first, last

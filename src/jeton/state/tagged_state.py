@@ -36,14 +36,14 @@ class Origin:
     """How many operators would have its name, but for the numbers at the end."""
 
 
-class Labelled:
+class TaggedState:
     """A container whose snapshots bear a label, and that takes over only what bears its own.
 
     >>> import numpy as np
     >>> from jeton.state.keyed_values import KeyedValues
-    >>> kept = Labelled(KeyedValues(), Origin("sums"), "sums by user")
+    >>> kept = TaggedState(KeyedValues(), Origin("sums"), "sums by user")
     >>> table = kept.snapshot()
-    >>> Labelled(KeyedValues(), Origin("sums"), "sums by item").restore(table, ())
+    >>> TaggedState(KeyedValues(), Origin("sums"), "sums by item").restore(table, ())
     Traceback (most recent call last):
     jeton.core.errors.SnapshotError: the snapshot has state of 'sums by user' under this name...
     """

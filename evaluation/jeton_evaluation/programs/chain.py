@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism, check_mechanism
 from jeton.idioms.notifications import Notificator, distinct_times
 from jeton.idioms.watermark_sources import marks_from_frontier
 from jeton.idioms.watermarks import (
@@ -19,6 +18,7 @@ from jeton.idioms.watermarks import (
     unmarked,
     watermark_operator,
 )
+from jeton_evaluation.programs.mechanisms import Mechanism, check_mechanism
 
 Step = Callable[[jt.Input, jt.Output], None]
 

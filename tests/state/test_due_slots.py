@@ -1,4 +1,4 @@
-"""Agendas against a list: what a frontier has passed comes out, in order, once."""
+"""Due slots against a list: what a frontier has passed comes out, in order, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import jeton as jt
 from jeton.columns import time_columns
 from jeton.core.times import IntegerTimes, ProductTimes, TimeKind, sort_key
-from jeton.state.agenda import Agenda
+from jeton.state.due_slots import DueSlots
 
 INTEGERS = st.integers(0, 20)
 PRODUCTS = st.builds(jt.Product, st.integers(0, 4), st.integers(0, 4))
@@ -26,7 +26,7 @@ PRODUCTS = st.builds(jt.Product, st.integers(0, 4), st.integers(0, 4))
 def test_what_is_due_comes_out_in_order(
     kind: TimeKind, times: st.SearchStrategy[object], inclusive: bool, data: st.DataObject
 ) -> None:
-    agenda = Agenda.of(kind)
+    agenda = DueSlots.of(kind)
     waiting: list[tuple[object, int]] = []
     numbers = iter(range(10_000))
     for added in data.draw(st.lists(st.lists(times, max_size=6), max_size=30)):

@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.idioms.counting import counted, means
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule_of
+from tests.programs.counting import counted, means
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.chain import chain
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
-from jeton.idioms.window_mean import window_mean
-from jeton.idioms.word_count import word_count
+from jeton_evaluation.programs.chain import chain
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.programs.window_mean import window_mean
+from jeton_evaluation.programs.word_count import word_count
 
 
 def rows(seed: int, *, most: int = 30) -> list[Row]:
