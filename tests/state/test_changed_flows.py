@@ -72,7 +72,7 @@ def test_an_operator_before_another_of_its_name_does_not_take_its_state(
     snapshot = taken(one)
     if files:
         snapshot = through_files(snapshot, tmp_path)
-    with pytest.raises(SnapshotError, match=r"cannot be told.*1 called like.*named\('count'\)"):
+    with pytest.raises(SnapshotError, match=r"cannot be matched.*1 called like.*named\('count'\)"):
         gone_on(one_more_before, snapshot)
 
 

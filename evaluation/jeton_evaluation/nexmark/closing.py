@@ -181,7 +181,7 @@ class BestBids:
 
     def __init__(self, others: Sequence[str] = ()) -> None:
         self._others = tuple(others)
-        # Compact: ids grow for ever, but few auctions are open at a time.
+        # Compact: ids grow indefinitely, but few auctions are open at a time.
         self._auctions = jt.state.KeySlots(1, compact=True)
         self._rows = np.zeros((64, OTHERS + len(others)), np.int64)
 

@@ -40,7 +40,7 @@ def frames(
     columns: Columns | None = None,
     block: int = BLOCK,
 ) -> dict[str, DataFrame]:
-    """The first so many events as DataFrames, one for each kind that is wanted.
+    """The first ``events`` events as DataFrames, one for each kind that is wanted.
 
     They are made in the executors, each time that they are used, and are the same each time.
     Times are whole microseconds, as in tables: ``timestamp_micros(ts)`` has them as timestamps.

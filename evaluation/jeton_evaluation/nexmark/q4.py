@@ -95,7 +95,7 @@ class Averages:
     def snapshot(self) -> pa.Table:
         """All categories."""
         live = self._categories.live()
-        [keys], sums = self._categories.values(live), self._sums[live]
+        keys, sums = plain(self._categories.values(live)[0]), self._sums[live]
         columns = {"category": keys, "sum": sums[:, 0].copy(), "count": sums[:, 1].copy()}
         return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 

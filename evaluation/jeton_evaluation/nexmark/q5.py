@@ -79,7 +79,7 @@ class Counter:
     """
 
     def __init__(self) -> None:
-        # Compact: ids grow for ever, but few auctions have bids in a window.
+        # Compact: ids grow indefinitely, but few auctions have bids in a window.
         self._slots = jt.state.KeySlots(1, compact=True)
         self._nums = np.zeros(64, np.int64)
 

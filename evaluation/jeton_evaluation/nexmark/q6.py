@@ -101,7 +101,7 @@ class LastPrices:
     def snapshot(self) -> pa.Table:
         """All sellers."""
         live = self._sellers.live()
-        [keys] = self._sellers.values(live)
+        keys = plain(self._sellers.values(live)[0])
         columns = {"seller": keys, "count": self._sums[live, 0]}
         columns |= {f"price {n}": self._rings[live, n] for n in range(LAST)}
         return pa.table({"bin": jt.state.bins_of([keys]), **columns})

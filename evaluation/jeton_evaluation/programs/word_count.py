@@ -139,6 +139,8 @@ class WordCounts:
     def snapshot(self) -> pa.Table:
         """All keys with their counts."""
         live = self._keys.live()
+        if not len(live):
+            return pa.table({"bin": pa.array([], pa.uint16())})
         [keys] = self._keys.values(live)
         return pa.table({"bin": jt.state.bins_of([keys]), "key": keys, "count": self._counts[live]})
 
@@ -146,7 +148,8 @@ class WordCounts:
         """The counts again."""
         if state.num_rows:
             batch = jt.Batch.from_arrow(state, time="count")
-            self._counts[self._slots(batch.column("key"))] = batch.times
+            slots = self._slots(batch.column("key"))
+            self._counts[slots] = batch.times
 
 
 @jt.njit(cache=True)

@@ -1,9 +1,9 @@
 """Asynchronous operators: ask other services, holding tokens, while the worker goes on.
 
-What an asynchronous operator has taken and not answered yet is covered by tokens. So nothing
-downstream believes that a time is complete while a call for it is under way, however long that
-takes and in whatever order answers come; and the worker, which only hands batches to an event loop
-in another thread and is woken for the answers, never waits.
+Tokens cover the records that an asynchronous operator has taken and not answered yet. So no
+operator downstream sees a time as complete while a call for it is under way, no matter how long
+that takes and in which order answers come. The worker only passes batches to an event loop in
+another thread and is woken for the answers: it never waits.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ GRACE: Final = 10.0
 """Seconds to wait for a cancelled thread: what does not heed a cancellation may take longer."""
 
 PATIENCE: Final = 10.0
-"""Seconds that coroutines may take to return before it is told that the flow waits for them."""
+"""Seconds that coroutines may take to return before a warning says that the flow waits for them."""
 
 SWITCH_INTERVAL: Final = 0.0002
 """Seconds after which a busy thread has to let another one run.
@@ -89,7 +89,7 @@ class Event:
 
 
 class Answer(NamedTuple):
-    """What was given on an output: a batch, or one record, which costs least as it is."""
+    """An answer on an output: a batch, or one record, which is cheapest as it is."""
 
     output: int
     batch: jt.Batch | None
@@ -98,7 +98,7 @@ class Answer(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of an event: its answers, or the error that ended everything."""
+    """The outcome of an event: its answers, or the error that ended everything."""
 
     event: Event | None
     error: BaseException | None
@@ -190,7 +190,7 @@ class EventLoop:
         wake: Callable[[], None],
     ) -> None:
         self.done: deque[Done] = deque()
-        """What the worker takes out: appended to here, then `wake` is called."""
+        """Outcomes for the worker to take out: after each, `wake` is called."""
         self.over = False
         """Whether the thread has nothing left to do: `wake` is called then, too."""
         self._name = name
@@ -231,7 +231,7 @@ class EventLoop:
             self._thread.join(timeout)
 
     def _call(self, act: Callable[..., None], *args: Any) -> None:
-        # A loop that is closed has told why, or has nothing left to do.
+        # A loop that is closed has reported why, or has nothing left to do.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act, *args)
 
@@ -287,7 +287,7 @@ class EventLoop:
             self._coroutines -= 1
 
     async def next_event(self) -> Event | None:
-        """What a coroutine gets when it asks for an event; ``None`` at the end."""
+        """The next event for a coroutine; ``None`` at the end."""
         event = await self._queue.get()
         if event is None:
             self._queue.put_nowait(None)
@@ -309,7 +309,7 @@ class EventLoop:
             self._loop.call_later(PATIENCE, self._say_what_is_awaited)
 
     def _say_what_is_awaited(self) -> None:
-        """The flow waits for what may never come: let whoever looks see why."""
+        """Warn that the flow waits for coroutines that may never return."""
         awaited = (
             f"{self._coroutines} of its coroutines to return, as they should when calls are "
             "answered and their 'async for' is over"

@@ -43,26 +43,26 @@ class MarkedStream:
 
 
 class Logic(Protocol):
-    """What an operator does with data, and at its watermark."""
+    """The actions of an operator on data, and at its watermark."""
 
     def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
-        """Data has come on an input: answer it with ``ref``, or put it aside."""
+        """Process data of an input: answer it with ``ref``, or keep it."""
         ...
 
     def on_mark(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
-        """Nothing before ``mark`` comes any more (``None``: nothing at all): answer it."""
+        """Answer a mark: nothing before it arrives any more, nothing at all if it is ``None``."""
         ...
 
 
 class Forward:
-    """Logic that hands data on, late or not, and lets marks pass."""
+    """Logic that passes data on, late or not, and lets marks pass."""
 
     def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
-        """Hand data on."""
+        """Pass data on."""
         output.session(ref).give(batch)
 
     def on_mark(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
-        """Nothing was put aside."""
+        """There is nothing to answer."""
 
 
 def watermark_operator(

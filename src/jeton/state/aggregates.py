@@ -149,7 +149,7 @@ def fold(
 
 
 def maker(initial: Any) -> Callable[[], Any]:
-    """What makes an initial value: the function given, or one that copies the value given.
+    """A function that makes an initial value: the one given, or one that copies the value given.
 
     >>> make = maker([])
     >>> make() is make()

@@ -168,7 +168,7 @@ class PanedIndex:
             self._ends, self._keys = grown(self._ends, size), grown(self._keys, size)
 
     def _widen(self, key: int) -> bool:
-        """Make room for a greater key; tells whether that was what was missing."""
+        """Make room for a greater key; returns whether that was what was missing."""
         panes, keys = self._cells.shape
         wanted = 1 << key.bit_length()
         if wanted <= keys or panes * wanted > _CELLS:

@@ -60,13 +60,13 @@ class Groups:
     def columns(self, slots: Slots, times: Times | None = None) -> dict[str, Column]:
         """Keys and results of some groups; their times are for the text of errors."""
         keys = dict(zip(self.key, self._keys.values(slots), strict=True))
-        told: dict[str, Column] = {}
+        results: dict[str, Column] = {}
         for name in self.aggregates:
             try:
-                told[name] = self._memory[name].result(slots)
+                results[name] = self._memory[name].result(slots)
             except Unrepresentable as error:
                 raise error.of_group(name, keys, times) from None
-        return keys | told
+        return keys | results
 
     def remove(self, slots: Slots) -> None:
         """Forget groups."""

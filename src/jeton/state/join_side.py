@@ -29,7 +29,7 @@ from jeton.state.snapshot import BIN, bins_of
 from jeton.state.sorted_runs import merge_from, merge_order, sort_order
 
 MOST_PAIRS = 1 << 20
-"""About how many pairs are made at a time, so that a hot key does not fill the memory."""
+"""The approximate number of pairs made at a time, so that a hot key does not fill the memory."""
 
 Expiry = Callable[[Integers, Integers], Integers]
 """From a run's ids and positions to the last position of the other side that each row serves."""
@@ -38,7 +38,7 @@ _ROW = "row."
 
 
 class Clock:
-    """Positions in time as integers: the times, or numbers for times that are no integers."""
+    """Positions in time as integers: the times, or numbers for times that are not integers."""
 
     def __init__(self, kind: TimeKind) -> None:
         self.kind = kind
@@ -84,7 +84,7 @@ class JoinRun:
 
 
 class Side(NamedTuple):
-    """What the keys of one side are, and of which types those of both."""
+    """The keys of one side, and the key types of both."""
 
     name: str
     key: tuple[str, ...]
@@ -102,7 +102,7 @@ def sides(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Side, Side]:
 
 
 class JoinSide:
-    """Records of one side, all with known keys; dropped once they can serve nobody any more."""
+    """Records of one side, all with known keys; dropped once they have no partners any more."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class JoinSide:
         self.runs: list[JoinRun] = []
 
     def learn(self, batch: Batch) -> None:
-        """Take note of the types of a batch's keys, which need not have any records."""
+        """Note the types of a batch's keys; it may have no records."""
         self._side.learn(batch)
 
     def run(self, batch: Batch, times: Times | None = None) -> JoinRun:
@@ -197,7 +197,7 @@ class JoinSide:
             self._tidy()
 
     def __len__(self) -> int:
-        """How many rows are kept."""
+        """The number of rows."""
         return sum(map(len, self.runs))
 
     def snapshot(self) -> pa.Table:
@@ -224,7 +224,7 @@ class JoinSide:
             self.add(self.run(batch))
 
     def _made(self, run: JoinRun) -> JoinRun:
-        """A run without rows that have expired, knowing when half of the others will have."""
+        """A run without rows that have expired, and with its half-life."""
         if self._unify is not None:
             run = self._unify(run)
         if not self._clock.kind.total or not len(run):

@@ -48,7 +48,7 @@ class PythonFold(Accumulator):
             self._take(slot, value)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
-        """Fold the values in, and tell after each record."""
+        """Fold the values in; returns the result after each record."""
         out = []
         for slot, value in self._records(slots, column, size):
             self._take(slot, value)
@@ -141,13 +141,13 @@ class PythonFold(Accumulator):
             raise self._misfit(values, kind) or error from None
 
     def _misfit(self, values: list[Any], kind: pa.DataType | None) -> Unrepresentable | None:
-        """What to say of the first result that is too much for its type."""
+        """The error for the first result that its type cannot hold."""
         for row, value in enumerate(values):
             try:
                 _typed_array([value], kind)
             except (pa.ArrowException, OverflowError):
                 what = "number of 64 bits" if kind is None else kind
-                return Unrepresentable(row, f"a result is {value}, which is no {what}")
+                return Unrepresentable(row, f"a result is {value}, which is not a {what}")
         return None
 
     def _grow(self, size: int) -> None:
@@ -155,7 +155,7 @@ class PythonFold(Accumulator):
 
 
 class Extreme(PythonFold):
-    """The least or the greatest of values that are no plain numbers: text, decimals, times."""
+    """The least or the greatest of values that are not plain numbers: text, decimals, times."""
 
     def _values(self, column: Column) -> list[Any]:
         """Times as integers: Python's own have no nanoseconds, and end with the year 9999."""
@@ -171,7 +171,7 @@ class Extreme(PythonFold):
 
 
 class DecimalSum(PythonFold):
-    """Exact sums of decimals: with as many digits as it takes, until they are told."""
+    """Exact sums of decimals: with as many digits as needed, until they are emitted."""
 
     def __init__(self) -> None:
         super().__init__(_EXACT.add, merge=_EXACT.add)
@@ -198,7 +198,7 @@ class DecimalSum(PythonFold):
 
     @property
     def _whole(self) -> decimal.Decimal:
-        """One more than what all digits of the type can tell."""
+        """One more than the greatest number that the digits of the type can hold."""
         assert self._type is not None, "only columns of decimals are summed up here"
         return decimal.Decimal(1).scaleb(self._type.precision - self._type.scale)
 

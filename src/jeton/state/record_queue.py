@@ -32,12 +32,12 @@ class Placement(Protocol):
 class RecordQueue:
     """Whole batches in, whole batches out, in order of time, once a frontier has passed.
 
-    However many distinct times wait, the queue holds only the least tokens. `push` what must
-    wait, `pop` what is complete, answer it with ``right_for(time)``, and `settle`. Who keeps the
-    rights to answer elsewhere pushes with ``None``.
+    However many distinct times wait, the queue holds only the least tokens. `push` records,
+    `pop` those that are complete, answer them with ``right_for(time)``, and `settle`. Push with
+    ``None`` if the rights to answer are kept elsewhere.
 
     In snapshots, records belong to the worker that owns their ``key``, by default that of the
-    operator's `Exchange`; records whose input is no `Exchange` belong to the first worker. Name
+    operator's `Exchange`; records whose input is not an `Exchange` belong to the first worker. Name
     the key's columns where that is not what you need: if an earlier operator has exchanged the
     records, if inputs are exchanged by different keys, or if what waits has other columns.
 
