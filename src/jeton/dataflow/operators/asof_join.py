@@ -18,10 +18,9 @@ from jeton.dataflow.joined import How, Joined, split_known
 from jeton.dataflow.operators.interval_join import moved
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.join_side import Clock, JoinRun, JoinSide, gathered, sides
+from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered, sides
 from jeton.state.key_ids import KeyIds
 from jeton.state.record_queue import RecordQueue
-from jeton.state.run_kernels import find_last
 from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
