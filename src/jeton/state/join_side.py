@@ -244,14 +244,12 @@ class JoinSide:
         There are fewer than in other stores of runs, since each search goes through all of them.
         """
         runs = self.runs
-        runs.sort(key=len, reverse=True)
         while (start := merge_from(list(map(len, runs)), most=1)) is not None:
             merged = runs.pop()
             while len(runs) > start:
                 merged = self._made(_merged(runs.pop(), merged))
             if len(merged):
                 runs.append(merged)
-            runs.sort(key=len, reverse=True)
 
 
 def gathered(partners: list[tuple[JoinRun, Integers]], names: Sequence[str] | None = None) -> Batch:

@@ -164,17 +164,18 @@ def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
 
     >>> merge_from([1] * 12), merge_from([1] * 13), merge_from([100] + [1] * 12)
     (None, 0, 1)
-    >>> merge_from([9, 4, 1], most=1), merge_from([9, 4, 2], most=1)
+    >>> merge_from([11, 4, 1], most=1), merge_from([9, 4, 1], most=1)
     (None, 0)
     """
     if len(sizes) <= most:
         return None
-    start = len(sizes) - 1
-    together = sizes[start]
-    while start > 0 and sizes[start - 1] <= 2 * together:
-        start -= 1
-        together += sizes[start]
-    return start if start < len(sizes) - 1 else None
+    first = None
+    after = sizes[-1]
+    for run in range(len(sizes) - 2, -1, -1):
+        if sizes[run] <= 2 * after:
+            first = run
+        after += sizes[run]
+    return first
 
 
 def sort_order(keys: Sequence[Integers], *, stable: bool = True) -> npt.NDArray[np.intp] | None:
