@@ -1,4 +1,4 @@
-"""Asynchronous operators and a real service: nothing lost, nothing twice, nobody waits."""
+"""Asynchronous operators and a real service: nothing lost, nothing twice, no worker waits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_call_that_fails_at_first_is_tried_again() -> None:
 
 @pytest.mark.parametrize("order", ["by time", "as they come"])
 @seeded
-def test_a_call_that_fails_always_is_told_apart(seed: int | None, order: Order) -> None:
+def test_a_call_that_fails_always_is_distinguished(seed: int | None, order: Order) -> None:
     with serving(lambda n, _: 500 if n % 3 == 0 else 200, delay=0.0) as (service, port):
         flow = jt.Flow("apart")
         answered, rejected = try_map_async(

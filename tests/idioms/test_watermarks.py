@@ -260,7 +260,7 @@ def test_the_example(workers: int) -> None:
     values: dict[tuple[int, str], list[float]] = {}
     for ts, room, degrees in zip(*example.READINGS.values(), strict=True):
         values.setdefault((ts // 10 * 10 + 10, room), []).append(degrees)
-    # Nobody is idle, and nothing is further behind than what marks allow for.
+    # No worker is idle, and nothing is further behind than what marks allow for.
     result = example.averages().run({"readings": example.READINGS}, workers=workers, seed=1)
     found = {(row["ts"], row["room"]): row["mean"] for row in result["means"].to_pylist()}
     assert found == {window: sum(some) / len(some) for window, some in values.items()}

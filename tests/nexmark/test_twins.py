@@ -96,8 +96,8 @@ def last_prices(won: list[Row]) -> list[Row]:
         last = prices[row["seller"]]
         last.append(row["price"])
         average = sum(last[-10:]) / len(last[-10:])
-        told = {"auction": row["id"], "seller": row["seller"], "average": average}
-        found.append({"ts": row["ts"], **told})
+        emitted = {"auction": row["id"], "seller": row["seller"], "average": average}
+        found.append({"ts": row["ts"], **emitted})
     return found
 
 
@@ -129,9 +129,9 @@ def test_auctions_close(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
-        told = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
+        emitted = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
         for mechanism in MECHANISMS:
-            won = closed_auctions(events, mechanism, **told)
+            won = closed_auctions(events, mechanism, **emitted)
             flow.output(mechanism, plain_stream(won))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
@@ -199,7 +199,7 @@ def test_one_token_for_all_that_is_open() -> None:
         assert run.probe("won").frontier.is_empty
 
 
-def test_auctions_without_bids_hold_nobody_back() -> None:
+def test_auctions_without_bids_hold_nothing_back() -> None:
     flow = jt.Flow("silent")
     events = nexmark.add_inputs(flow, columns=COLUMNS)
     won = closed_auctions(events)

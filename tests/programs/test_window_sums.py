@@ -41,8 +41,8 @@ def test_against_a_dictionary(seed: int) -> None:
         assert set(opened) >= {end for end, _ in expected} - before
         if random.random() < 0.7:
             limit = random.choice([10 * turn, 10 * turn + random.randrange(40), None])
-            told = sums.take(limit)
-            found = [] if told is None else [tuple(row.values()) for row in told.rows()]
+            emitted = sums.take(limit)
+            found = [] if emitted is None else [tuple(row.values()) for row in emitted.rows()]
             done = [key for key in expected if limit is None or key[0] <= limit]
             means = [(*key, sum(expected[key]) / len(expected[key])) for key in done]
             assert sorted(found, key=str) == sorted(means, key=str)
@@ -66,7 +66,7 @@ def test_closing_a_window_leaves_the_others_where_they_are() -> None:
         assert len(sums.take(end) or ()) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < count, "whoever copies all windows needs dozens of bytes for each"
+    assert peak < count, "a copy of all windows needs dozens of bytes for each"
 
 
 def test_keys_are_forgotten_with_their_last_window() -> None:
@@ -74,8 +74,8 @@ def test_keys_are_forgotten_with_their_last_window() -> None:
     for turn in range(50):
         keys = ["always", *(f"{turn}.{n}" for n in range(20))]
         sums.add(0, jt.Batch({"key": keys, "value": [1.0] * 21}, [10 * turn] * 21))
-        told = sums.take(10 * turn)
-        assert told is None or told.rows()[0]["key"] == "always"
+        emitted = sums.take(10 * turn)
+        assert emitted is None or emitted.rows()[0]["key"] == "always"
         assert len(sums) == 21
     sums.take(None)
     assert len(sums) == 0

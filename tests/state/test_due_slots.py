@@ -40,8 +40,8 @@ def test_what_is_due_comes_out_in_order(
             due = [(time, slot) for time, slot in waiting if not behind(time)]
             waiting = [(time, slot) for time, slot in waiting if behind(time)]
             found, slots_found = agenda.due(frontier, inclusive=inclusive)
-            told = [time_columns.one(found, row) for row in range(len(found))]
+            emitted = [time_columns.one(found, row) for row in range(len(found))]
             assert sorted(slots_found.tolist()) == sorted(slot for _, slot in due)
-            assert told == sorted(told, key=sort_key)
-            assert dict(zip(slots_found.tolist(), told, strict=True)) == {s: t for t, s in due}
+            assert emitted == sorted(emitted, key=sort_key)
+            assert dict(zip(slots_found.tolist(), emitted, strict=True)) == {s: t for t, s in due}
         assert jt.Antichain(agenda.pending()) == jt.Antichain(time for time, _ in waiting)
