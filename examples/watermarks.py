@@ -6,6 +6,8 @@ had nothing for a while is idle, and no longer waited for; what it sends when it
 late, and then comes out of the late output, at its own time.
 """
 
+import numpy as np
+
 import jeton as jt
 from jeton.idioms.watermark_sources import marks_from_times
 from jeton.idioms.watermarks import unmarked, watermark_operator
@@ -29,7 +31,7 @@ class Averages:
             output.session(token).give(jt.Batch.from_arrow(rooms, time="ts"))
 
 
-def window_ends(times):
+def window_ends(times: np.ndarray) -> np.ndarray:
     return (times // 10 + 1) * 10
 
 
