@@ -43,6 +43,7 @@ FROM (SELECT *, max(num) OVER (PARTITION BY ts) AS most FROM counts) WHERE num =
 """
 
 _SCHEMA: Final = pa.schema([("auction", pa.int64()), ("num", pa.int64())])
+_RESTORED: Final = ("ts", "auction", "num")
 
 
 def query(events: Inputs) -> jt.Stream:
@@ -69,92 +70,67 @@ def query(events: Inputs) -> jt.Stream:
     return plain_stream(stream, _SCHEMA)
 
 
-class Counter:
-    """The number of bids on each auction.
-
-    >>> counter = Counter()
-    >>> counter.add(np.array([7, 8, 7]), np.array([1, 1, 1]))
-    >>> counter.auctions, counter.nums
-    (array([7, 8]), array([2, 1]))
-    """
-
-    def __init__(self) -> None:
-        # Compact: ids grow indefinitely, but few auctions have bids in a window.
-        self._slots = jt.state.KeySlots(1, compact=True)
-        self._nums = np.zeros(64, np.int64)
-
-    def add(self, auctions: Times, nums: Times) -> None:
-        """Add numbers of bids."""
-        slots, _ = self._slots.find([auctions], len(auctions))
-        self._nums = jt.state.grown(self._nums, self._slots.slots_made)
-        _add(self._nums, slots, nums)
-
-    @property
-    def auctions(self) -> Times:
-        """The auctions that have bids."""
-        [auctions] = self._slots.values(np.arange(len(self._slots)))
-        return np.asarray(auctions)
-
-    @property
-    def nums(self) -> Times:
-        """The number of bids on each of them."""
-        return self._nums[: len(self._slots)]
-
-
 class Counts(ABC):
-    """Counts by auction that are emitted at some time: the base of two stages."""
+    """Numbers of bids by time and auction, emitted when due: the base of two stages."""
 
     inclusive: bool
 
     def __init__(self) -> None:
-        self._counters: dict[int, Counter] = {}
+        self._keys = jt.state.KeySlots(1, timed=True)
+        self._nums = np.zeros(0, np.int64)
+        self._due = jt.state.DueSlots.of(jt.IntegerTimes())
         self.parts = {"counts": self}
 
     @abstractmethod
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Count; returns the times at which the counts are emitted."""
 
-    def _count(self, end: int, auctions: Any, nums: Any) -> None:
-        if end not in self._counters:
-            self._counters[end] = Counter()
-        self._counters[end].add(plain(auctions), plain(nums))
+    def _count(self, ends: Times, auctions: Any, nums: Any) -> None:
+        """Add numbers of bids; a single end is that of all auctions."""
+        slots, new = self._keys.find([auctions], len(auctions), ends.view(np.uint64))
+        if len(new):
+            self._nums = jt.state.grown(self._nums, self._keys.slots_made)
+            due = ends[new] if len(ends) == len(auctions) else np.repeat(ends, len(new))
+            self._due.add(due, slots[new])
+        _add(self._nums, slots, plain(nums))
 
     def take(self, limit: int | None) -> jt.Batch | None:
         """The counts that are complete."""
-        last = jt.END_OF_TIME if limit is None else limit if self.inclusive else limit - 1
-        done = sorted(end for end in self._counters if end <= last)
-        parts = [self._emitted(self._counters.pop(end), end) for end in done]
-        return jt.concat(parts) if parts else None
-
-    def _emitted(self, counter: Counter, end: int) -> jt.Batch:
-        columns = {"auction": counter.auctions, "num": counter.nums}
-        return jt.Batch.trusted({**columns}, np.full(len(counter.nums), end), "ts", end)
+        frontier = jt.Antichain([] if limit is None else [limit])
+        ends, slots = self._due.due(frontier, inclusive=self.inclusive)
+        if not len(slots):
+            return None
+        [auctions] = self._keys.values(slots)
+        columns = {"auction": auctions, "num": self._nums[slots]}
+        self._nums[slots] = 0
+        self._keys.remove(slots)
+        return jt.Batch.trusted({**columns}, ends, "ts", int(ends[0]))
 
     @property
     def least(self) -> int | None:
         """The time of the first counts."""
-        return min(self._counters, default=None)
+        return next(iter(self._due.pending()), None)
 
     @property
     def pending(self) -> Times:
         """The times of all counts."""
-        return np.array(list(self._counters), np.int64)
+        return np.unique(self._keys.times(self._keys.live()).view(np.int64))
 
     def snapshot(self) -> pa.Table:
         """All counts."""
-        parts = [Counts._emitted(self, counter, end) for end, counter in self._counters.items()]
-        if not parts:
+        live = self._keys.live()
+        if not len(live):
             return pa.table({"bin": pa.array([], pa.uint16())})
-        rows = jt.concat(parts)
-        bins = jt.state.bins_of([rows["auction"]])
-        return rows.to_arrow().add_column(0, "bin", pa.array(bins))
+        [auctions] = self._keys.values(live)
+        ends = self._keys.times(live).view(np.int64)
+        columns = {"ts": ends, "auction": auctions, "num": self._nums[live]}
+        return pa.table({"bin": jt.state.bins_of([auctions]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The counts again."""
         if state.num_rows:
-            rows = jt.Batch.from_arrow(state.drop_columns(["bin"]), time="ts")
-            for end, part in rows.by_time():
-                self._count(end, part["auction"], part["num"])
+            ends, auctions, nums = (plain(state.column(n).to_numpy()) for n in _RESTORED)
+            self._count(ends, auctions, nums)
 
 
 class PaneCounts(Counts):
@@ -173,7 +149,7 @@ class PaneCounts(Counts):
         """Count bids in the panes that they are in."""
         ends = []
         for end, part in by_window(batch, SLIDE):
-            self._count(end, part["auction"], np.ones(len(part), np.int64))
+            self._count(np.array([end]), part["auction"], np.ones(len(part), np.int64))
             ends.append(end)
         return np.array(ends, np.int64)
 
@@ -195,13 +171,19 @@ class HotItems(Counts):
         ends = []
         for pane, part in batch.by_time():
             for end in range(pane, pane + WINDOW, SLIDE):
-                self._count(end, part["auction"], part["num"])
+                self._count(np.array([end]), part["auction"], part["num"])
                 ends.append(end)
         return np.array(ends, np.int64)
 
-    def _emitted(self, counter: Counter, end: int) -> jt.Batch:
-        counts = super()._emitted(counter, end)
-        return counts.filter(counter.nums == counter.nums.max())
+    def take(self, limit: int | None) -> jt.Batch | None:
+        """The greatest counts of each window that is complete."""
+        counts = super().take(limit)
+        if counts is None:
+            return None
+        nums, starts = counts["num"], np.flatnonzero(np.diff(counts.times, prepend=-1))
+        most = np.maximum.reduceat(nums, starts)
+        sizes = np.diff(starts, append=len(nums))
+        return counts.filter(nums == np.repeat(most, sizes))
 
 
 @jt.njit(cache=True)

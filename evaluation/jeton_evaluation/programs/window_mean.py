@@ -131,8 +131,8 @@ class WindowSums:
         self._time_name = time_name
         self._windows = jt.state.KeySlots(1, timed=True)
         self._due = jt.state.DueSlots.of(jt.IntegerTimes())
-        self._counts = np.zeros(0, np.int64)
-        self._sums = np.zeros(0)
+        self._sums = np.zeros((0, 2))
+        """The sum and the number of values by slot, side by side."""
         self.parts = {"sums": self}
 
     def add(self, port: int, batch: jt.Batch) -> Times:
@@ -142,27 +142,28 @@ class WindowSums:
             raise BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
         ends = window_ends(batch.times, self._size)
         slots, new = self._open(ends, batch.column(self._key))
-        _add(self._counts, self._sums, slots, plain(values, np.float64))
+        _add(self._sums, slots, plain(values, np.float64))
         return np.unique(ends[new])
 
     def _open(self, ends: Times, keys: Any) -> tuple[Any, Any]:
         """The slots of windows and keys, and the rows with new ones."""
         slots, new = self._windows.find([keys], len(ends), ends.view(np.uint64))
         if len(new):
-            self._counts = jt.state.grown(self._counts, self._windows.slots_made)
             self._sums = jt.state.grown(self._sums, self._windows.slots_made)
             self._due.add(ends[new], slots[new])
         return slots, new
 
     def take(self, limit: int | None) -> jt.Batch | None:
         """Take out the means of windows that end at ``limit`` or before; all if it is ``None``."""
+        least = self.least
+        if least is None or (limit is not None and limit < least):
+            return None
         frontier = jt.Antichain([] if limit is None else [limit])
         ends, slots = self._due.due(frontier, inclusive=True)
-        if len(slots) == 0:
-            return None
         [keys] = self._windows.values(slots)
-        means = self._sums[slots] / self._counts[slots]
-        self._sums[slots] = self._counts[slots] = 0
+        sums = self._sums[slots]
+        means = sums[:, 0] / sums[:, 1]
+        self._sums[slots] = 0
         self._windows.remove(slots)
         return jt.Batch.trusted({self._key: keys, "mean": means}, ends, self._time_name)
 
@@ -187,7 +188,8 @@ class WindowSums:
             return pa.table({"bin": pa.array([], pa.uint16())})
         [keys] = self._windows.values(live)
         ends = self._windows.times(live).view(np.int64)
-        columns = {"end": ends, "key": keys, "count": self._counts[live], "sum": self._sums[live]}
+        sums, counts = self._sums[live].T
+        columns = {"end": ends, "key": keys, "count": counts.astype(np.int64), "sum": sums.copy()}
         return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
@@ -195,8 +197,7 @@ class WindowSums:
         if state.num_rows:
             batch = jt.Batch.from_arrow(state, time="end")
             slots, _ = self._open(plain(batch.times), batch.column("key"))
-            self._counts[slots] = batch["count"]
-            self._sums[slots] = batch["sum"]
+            self._sums[slots] = np.column_stack([batch["sum"], batch["count"]])
 
 
 def window_ends(times: Times, size: int) -> Times:
@@ -216,7 +217,7 @@ def window_ends(times: Times, size: int) -> Times:
 
 
 @jt.njit(cache=True)
-def _add(counts: Any, sums: Any, slots: Any, values: Any) -> None:
+def _add(sums: Any, slots: Any, values: Any) -> None:
     for i in range(len(slots)):
-        counts[slots[i]] += 1
-        sums[slots[i]] += values[i]
+        sums[slots[i], 0] += values[i]
+        sums[slots[i], 1] += 1.0

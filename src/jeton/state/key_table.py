@@ -134,20 +134,13 @@ class HashIndex:
         slots = np.empty(rows, dtype=np.int64)
         new = np.empty(rows, dtype=np.int64)
         free, state = self._pool.free, self._pool.state
-        if len(words) == 1:
-            found = _add_one(self._table, self._stored[0], words[0], free, state, slots, new)
-        else:
-            every = _repeated(words)
-            found = _add_all(self._table, self._stored, every, free, state, slots, new)
+        found = _find_or_add(self._table, self._stored, _repeated(words), free, state, slots, new)
         return slots, new[:found]
 
     def find(self, words: tuple[Hashes, ...]) -> Slots:
-        """The slots of keys, -1 for those that are not there."""
+        """The slot of each key, -1 for those that are not there."""
         slots = np.empty(len(words[-1]), dtype=np.int64)
-        if len(words) == 1:
-            _find_one(self._table, self._stored[0], words[0], slots)
-        else:
-            _find_all(self._table, self._stored, _repeated(words), slots)
+        _find(self._table, self._stored, _repeated(words), slots)
         return slots
 
     def remove(self, slots: Slots) -> None:
@@ -200,89 +193,56 @@ def _home(words, row, mask):  # type: ignore[no-untyped-def]
     return (state >> np.uint64(20)) & mask
 
 
-@nb.njit(cache=True, inline="always")
-def _place(table, stored, words, row, mask):  # type: ignore[no-untyped-def]
-    """The place of a key, or the empty place where it belongs."""
-    at = _home(words, row, mask)
-    while table[at] >= 0:
-        same = True
-        for k in range(len(words)):
-            if stored[k][table[at]] != words[k][row]:
-                same = False
+@nb.njit(cache=True)
+def _find_or_add(table, stored, words, free, state, slots, new):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(table) - 1)
+    found = 0
+    for i in range(len(slots)):
+        at = _home(words, i, mask)
+        while True:
+            slot = table[at]
+            if slot < 0:
+                if state[1] > 0:
+                    state[1] -= 1
+                    slot = free[state[1]]
+                else:
+                    slot = state[0]
+                    state[0] += 1
+                table[at] = slot
+                for k in range(len(words)):
+                    stored[k][slot] = words[k][i]
+                new[found] = i
+                found += 1
                 break
-        if same:
-            break
-        at = (at + np.uint64(1)) & mask
-    return at
-
-
-@nb.njit(cache=True, inline="always")
-def _place_one(table, stored, word, mask):  # type: ignore[no-untyped-def]
-    """The same for a key of one word: searching for a tuple of one takes half as long again."""
-    at = ((word * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
-    while table[at] >= 0 and stored[table[at]] != word:
-        at = (at + np.uint64(1)) & mask
-    return at
-
-
-@nb.njit(cache=True, inline="always")
-def _next_slot(free, state):  # type: ignore[no-untyped-def]
-    if state[1] > 0:
-        state[1] -= 1
-        slot = free[state[1]]
-    else:
-        slot = state[0]
-        state[0] += 1
-    return slot
-
-
-@nb.njit(cache=True)
-def _add_one(table, stored, words, free, state, slots, new):  # type: ignore[no-untyped-def]
-    mask = np.uint64(len(table) - 1)
-    found = 0
-    for i in range(len(slots)):
-        at = _place_one(table, stored, words[i], mask)
-        slot = table[at]
-        if slot < 0:
-            slot = _next_slot(free, state)
-            table[at] = slot
-            stored[slot] = words[i]
-            new[found] = i
-            found += 1
-        slots[i] = slot
-    return found
-
-
-@nb.njit(cache=True)
-def _add_all(table, stored, words, free, state, slots, new):  # type: ignore[no-untyped-def]
-    mask = np.uint64(len(table) - 1)
-    found = 0
-    for i in range(len(slots)):
-        at = _place(table, stored, words, i, mask)
-        slot = table[at]
-        if slot < 0:
-            slot = _next_slot(free, state)
-            table[at] = slot
+            same = True
             for k in range(len(words)):
-                stored[k][slot] = words[k][i]
-            new[found] = i
-            found += 1
+                if stored[k][slot] != words[k][i]:
+                    same = False
+                    break
+            if same:
+                break
+            at = (at + np.uint64(1)) & mask
         slots[i] = slot
     return found
 
 
 @nb.njit(cache=True)
-def _find_one(table, stored, words, slots):  # type: ignore[no-untyped-def]
+def _find(table, stored, words, slots):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) - 1)
     for i in range(len(slots)):
-        slots[i] = table[_place_one(table, stored, words[i], mask)]
-
-
-@nb.njit(cache=True)
-def _find_all(table, stored, words, slots):  # type: ignore[no-untyped-def]
-    mask = np.uint64(len(table) - 1)
-    for i in range(len(slots)):
-        slots[i] = table[_place(table, stored, words, i, mask)]
+        at = _home(words, i, mask)
+        while True:
+            slot = table[at]
+            same = True
+            if slot >= 0:
+                for k in range(len(words)):
+                    if stored[k][slot] != words[k][i]:
+                        same = False
+                        break
+            if same:
+                break
+            at = (at + np.uint64(1)) & mask
+        slots[i] = slot
 
 
 @nb.njit(cache=True)

@@ -105,11 +105,9 @@ class RecordQueue:
         if not self._kind.total:
             yield from self._pop_partial(frontier, inclusive)
             return
-        batch = self._runs.take(frontier.only, inclusive=inclusive)
+        batch = self.take(frontier.only, inclusive=inclusive)
         if batch is not None:
-            first = int(batch.times[0])
-            # Stated here, so that the sender need not search for its least time.
-            yield first, batch.at(batch.times, first)
+            yield int(batch.times[0]), batch
 
     def take(self, limit: int | None, *, inclusive: bool = False) -> Batch | None:
         """Take out the records before ``limit``, in order of time; all if it is ``None``.
@@ -122,8 +120,9 @@ class RecordQueue:
         >>> waiting.take(5)["n"], waiting.take(None)["n"], waiting.take(None)
         (array([10]), array([50]), None)
         """
-        frontier = Antichain([] if limit is None else [limit])
-        return next((batch for _, batch in self.pop(frontier, inclusive=inclusive)), None)
+        batch = self._runs.take(limit, inclusive=inclusive)
+        # The least time is stated, so that the sender need not search for it.
+        return None if batch is None else batch.at(batch.times, int(batch.times[0]))
 
     def _pop_partial(self, frontier: Antichain, inclusive: bool) -> Iterator[tuple[Time, Batch]]:
         done, left = [], []
