@@ -1,9 +1,9 @@
-"""Asynchronous calls: each order is looked up in a service, and nobody waits for it.
+"""Asynchronous calls: each order is looked up in a service, without blocking the flow.
 
-The service is a coroutine here. It takes its time, it fails for some users at the first attempt,
-and it does not know others at all. Up to 16 calls are under way at a time on each worker, held by
-tokens: so the hourly totals behind are told when all answers for an hour are there, not before, and
-the count beside them goes on while calls are under way.
+The service is a coroutine here. It is slow, it fails for some users at the first attempt, and it
+does not know others at all. Each worker has up to 16 calls pending, and holds tokens for them. So
+the hourly totals are emitted when all answers for an hour have arrived, and not before, while the
+count next to them continues.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ COUNTRIES = {1: "CH", 2: "FR", 3: "CH", 4: "JP", 5: "FR"}
 
 
 class Service:
-    """Stands for a pool of connections: opened once on each worker, in its event loop."""
+    """Stand-in for a connection pool: opened once on each worker, in its event loop."""
 
     async def __aenter__(self):
         self.asked: set[int] = set()
@@ -33,12 +33,12 @@ class Service:
 
 
 async def with_country(order, service: Service):
-    """An order with its user's country: what the service knows, when it does."""
+    """An order with its user's country, as the service knows it."""
     return {**order, "country": await service.country(order["user"])}
 
 
 def lookup() -> jt.Flow:
-    """A flow from orders to hourly totals by country, and to the orders that nobody can place."""
+    """A flow from orders to hourly totals by country, and to the orders that failed."""
     flow = jt.Flow("lookup")
     orders = flow.input("orders", schema={"user": int, "price": float})
     placed, rejected = try_map_async(

@@ -1,9 +1,9 @@
-"""Flow control: one small record asks for very many, and memory stays small.
+"""Flow control: one small record produces very many, and memory stays bounded.
 
 A range ``[start, stop)`` becomes all its numbers, whose divisors are then counted. The producing
-operator keeps its token, and stops whenever 50,000 numbers are on their way: it goes on when the
-frontier at the end of the region tells that some of them have been retired. That the numbers are
-moved between workers on the way makes no difference.
+operator holds its token, and stops while 50,000 numbers are in flight. It continues when the
+frontier at the end of the region shows that some of them have been retired. This also works when
+the numbers move between workers.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from jeton.idioms.flow_control import flat_map_bounded
 
 
 def numbers_of(ranges):
-    """All numbers of each range, piece by piece: a generator is asked only when there is room."""
+    """All numbers of each range, piece by piece; the generator advances only when there is room."""
     for start, stop in zip(ranges["start"].tolist(), ranges["stop"].tolist(), strict=True):
         for at in range(start, stop, 10_000):
             yield {"n": np.arange(at, min(at + 10_000, stop))}
 
 
 def count_divisors(numbers):
-    """The costly part: what it has not got to yet is what must not pile up."""
+    """The expensive part, whose backlog must stay bounded."""
 
     def small_divisors(batch):
         return sum((batch["n"] % d == 0).astype(np.int64) for d in range(1, 21))

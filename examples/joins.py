@@ -1,12 +1,12 @@
-"""Joins in event time: bids find their auction, and how they stand to other bids.
+"""Joins in event time: bids with their auctions, and bids with the bids that answer them.
 
-An as-of join gives each bid what was known of its auction when it was made: the latest description
-that is not later than the bid. An interval join finds the bids on the same auction that another
-bidder answered within 10 time units, with a higher price.
+An as-of join adds to each bid the latest description of its auction that is not later than the bid.
+An interval join finds the bids on the same auction that another bid answered within 10 time units,
+with a higher price.
 
-Nothing here waits for more than it must. A bid is answered once the auctions are complete up to its
-time. The two bids of a pair wait for each other without holding anything back: whichever comes last
-brings the right to tell of both. What can find no partner any more is forgotten.
+Neither join waits longer than necessary. A bid is emitted once the auctions are complete up to its
+time. The two bids of a pair wait for each other without holding back the frontier: the one that
+arrives last brings the token for both. Records that cannot match any more are dropped.
 """
 
 import jeton as jt

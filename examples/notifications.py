@@ -1,8 +1,8 @@
-"""Naiad's notifications: ask to be called back when a time is complete, and answer it then.
+"""Naiad's notifications: request a callback for when a time is complete, and answer then.
 
-The operator finds the longest word of each time. It gives two callbacks, as a vertex does in Naiad,
-and never sees a frontier. In strict mode it is called back for one time in each invocation, as
-Naiad has it; in relaxed mode for all that are complete. The answers are the same.
+The operator finds the longest word of each time. It has two callbacks, as a vertex in Naiad, and
+never sees a frontier. In strict mode each invocation delivers one notification, as in Naiad; in
+relaxed mode all that are complete. The results are the same.
 """
 
 import jeton as jt
@@ -10,7 +10,7 @@ from jeton.idioms.notifications import Mode, Notificator, unary_notify
 
 
 class LongestWord:
-    """The longest word of each time, told once that time is complete."""
+    """The longest word of each time, emitted when that time is complete."""
 
     def __init__(self, notificator: Notificator, info: jt.OperatorInfo) -> None:
         self.notificator = notificator
@@ -19,7 +19,7 @@ class LongestWord:
     def on_receive(self, ref, batch, output) -> None:
         for time, part in batch.by_time():
             words = part["word"].to_pylist()
-            self.notificator.notify_at(ref, time)  # asked for twice, it comes once
+            self.notificator.notify_at(ref, time)  # requested twice, delivered once
             # Of words of the same length, the one that comes first in the dictionary.
             self.longest[time] = min(
                 [*words, self.longest.get(time, "")], key=lambda word: (-len(word), word)
@@ -46,5 +46,5 @@ WORDS = {
 if __name__ == "__main__":
     for mode in ("strict", "relaxed"):
         result = longest_words(mode).run({"words": WORDS}, workers=2)
-        told = [f"{row['time']}: {row['longest']}" for row in result["longest"].to_pylist()]
-        print(f"{mode:>7}:", ", ".join(told))
+        found = [f"{row['time']}: {row['longest']}" for row in result["longest"].to_pylist()]
+        print(f"{mode:>7}:", ", ".join(found))

@@ -1,9 +1,9 @@
 """Priority: tickets for parked cars, each at a time that only the data knows.
 
 A driver pays until some time, and may pay again before that. An operator puts each payment on its
-agenda twice: for when it was made, and for when it runs out. It takes both out in order of time,
-once the frontier has passed them, and tells the cars whose time is up. However many cars there
-are, and each with a time of its own, it holds one token: at the least of these times.
+agenda twice: for the time it was made, and for the time it expires. It takes both out in order of
+time, once the frontier has passed them, and emits the cars whose time is up. For any number of
+cars, each with its own time, it holds one token: at the least of these times.
 """
 
 import jeton as jt
@@ -11,20 +11,20 @@ from jeton.idioms.priority import Agenda, schedule
 
 
 def overdue(token, info):
-    """The cars for which nobody has paid any more, at the time when that is so."""
+    """The cars whose payment has expired, at the time of expiry."""
     agenda = Agenda(info.kind, ["plate"])
     paid: jt.state.KeyedValues[int] = jt.state.KeyedValues()
-    info.keep(agenda, token, name="agenda")  # so that snapshots have both
+    info.keep(agenda, token, name="agenda")  # so that snapshots include both
     info.keep(paid, name="paid")
     token.drop()
 
     def step(input, output):
         for ref, batch in input:
             agenda.push(ref, batch.with_columns({"check": [False] * len(batch)}))
-            # The right that came with a payment is as good for any later time.
+            # The reference of a payment is valid for any later time too.
             agenda.push(ref, batch.with_columns({"check": [True] * len(batch)}), batch["until"])
         for held, batch in agenda.pop_before(input.frontier):
-            # Who pays at the last moment has paid.
+            # A payment at the last moment counts.
             rows = sorted(batch.rows(), key=lambda row: (row["time"], row["check"]))
             for row in rows:
                 plate, time = row["plate"], row["time"]
@@ -38,12 +38,12 @@ def overdue(token, info):
 
 
 def parking() -> jt.Flow:
-    """A flow from payments to tickets, and to the payments in the order in which they run out."""
+    """A flow from payments to tickets, and to the payments in order of expiry."""
     flow = jt.Flow("parking")
     payments = flow.input("payments", schema={"plate": str, "until": int})
     tickets = payments.unary_frontier(overdue, pact=jt.Exchange("plate"), schema={"plate": str})
     flow.output("tickets", tickets)
-    # If all that matters is the order, one call does it.
+    # If only the order matters, one call is enough.
     flow.output("ends", schedule(payments, at="until", key=["plate"]))
     return flow
 

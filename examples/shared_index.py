@@ -1,9 +1,9 @@
-"""A shared index: several questions, each as of its own time, one copy of the data.
+"""A shared index: several lookups, each as of its own time, one copy of the data.
 
-Who works where is arranged by team, once: an index over time that any number of operators read. One
-asks who was on a team when it shipped something; the other, when something broke, who was on the
-team that owned it. Each gets the team as it was then, however late it asks. What no reader can ask
-for any more is forgotten.
+Moves between teams are arranged by team, once: an index over time that any number of operators can
+read. One lookup finds who was on a team when it shipped a version; the other finds who was on the
+team that owned a part when it broke. Each gets the team as of that time, even if it asks late.
+Entries that no reader can look up any more are dropped.
 """
 
 import jeton as jt

@@ -1,15 +1,15 @@
 """The paper's example: a tumbling average that holds one token for each open window.
 
-Each window keeps a token at its end. Once the input's frontier has passed the end, nothing more
-can fall into the window, and its average is sent with that token. However far the frontier jumps,
-all windows that it passed are retired in one invocation.
+Each window holds a token at its end. Once the input's frontier has passed the end, no more records
+can arrive for the window, and its average is sent with that token. One invocation retires all
+windows that the frontier has passed.
 """
 
 import jeton as jt
 
 
 class Window:
-    """What is known of one window, and the right to report it at its end."""
+    """The sum and count of one window, and the token to emit its average."""
 
     def __init__(self, token: jt.TimestampToken) -> None:
         self.token = token

@@ -1,9 +1,9 @@
-"""Flink's watermarks: sensors that are read out of order, one of which falls silent.
+"""Flink's watermarks: sensors with readings out of order, one of which stops for a while.
 
-Marks trail the readings by the disorder that is allowed for, on each worker, and travel among the
-data. A window is emitted when the least mark of all workers has reached its end. A worker that has
-had nothing for a while is idle, and no longer waited for; what it sends when it wakes up may be
-late, and then comes out of the late output, at its own time.
+On each worker, marks stay behind the readings by the allowed disorder, and travel with the data. A
+window is emitted when the least mark of all workers has reached its end. A worker without records
+for a while is idle, and other workers do not wait for it. Its next records may be late, and then go
+to the late output, at their own time.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ def window_ends(times: np.ndarray) -> np.ndarray:
 
 
 def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
-    """A flow from readings to their averages over windows of 10, and those that were too late."""
+    """A flow from readings to their averages over windows of 10, and to late readings."""
     flow = jt.Flow("averages")
     readings = flow.input("readings", time="ts")
     marked = marks_from_times(readings, disorder, idle_after=idle_after)

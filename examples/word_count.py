@@ -1,8 +1,8 @@
-"""Word count, the hello of dataflow: an update for each word, and the top words of each window.
+"""Word count: an update for each word, and the top words of each window.
 
-Lines come with a time each. The first output follows the paper's word count: every word comes out
-again with its count so far, as soon as it is there. The second waits for windows to be complete
-and tells the three words that occur most in each.
+Each line has a time. The first output follows the paper's word count: every word is emitted at once
+with its count so far. The second output waits for windows to be complete and emits the three most
+frequent words of each.
 """
 
 import pyarrow.compute as pc
@@ -25,11 +25,11 @@ def word_count(window: int = 10) -> jt.Flow:
     flow = jt.Flow("word count")
     words = words_in(flow.input("lines", schema={"line": str}))
 
-    # An update for each word. The exchange by word, the state in bins, one token at most.
+    # An update for each word: exchanged by word, with state in bins, and at most one token.
     flow.output("counts", words.key_by("word").running().count())
 
-    # Counts of each window, told when the frontier has passed its end; then the best of them,
-    # which all bear the window's end as their time. Of equal counts the word decides.
+    # Counts of each window, emitted when the frontier has passed its end; then the greatest of
+    # them, which all have the window's end as their time. Equal counts are ordered by word.
     in_window = words.key_by("word").tumbling(window).count()
     flow.output("top", in_window.key_by().each_time().top_k(3, by="count"))
     return flow
@@ -50,6 +50,6 @@ LINES = {
 if __name__ == "__main__":
     result = word_count().run({"lines": LINES}, workers=2)
     final = {row["word"]: row["count"] for row in result["counts"].to_pylist()}
-    print("in all:", ", ".join(f"{word} {final[word]}" for word in ("to", "the", "be", "or")))
+    print("total:", ", ".join(f"{word} {final[word]}" for word in ("to", "the", "be", "or")))
     for row in result["top"].to_pylist():
         print(f"until {row['time']}, place {row['rank']}: {row['word']} ({row['count']})")

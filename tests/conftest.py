@@ -17,6 +17,10 @@ from jeton.spark.session import local_session
 
 SPARK = Path(__file__).parent / "spark"
 
+# For every JVM that a test starts. Most of what runs there runs once: a JVM that optimised it would
+# not get its time back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile(
     "ci",
     max_examples=200,

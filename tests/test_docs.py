@@ -27,3 +27,19 @@ def test_links_of_pages_lead_somewhere() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_architecture_names_what_exists() -> None:
+    """Modules in backticks are there, and so is each ``Class.method``."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    for name in re.findall(r"`([\w/.]+)`", page):
+        if "/" in name:
+            beside = (ROOT, ROOT / "src" / "jeton")
+            found = [path for at in beside for path in (at / name, at / f"{name}.py")]
+            assert any(path.exists() for path in found), f"no module {name}"
+        elif re.fullmatch(r"[A-Z]\w+\.[a-z]\w+", name):
+            owner, method = name.split(".")
+            body = re.search(rf"^class {owner}\b.*?(?=^\S|\Z)", source, re.MULTILINE | re.DOTALL)
+            assert body is not None, f"no class {owner}"
+            assert re.search(rf"def {method}\b", body[0]), f"no {name}"

@@ -126,11 +126,11 @@ def test_loops(workers: int, seed: int | None) -> None:
 
     steps = {(n,): steps_of(n) for n in numbers}
     assert by(rows["steps"], "start", value="step") == steps
-    on_their_way = {
+    remaining = {
         (step,): sum(taken >= step for taken in steps.values())
         for step in range(max(steps.values()) + 1)
     }
-    assert by(rows["on their way"], "step", value="numbers") == on_their_way
+    assert by(rows["remaining"], "step", value="numbers") == remaining
 
     nodes = sorted({node for edge in edges for node in edge})
     label = {node: node for node in nodes}

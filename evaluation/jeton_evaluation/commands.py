@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from jeton.cli import Command
 
 BENCHMARKS = {
-    "operators": "what operators cost, beside plain scripts that do the bare computation",
-    "spark": "what the Spark host costs: a stage, a row, a message, a long-lived query",
-    "streaming": "micro-batches: a flow beside Spark's own operators and Python state",
-    "progress": "what one advance of a frontier costs over a chain of idle operators",
+    "operators": "operators, compared with plain scripts of the same computation",
+    "spark": "the Spark host: cost of a stage, a row, a message, a long-lived query",
+    "streaming": "micro-batches, compared with Spark's own operators and Python state",
+    "progress": "cost of one advance of a frontier over a chain of idle operators",
     "wordcount": "word count under an open-loop load: latency and sustained rate",
     "chain": "a chain of idle operators under an open-loop load of timestamps",
     "nexmark": "NEXMark queries under an open-loop load: latency and sustained rate",
-    "memory": "what flow control saves when one record makes very many",
-    "priority": "what a pending time costs: in columns, in a heap, with a token for each",
-    "async_calls": "what slow calls do to the latency of a neighbour",
-    "idle": "how much of a core an idle long-lived query takes on Spark",
-    "peers": "Bytewax, Pathway, PyFlink and Spark Structured Streaming beside Jeton",
-    "traffic": "progress traffic of 8 to 1024 simulated workers, tokens beside watermarks",
-    "sweep": "the whole evaluation, run by run, into one file of JSON lines",
+    "memory": "memory with and without flow control when one record makes very many",
+    "priority": "cost of a pending time: in columns, in a heap, with a token for each",
+    "async_calls": "effect of slow calls on the latency of another operator",
+    "idle": "CPU time of an idle long-lived query on Spark",
+    "peers": "Jeton, compared with Bytewax, Pathway, PyFlink and Structured Streaming",
+    "traffic": "progress traffic of 8 to 1024 simulated workers, tokens and watermarks",
+    "sweep": "the whole evaluation, run by run, written to one file of JSON lines",
     "figures": "the evaluation's figures, tables and verdicts, from that file",
 }
 """The benchmarks, each a module `jeton_evaluation.bench.NAME` with a `main(argv)`."""
@@ -52,4 +52,4 @@ def _nexmark(argv: Sequence[str]) -> int:
 
 
 bench = Command("measure Jeton on this machine", _bench)
-nexmark = Command("run NEXMark's queries on Spark, beside Spark's own", _nexmark)
+nexmark = Command("run NEXMark's queries on Spark, and compare them with Spark SQL", _nexmark)

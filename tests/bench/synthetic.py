@@ -1,4 +1,4 @@
-"""Lines as a sweep writes them, made up: only tests may have such."""
+"""Synthetic runs, shaped like the lines that a sweep writes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def open_loop(about: Line, rate: float, workers: int, p50: float, dnf: bool = Fa
 
 
 def words(mechanism: str, quantum: int, rate: float, workers: int = 2) -> Line:
-    """As the paper saw it, but for tokens, which carry the finest quantum at any load."""
+    """As in the paper, except that tokens carry the finest quantum at any load."""
     about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
     bound = {"notifications": 13, "watermarks-x": 11 if rate > 4e6 else 8}.get(mechanism, 0)
     return open_loop(about, rate, workers, 0.2, quantum < bound)
@@ -101,5 +101,5 @@ def _unnumbered() -> Iterator[Line]:
 
 
 def changed(change: Callable[[Line], Line | None]) -> list[Line]:
-    """All lines, some of them changed, or left out where the change gives nothing."""
+    """All lines after a change, without those for which it returns ``None``."""
     return [new for line in everything() if (new := change(dict(line))) is not None]

@@ -1,4 +1,4 @@
-"""What calls do to a neighbour: that the benchmark measures what it says, in all its cases."""
+"""The effect of calls on another operator: the benchmark measures all of its cases."""
 
 from __future__ import annotations
 

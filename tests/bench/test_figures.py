@@ -1,4 +1,4 @@
-"""Figures, verdicts and the report, from lines that are made up here."""
+"""Figures, verdicts and the report, from synthetic runs."""
 
 import json
 import re
@@ -12,13 +12,10 @@ import pytest
 
 from jeton.cli import main
 from jeton_evaluation.bench import plan
-from jeton_evaluation.bench.claims import CLAIMS
-from jeton_evaluation.bench.figures import draw_all
-from jeton_evaluation.bench.goals import GOALS
-from jeton_evaluation.bench.lines import Lines
-from jeton_evaluation.bench.panels import STYLES
+from jeton_evaluation.bench.claims import CLAIMS, GOALS, Claim
+from jeton_evaluation.bench.figures import STYLES, draw_all
 from jeton_evaluation.bench.report import nexmark
-from jeton_evaluation.bench.verdicts import Claim
+from jeton_evaluation.bench.runs import Runs
 from tests.bench.synthetic import Line, changed, everything, links, words
 
 PANELS = {
@@ -30,7 +27,7 @@ PANELS = {
     "wordcount-sustained": 1,
     "traffic": 2,
 }
-"""Each figure, and how many panels it has."""
+"""The number of panels of each figure."""
 
 
 def ids(drawing: Path, start: str) -> list[str]:
@@ -64,7 +61,7 @@ def test_every_mechanism_has_a_curve_and_latencies_have_the_noise(drawn: Path) -
     assert len(ids(drawn / "chain-length.svg", "noise-")) == 2
 
 
-def test_where_something_did_not_finish_there_is_a_bar(drawn: Path) -> None:
+def test_runs_that_did_not_finish_have_a_bar(drawn: Path) -> None:
     quantum, chain = drawn / "wordcount-quantum.svg", drawn / "chain-length.svg"
     assert len(ids(quantum, "dnf-wordcount-quantum-notifications")) == 9
     assert len(ids(quantum, "dnf-wordcount-quantum-watermarks-x")) == 3  # at the highest load
@@ -73,44 +70,44 @@ def test_where_something_did_not_finish_there_is_a_bar(drawn: Path) -> None:
     assert ids(chain, "dnf-chain-length-tokens") == []
 
 
-def test_a_gap_in_what_did_not_finish_is_a_gap_between_bars(tmp_path: Path) -> None:
+def test_bars_stop_at_a_run_that_finished(tmp_path: Path) -> None:
     def gap(line: Line) -> Line | None:
         if line.get("quantum_log2") == 10 and line["rate_per_worker"] == plan.HIGH:
             line["dnf"] = False
         return line if line.get("mechanism") == "notifications" else None
 
-    draw_all(Lines(changed(gap)), tmp_path)
+    draw_all(Runs(changed(gap)), tmp_path)
     bars = ids(tmp_path / "wordcount-quantum.svg", "dnf-wordcount-quantum-notifications")
     assert len(bars) == 12
 
 
-def test_what_did_not_finish_has_no_point(tmp_path: Path) -> None:
+def test_a_run_that_did_not_finish_has_no_point(tmp_path: Path) -> None:
     lines = [
         {**links("tokens", 8, plan.MANY_TIMES), "run": "a"},
         {**links("tokens", 16, plan.MANY_TIMES), "run": "b", "dnf": True},
     ]
-    [drawing] = [each for each in draw_all(Lines(lines), tmp_path) if each.stem == "chain-length"]
+    [drawing] = [each for each in draw_all(Runs(lines), tmp_path) if each.stem == "chain-length"]
     curves = [
         group
         for group in ET.parse(drawing).iter()
         if group.get("id", "").startswith("curve-chain-length-tokens")
     ]
-    # In both rows of panels, the one that finished.
+    # One marker in each of the two rows of panels.
     assert sum(each.tag.endswith("use") for curve in curves for each in curve.iter()) == 2
 
 
-def test_the_same_lines_give_the_same_bytes(drawn: Path, tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes(drawn: Path, tmp_path: Path) -> None:
     chains = [line for line in everything() if line["experiment"] == "chain"]
-    for drawing in draw_all(Lines(chains), tmp_path):
+    for drawing in draw_all(Runs(chains), tmp_path):
         assert drawing.read_bytes() == (drawn / drawing.name).read_bytes()
 
 
-def test_figures_without_lines_are_left_out(tmp_path: Path) -> None:
+def test_figures_without_runs_are_left_out(tmp_path: Path) -> None:
     lines = [line for line in everything() if line["experiment"] == "traffic"]
-    assert [path.stem for path in draw_all(Lines(lines), tmp_path)] == ["traffic"]
+    assert [path.stem for path in draw_all(Runs(lines), tmp_path)] == ["traffic"]
 
 
-def test_without_lines_the_command_says_how_to_get_some(
+def test_without_runs_the_command_says_how_to_make_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -120,7 +117,7 @@ def test_without_lines_the_command_says_how_to_get_some(
 
 
 class Balance(HTMLParser):
-    """Checks that elements are closed in order, and gathers ids, classes and references."""
+    """Checks that elements are closed in order, and collects ids, classes and references."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +179,7 @@ def test_page_and_readme_have_every_claim_and_goal(drawn: Path) -> None:
 
 
 def test_the_table_of_a_query_is_the_papers() -> None:
-    rows = nexmark(Lines(everything()), "q4")
+    *_, rows = nexmark(Runs(everything()), "q4")
     assert [(row[0], row[1]) for row in rows[:3]] == [("1M", "1"), ("1M", "2"), ("2M", "1")]
     assert rows[0][2:] == ("0.50", "1.50", "5.00", "DNF", "DNF", "DNF", "0.30", "0.90", "3.00")
 
@@ -192,14 +189,14 @@ def test_the_table_of_a_query_is_the_papers() -> None:
 
 def verdict(claims: Iterable[Claim], text: str, lines: list[Line]) -> str:
     [claim] = [each for each in claims if text in each.text]
-    found = claim.judge(Lines(lines))
-    assert found.seen
-    return found.word
+    word, seen = claim.judge(Runs(lines))
+    assert seen
+    return word
 
 
-def test_lines_like_the_papers_give_its_verdicts() -> None:
-    """All hold but those in which the made-up lines differ on purpose, or that take more cores."""
-    words = {claim.text: claim.judge(Lines(everything())).word for claim in CLAIMS}
+def test_runs_like_the_papers_give_its_verdicts() -> None:
+    """All hold, except where the synthetic runs differ on purpose or more cores are needed."""
+    words = {claim.text: claim.judge(Runs(everything()))[0] for claim in CLAIMS}
     failing = [text for text, word in words.items() if word == "does not hold"]
     assert [text.split()[0:4] for text in failing] == [
         ["For", "this", "simplest", "of"],
@@ -209,11 +206,11 @@ def test_lines_like_the_papers_give_its_verdicts() -> None:
         ["With", "the", "finest", "quantum,"],
     ]
     assert list(words.values()).count("could not be tested at 2 cores") == 2
-    assert {goal.judge(Lines(everything())).word for goal in GOALS} == {"holds"}
+    assert {goal.judge(Runs(everything()))[0] for goal in GOALS} == {"holds"}
 
 
-def test_without_lines_nothing_is_judged() -> None:
-    found = {claim.judge(Lines([])).word for claim in (*CLAIMS, *GOALS)}
+def test_without_runs_nothing_is_judged() -> None:
+    found = {claim.judge(Runs([]))[0] for claim in (*CLAIMS, *GOALS)}
     assert found == {"not measured", "could not be tested at 2 cores"}
 
 
@@ -226,8 +223,8 @@ TOKENS_8 = when(experiment="wordcount", mechanism="tokens", quantum_log2=8, work
 NOTIFICATIONS_12 = when(mechanism="notifications", quantum_log2=12)
 TOKENS_12 = when(mechanism="tokens", quantum_log2=12)
 FLIPS: list[tuple[str, Callable[[Line], bool], Line, str]] = [
-    ("Where any mechanism", when(mechanism="tokens", quantum_log2=8), {"dnf": True}, "does not"),
-    ("Where any mechanism", when(mechanism="tokens"), {"p50_ms": 900.0}, "does not"),
+    ("Tokens avoid collapse", when(mechanism="tokens", quantum_log2=8), {"dnf": True}, "does not"),
+    ("Tokens avoid collapse", when(mechanism="tokens"), {"p50_ms": 900.0}, "does not"),
     ("cope with any quantum", TOKENS_8, {"dnf": True}, "does not"),
     ("collapse for fine quanta", when(mechanism="notifications"), {"dnf": False}, "does not"),
     ("Below saturation", when(mechanism="notifications"), {"p50_ms": 0.5}, "does not"),
@@ -245,8 +242,8 @@ FLIPS: list[tuple[str, Callable[[Line], bool], Line, str]] = [
     ("an idle chain hardly matters", CHAIN_256, {"dnf": True}, "does not"),
     ("three are almost", when(mechanism="watermarks-p"), {"p50_ms": 0.6}, "does not"),
     ("in proportion to the length", CHAIN_256, {"p50_ms": 2.0}, "does not"),
-    ("long chain collapses", CHAIN_256, {"dnf": False}, "could not"),
-    ("long chain collapses", CHAIN_256, {"dnf": True}, "does not"),
+    ("on long chains", CHAIN_256, {"dnf": False}, "could not"),
+    ("on long chains", CHAIN_256, {"dnf": True}, "does not"),
     ("number of workers hardly", CHAIN_256, {"p50_ms": 0.5}, "does not"),
     ("length times the number", when(mechanism="watermarks-x"), {"marks": 56}, "does not"),
     ("length times the number", when(workers=64), {"progress_batches": 5}, "does not"),
@@ -282,7 +279,7 @@ GOAL_FLIPS: list[tuple[str, Callable[[Line], bool], Line, str]] = [
         *((GOALS, *flip) for flip in GOAL_FLIPS),
     ],
 )
-def test_verdicts_follow_the_lines(
+def test_verdicts_follow_the_runs(
     claims: list[Claim], text: str, chosen: Callable[[Line], bool], new: Line, word: str
 ) -> None:
     lines = changed(lambda line: {**line, **new} if chosen(line) else line)
@@ -293,4 +290,4 @@ def test_verdicts_follow_the_lines(
 def test_a_run_that_was_repeated_counts_once() -> None:
     first = {**words("tokens", 8, plan.HIGH), "run": "a", "dnf": True}
     second = {**first, "dnf": False}
-    assert [line["dnf"] for line in Lines([first, second])] == [False]
+    assert Runs([first, second]).where("wordcount")["dnf"].to_list() == [False]

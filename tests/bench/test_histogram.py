@@ -1,4 +1,4 @@
-"""The histogram: quantiles within a percent of the exact ones, however values are recorded."""
+"""The histogram: quantiles within a percent of the exact ones, for any way of recording."""
 
 import numpy as np
 from hypothesis import given
@@ -22,7 +22,7 @@ def test_a_quantile_is_within_a_percent(values: list[int], share: float) -> None
 
 
 @given(VALUES, VALUES, st.integers(1, 3000))
-def test_values_at_equal_distances_are_as_if_recorded_one_by_one(a: int, b: int, n: int) -> None:
+def test_values_at_equal_distances_equal_single_records(a: int, b: int, n: int) -> None:
     low, high = min(a, b), max(a, b)
     together, singly = Histogram(), Histogram()
     together.record_evenly(low, high, n)
@@ -37,17 +37,17 @@ def test_values_at_equal_distances_are_as_if_recorded_one_by_one(a: int, b: int,
 
 
 @given(st.lists(VALUES), st.lists(VALUES))
-def test_merged_and_told_are_the_same_as_all_in_one(left: list[int], right: list[int]) -> None:
+def test_merged_and_reported_equal_all_in_one(left: list[int], right: list[int]) -> None:
     parts, whole = [Histogram(), Histogram()], Histogram()
     for histogram, values in zip(parts, (left, right), strict=True):
         for value in values:
             histogram.record(value)
             whole.record(value)
-    told = Histogram.from_json(*(part.to_json() for part in parts))
+    reported = Histogram.from_json(*(part.to_json() for part in parts))
     parts[0].merge(parts[1])
-    for each in (told, parts[0]):
+    for each in (reported, parts[0]):
         assert each.to_json() == whole.to_json()
 
 
-def test_nothing_has_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert Histogram().quantile(0.5) == Histogram().max == 0

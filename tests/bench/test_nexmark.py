@@ -1,4 +1,4 @@
-"""NEXMark under an open-loop load: every event is offered when it is due, answered and weighed."""
+"""NEXMark under an open-loop load: every event is offered when it is due, answered and measured."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from jeton_evaluation.nexmark import queries
 SHORT = Load(
     rate=20_000, seconds=0.3, warm_up=0.1, cool_down=0.05, noise=0.01, give_up=60, at_once=70
 )
-"""With so few at once that the source is behind at times."""
+"""With small messages, so that the source is behind at times."""
 
 
 @given(
@@ -82,7 +82,7 @@ def test_every_event_is_offered_and_answered(query: str, mechanism: Any, workers
     assert sum(report["rows_out"] for report in reports) == answer.num_rows > 0
 
 
-def test_latencies_are_told_in_nanoseconds_whatever_the_unit() -> None:
+def test_latencies_are_in_nanoseconds_for_any_unit() -> None:
     run = Trial(Load(rate=1000, unit=1000, quantum=1, warm_up=0, seconds=1))
     run.begin(5_000_000)
     assert run.end - run.began == 1_500_000
@@ -104,11 +104,15 @@ def test_the_command_prints_one_line_of_json(capsys: pytest.CaptureFixture[str])
     options = "--host in-process --workers 1 --rate 1e4 --seconds 0.2 --warm-up 0.1 --json"
     assert main(["bench", "nexmark", "--query", "q7", *options.split()]) == 0
     [line] = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
-    assert (told["experiment"], told["query"], told["mechanism"]) == ("nexmark", "q7", "tokens")
+    reported = json.loads(line)
+    assert (reported["experiment"], reported["query"], reported["mechanism"]) == (
+        "nexmark",
+        "q7",
+        "tokens",
+    )
 
 
-def test_the_command_refuses_a_mechanism_that_a_query_has_not(
+def test_the_command_refuses_a_mechanism_that_a_query_does_not_have(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

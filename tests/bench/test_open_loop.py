@@ -1,4 +1,4 @@
-"""The open-loop harness: every record is offered, comes out, and is weighed."""
+"""The open-loop harness: every record is offered, emitted and measured."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ def test_word_count_offers_and_answers_every_record(mechanism: Any, workers: int
 
 def test_a_stage_that_delays_shows_in_the_latencies() -> None:
     def slow(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
-        """Says nothing of a record before the frontier is 50 ms beyond it."""
+        """Emits a record when the frontier is 50 ms beyond it."""
         waiting = jt.state.RecordQueue(info.kind)
         token.drop()
 
@@ -77,7 +77,7 @@ def test_a_stage_that_delays_shows_in_the_latencies() -> None:
     assert line["achieved_per_worker"] == pytest.approx(10_000, rel=0.02)
 
 
-def test_what_takes_too_long_did_not_finish() -> None:
+def test_a_record_that_takes_too_long_is_a_run_that_did_not_finish() -> None:
     load = Load(**{**vars(SHORT), "give_up": 1e-9})
     line = trial(lambda load: chain.program(load, "tokens", 2), load, Host(1), {})
     assert line["dnf"]
@@ -105,10 +105,10 @@ def test_the_command_prints_one_line_of_json(name: str, capsys: pytest.CaptureFi
     options = "--host in-process --workers 1 --rate 1e4 --seconds 0.2 --warm-up 0.1 --json"
     assert main(["bench", name, *options.split()]) == 0
     [line] = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
+    reported = json.loads(line)
     wanted = {
         *("experiment", "mechanism", "host", "workers", "rate_per_worker", "achieved_per_worker"),
         *("p50_ms", "p99_ms", "p999_ms", "max_ms", "dnf", "rss_mb", "progress_messages"),
         *("noise_p999_ms", "length" if name == "chain" else "quantum_log2"),
     }
-    assert wanted <= told.keys()
+    assert wanted <= reported.keys()

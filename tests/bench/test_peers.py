@@ -1,4 +1,4 @@
-"""The comparison with other systems: its runner, with small programs in the place of peers."""
+"""The comparison with other systems: its runner, with small programs instead of peers."""
 
 import ast
 import json
@@ -42,15 +42,15 @@ else:
     total = sum(sum(each) / len(each) for each in means.values())
 """
 
-TELL = """
+REPORT = """
 half = rows // 2
 counts = dict(enumerate(counts))
-told = {"first": first, "last": first + 2.0, "rows": half, "counts": counts, "sum": total}
-with open(f"{out}/told-0.json", "w") as file:
-    json.dump(told, file)
-told = {"first": first + 1, "last": first + 4.0, "rows": rows - half, "counts": {}, "sum": 0.0}
-with open(f"{out}/told-1.json", "w") as file:
-    json.dump(told, file)
+reported = {"first": first, "last": first + 2.0, "rows": half, "counts": counts, "sum": total}
+with open(f"{out}/reported-0.json", "w") as file:
+    json.dump(reported, file)
+reported = {"first": first + 1, "last": first + 4.0, "rows": rows - half, "counts": {}, "sum": 0.0}
+with open(f"{out}/reported-1.json", "w") as file:
+    json.dump(reported, file)
 """
 
 
@@ -72,8 +72,8 @@ def run_here(what: System, program: str, data: Path, limit: float = 60) -> dict[
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path: Path) -> None:
-    line = run_here(system(tmp_path, HONEST + TELL), program, data)
+def test_reports_of_the_processes_become_one_line(program: str, data: Path, tmp_path: Path) -> None:
+    line = run_here(system(tmp_path, HONEST + REPORT), program, data)
     assert line == {
         "experiment": "peers",
         "system": "fake",
@@ -89,7 +89,7 @@ def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("program", "fault", "told"),
+    ("program", "fault", "reported"),
     [
         ("word count", "counts[7] += 1", "1 of 10,000 counts are wrong; by hand"),
         ("word count", "rows -= 1", "119,999 rows, not 120,000; by hand"),
@@ -97,19 +97,19 @@ def test_what_the_processes_told_is_one_line(program: str, data: Path, tmp_path:
         ("window mean", "total += 0.5", "the means add up to "),
     ],
 )
-def test_a_wrong_answer_is_shown_as_wrong(
-    program: str, fault: str, told: str, data: Path, tmp_path: Path
+def test_a_wrong_answer_is_marked_as_wrong(
+    program: str, fault: str, reported: str, data: Path, tmp_path: Path
 ) -> None:
-    line = run_here(system(tmp_path, HONEST + fault + TELL), program, data)
+    line = run_here(system(tmp_path, HONEST + fault + REPORT), program, data)
     assert line["correct"] is False
-    assert told in line["note"]
+    assert reported in line["note"]
     assert "WRONG: " in peers.table([line])
 
 
-def test_a_peer_that_tells_keys_now_and_then_need_not_tell_every_record(
+def test_a_peer_that_emits_keys_now_and_then_need_not_emit_every_record(
     data: Path, tmp_path: Path
 ) -> None:
-    seldom = replace(system(tmp_path, HONEST + "rows = 9" + TELL), every_record=False)
+    seldom = replace(system(tmp_path, HONEST + "rows = 9" + REPORT), every_record=False)
     assert run_here(seldom, "word count", data)["correct"] is True
 
 
@@ -135,19 +135,19 @@ time.sleep(60)
     assert line["records_per_s"] is None
 
 
-def test_a_failure_is_told_by_its_last_words(data: Path, tmp_path: Path) -> None:
+def test_a_failure_is_reported_with_its_last_output(data: Path, tmp_path: Path) -> None:
     line = run_here(system(tmp_path, "raise SystemExit('no such luck')"), "word count", data)
     assert line["note"] == "failed with code 1: no such luck"
     assert line["correct"] is None
     silent = run_here(system(tmp_path, ""), "word count", data)
     assert silent["note"] == "failed with code 0: it said nothing"
-    told = HONEST + TELL.replace("+ 2.0", "- 1").replace("+ 4.0", "- 1")
-    assert "told no time" in run_here(system(tmp_path, told), "word count", data)["note"]
+    reported = HONEST + REPORT.replace("+ 2.0", "- 1").replace("+ 4.0", "- 1")
+    assert "reported no time" in run_here(system(tmp_path, reported), "word count", data)["note"]
 
 
 def test_a_peer_that_cannot_be_installed_is_not_available(data: Path, tmp_path: Path) -> None:
     nowhere = Environment("nothing", "0", (str(tmp_path / "nothing-0-py3-none-any.whl"),))
-    fake = system(tmp_path, HONEST + TELL)
+    fake = system(tmp_path, HONEST + REPORT)
     line = run_here(replace(fake, environment=nowhere), "word count", data)
     assert line["note"].startswith("not available: ERROR")
     assert not (data / "envs" / "nothing-0" / "complete").exists()
@@ -170,8 +170,8 @@ def test_an_environment_is_made_once_and_again_if_it_was_cut_short(tmp_path: Pat
 
 
 def test_all_systems_are_compared_on_all_programs(tmp_path: Path) -> None:
-    slow = replace(system(tmp_path, HONEST + TELL, "slow"), programs=("word count",), share=0.5)
-    jeton = system(tmp_path, HONEST + TELL, "jeton")
+    slow = replace(system(tmp_path, HONEST + REPORT, "slow"), programs=("word count",), share=0.5)
+    jeton = system(tmp_path, HONEST + REPORT, "jeton")
     said: list[dict[str, Any]] = []
     lines = peers.compare([jeton, slow], RECORDS, 2, tmp_path, 60, said.append)
     assert said == lines
@@ -187,9 +187,9 @@ def test_all_systems_are_compared_on_all_programs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jetons_own_program_is_right(program: str, data: Path, tmp_path: Path) -> None:
     assert peer_jeton.main(["", program, "1", str(RECORDS), str(data), str(tmp_path)]) == 0
-    [told] = [json.loads(path.read_text()) for path in tmp_path.glob("told*.json")]
-    assert what_is_wrong(peers.SYSTEMS[0], program, RECORDS, data, told) == ""
-    assert told["last"] >= told["first"]
+    [reported] = [json.loads(path.read_text()) for path in tmp_path.glob("reported*.json")]
+    assert what_is_wrong(peers.SYSTEMS[0], program, RECORDS, data, reported) == ""
+    assert reported["last"] >= reported["first"]
 
 
 def test_records_are_out_of_order_within_a_second(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""The sweep: everything that is declared runs once, and what was interrupted goes on."""
+"""The sweep: every planned run is run once, and an interrupted sweep resumes."""
 
 import json
 from dataclasses import replace
@@ -12,9 +12,9 @@ from jeton_evaluation.bench import plan, sweep
 from jeton_evaluation.bench.claims import CLAIMS
 from jeton_evaluation.bench.experiment import Host
 from jeton_evaluation.bench.figures import draw_all
-from jeton_evaluation.bench.lines import Lines, read_lines
 from jeton_evaluation.bench.machine import machine, same_machine
 from jeton_evaluation.bench.plan import FULL, PARTS, QUICK, Run
+from jeton_evaluation.bench.runs import Runs, read_lines
 from tests.bench.synthetic import everything
 
 TINY = replace(
@@ -29,11 +29,11 @@ TINY = replace(
 )
 
 
-def made_up(name: str, workers: int = 1, log: list[str] | None = None) -> Run:
+def synthetic(name: str, workers: int = 1, log: list[str] | None = None) -> Run:
     def measure(host: Host) -> dict[str, Any]:
         if log is not None:
             log.append(name)
-        return {"experiment": "made up", "workers": host.workers}
+        return {"experiment": "synthetic", "workers": host.workers}
 
     return Run(name, workers, 1.0, measure)
 
@@ -42,7 +42,7 @@ def run(runs: list[Run], out: Path) -> int:
     return sweep.sweep(runs, out, read_lines(out), "in-process")
 
 
-def test_the_plan_has_what_the_paper_has() -> None:
+def test_the_plan_covers_the_paper() -> None:
     runs = plan.plan(FULL)
     names = [each.id for each in runs]
     assert len(names) == len(set(names))
@@ -65,7 +65,7 @@ def test_the_plan_has_what_the_paper_has() -> None:
             assert f"chain/{mechanism}/256/{rate}/w1/5s" in names
 
 
-def test_each_part_alone_has_all_that_it_needs() -> None:
+def test_each_part_alone_is_complete() -> None:
     """Strong scaling shares runs with the figure of quanta."""
     alone = {run.id for run in plan.plan(FULL, ["scaling"])}
     assert "wordcount/tokens/2^8ns/8000000/w2/5s" in alone
@@ -77,7 +77,7 @@ def test_each_part_alone_has_all_that_it_needs() -> None:
 def test_runs_of_the_plan_write_lines_that_can_be_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that runs without Spark, at a size at which only the shape of a line is seen."""
+    """Everything that runs without Spark, at a size that only shows the shape of a line."""
     for name in ("HIGH", "WEAK", "MODERATE_TIMES", "MANY_TIMES"):
         monkeypatch.setattr(plan, name, 20_000.0)
     monkeypatch.setattr(plan, "STRONG", 20_000.0)
@@ -87,14 +87,14 @@ def test_runs_of_the_plan_write_lines_that_can_be_drawn(
     kept = [run for run in wanted if "tokens" in run.id]
     out = tmp_path / "runs.jsonl"
     assert run(kept, out) == 0
-    lines = Lines.read(out)
-    assert {line["run"] for line in lines if "run" in line} == {run.id for run in kept}
+    runs = Runs.read(out)
+    assert {line["run"] for line in runs.lines if "run" in line} == {run.id for run in kept}
     known = {line["experiment"]: line for line in everything() if "sustained" not in line}
-    for line in lines:
+    for line in runs.lines:
         if line["experiment"] != "machine":
             assert known[line["experiment"]].keys() <= line.keys()
-    assert {path.stem for path in draw_all(lines, tmp_path)} >= {"traffic"}
-    assert all(claim.judge(lines).word for claim in CLAIMS)
+    assert {path.stem for path in draw_all(runs, tmp_path)} >= {"traffic"}
+    assert all(claim.judge(runs)[0] for claim in CLAIMS)
 
 
 def test_memory_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_a_search_gives_the_highest_rate(tmp_path: Path) -> None:
 
 def test_the_machine_is_described_once_at_the_head(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "runs.jsonl"
-    run([made_up("a")], out)
-    run([made_up("b")], out)
+    run([synthetic("a")], out)
+    run([synthetic("b")], out)
     lines = read_lines(out)
-    assert [line["experiment"] for line in lines] == ["machine", "made up", "made up"]
+    assert [line["experiment"] for line in lines] == ["machine", "synthetic", "synthetic"]
     assert {"cpu", "cores", "memory_gb", "os", "python", "java", "pyspark", "numpy", "numba"} <= (
         lines[0].keys()
     )
@@ -136,15 +136,15 @@ def test_another_machine_is_described_too(tmp_path: Path) -> None:
     out = tmp_path / "runs.jsonl"
     elsewhere = {**machine(), "cpu": "another"}
     out.write_text(json.dumps(elsewhere) + "\n")
-    run([made_up("a")], out)
-    assert [line["experiment"] for line in read_lines(out)] == ["machine", "machine", "made up"]
+    run([synthetic("a")], out)
+    assert [line["experiment"] for line in read_lines(out)] == ["machine", "machine", "synthetic"]
     assert not same_machine(elsewhere, machine())
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "runs.jsonl"
     log: list[str] = []
-    runs = [made_up(name, log=log) for name in ("a", "b")]
+    runs = [synthetic(name, log=log) for name in ("a", "b")]
 
     def killed(_: Host) -> dict[str, Any]:
         raise KeyboardInterrupt
@@ -154,7 +154,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(KeyboardInterrupt):
         main(options)
     with out.open("a") as file:
-        file.write('{"run": "b", "experi')  # stopped in the middle of a line
+        file.write('{"run": "b", "experi')  # killed in the middle of a line
     monkeypatch.setattr(sweep, "plan", lambda *_: runs)
     assert main(options) == 0
     assert [line.get("run") for line in read_lines(out)] == [None, "a", "b"]
@@ -162,20 +162,20 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert log == ["a", "b"]
     assert main([*options, "--again"]) == 0
     assert log == ["a", "b", "a", "b"]
-    assert len(Lines.read(out).where(experiment="made up")) == 2
+    assert len(Runs.read(out).where("synthetic")) == 2
 
 
-def test_a_run_that_fails_is_told_and_tried_again(
+def test_a_run_that_fails_is_reported_and_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "runs.jsonl"
 
     def bad(_: Host) -> dict[str, Any]:
-        raise ValueError("no luck")
+        raise ValueError("bad input")
 
-    assert run([Run("bad", 1, 1.0, bad), made_up("good")], out) == 1
+    assert run([Run("bad", 1, 1.0, bad), synthetic("good")], out) == 1
     assert [line.get("run") for line in read_lines(out)] == [None, "good"]
-    assert "bad: ValueError: no luck" in capsys.readouterr().err
+    assert "bad: ValueError: bad input" in capsys.readouterr().err
 
 
 def test_runs_of_as_many_workers_share_a_host(tmp_path: Path) -> None:

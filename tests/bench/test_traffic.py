@@ -1,4 +1,4 @@
-"""Traffic: what is counted is what workers would send, and what is not simulated is exact too."""
+"""Traffic: counts are those of real workers, and extrapolated counts are exact too."""
 
 import json
 
@@ -15,7 +15,7 @@ from jeton_evaluation.bench import traffic
 from jeton_evaluation.bench.traffic import Case, simulate
 
 
-def test_a_chain_costs_one_batch_for_each_pair_however_long_it_is() -> None:
+def test_a_chain_of_any_length_costs_one_batch_for_each_pair() -> None:
     for length in (2, 20):
         line = Case("chain", "tokens", 6, length).line()
         assert line["progress_batches"] == 6 * 5
@@ -31,14 +31,14 @@ def test_marks_go_from_everyone_to_everyone_at_every_link() -> None:
         assert line["bytes"] > Case("chain", "tokens", 4, length).line()["bytes"]
 
 
-def test_a_word_count_sends_its_records_whatever_the_mechanism() -> None:
+def test_a_word_count_sends_its_records_with_any_mechanism() -> None:
     lines = [Case("wordcount", each, 5).line() for each in traffic.COMPARED]
     assert lines[0]["data_messages"] == lines[1]["data_messages"] > 0
     assert [line["marks"] for line in lines] == [0, 5 * 4]
 
 
 @pytest.mark.parametrize("mechanism", traffic.COMPARED)
-def test_what_is_too_large_is_counted_from_smaller_sizes(
+def test_large_sizes_are_extrapolated_from_smaller_ones(
     monkeypatch: pytest.MonkeyPatch, mechanism: str
 ) -> None:
     [case] = [each for each in traffic.cases([12], [3]) if each.mechanism == mechanism][1:]
@@ -51,7 +51,7 @@ def test_what_is_too_large_is_counted_from_smaller_sizes(
     assert {**counted, "simulated": True} == simulated
 
 
-def test_what_is_not_in_proportion_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_out_of_proportion_are_not_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "AFFORDABLE", 1)
     monkeypatch.setattr(traffic, "SMALLER", (3, 8))
     with pytest.raises(JetonError, match="too large"):
@@ -69,7 +69,7 @@ def test_bytes_are_those_of_the_wire() -> None:
 
 
 def test_only_the_second_time_is_counted() -> None:
-    """With the first go the tokens that operators had at the start."""
+    """The first time includes the drops of the initial tokens."""
     count = simulate(Case("chain", "tokens", 3, 10))
     assert count.changes == 2 * count.batches
 

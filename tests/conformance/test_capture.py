@@ -9,7 +9,7 @@ from tests.helpers import FROM_ZERO, dropping, pass_on, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
-from jeton.dataflow.capture import Event, Sent
+from jeton.dataflow.operators.capture import Event, Sent
 
 
 def accumulated(captured: list[list[Event]]) -> list[set[Antichain]]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jeton as jt
-from jeton.connectors.source_reader import Feed
+from jeton.connectors.source_reader import SourceReader
 from jeton.connectors.sources import Batches
 from jeton.core.times import START_OF_TIME
-from jeton.runtime.process import Process
+from jeton.runtime.agent import Agent
 
 Make = Callable[[int, int], Iterable[Any]]
 
@@ -32,10 +32,10 @@ class Fed:
         at: tuple[int, int] = (0, 1),
     ) -> None:
         self.now = 0.0
-        process = Process(flow, None)
-        self.handle = process.worker.handles[flow.handle("input", "n")]
+        agent = Agent(flow)
+        self.handle = agent.worker.handles[flow.handle("input", "n")]
         source = Batches(make, partitions)
-        self.feed = Feed("n", self.handle, source, *at, known, clock=lambda: self.now)
+        self.feed = SourceReader("n", self.handle, source, *at, known, clock=lambda: self.now)
 
     def read(self, times: int) -> None:
         for _ in range(times):

@@ -8,7 +8,7 @@ from tests.helpers import UnaryStep, seeded, stamped
 import jeton as jt
 from jeton import Antichain
 from jeton.core.changes import ChangeBatch
-from jeton.dataflow.capture import Event, Progressed, Sent
+from jeton.dataflow.operators.capture import Event, Progressed, Sent
 from jeton.errors import FlowStalled
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -230,8 +231,8 @@ def test_what_is_no_function_is_refused_at_the_call(make: Any, message: str) -> 
     ("make", "message"),
     [
         (lambda s: s.map(lambda b: None), r"returned a NoneType"),
-        (lambda s: s.with_columns(z=lambda b: 5), r"5 is no column: .*one value for each record"),
-        (lambda s: s.filter(lambda b: True), r"True is no column"),
+        (lambda s: s.with_columns(z=lambda b: 5), r"5 is not a column: .*one value for each"),
+        (lambda s: s.filter(lambda b: True), r"True is not a column"),
     ],
 )
 def test_errors_of_functions_name_the_users_line(make: Any, message: str) -> None:
@@ -290,8 +291,19 @@ def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
 def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
     flow = jt.Flow("f")
     flow.output("o", flow.input("i"))
-    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, no DataFrame of Spark"):
+    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, not a DataFrame of Spark"):
         flow.on_spark({"i": pd.DataFrame({"time": [0]})})
+
+
+@pytest.mark.parametrize(
+    "options", [{"checkpoint": "x"}, {"keep": 3}, {"repartition": False}, {"allow_removed": ["o"]}]
+)
+def test_options_of_streams_are_refused_for_batches(options: dict[str, Any]) -> None:
+    flow = jt.Flow("f")
+    flow.output("o", flow.input("i"))
+    frame: Any = SimpleNamespace(isStreaming=False)
+    with pytest.raises(GraphError, match="allow_removed= are for streaming ones"):
+        flow.on_spark({"i": frame}, **options)
 
 
 @pytest.mark.parametrize("bins", ["256", 512.0])

@@ -14,6 +14,7 @@ from tests.helpers import seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
+from jeton.dataflow.plan import progress_graph
 from jeton.errors import BatchError, GraphError, JetonError, TimeError, TokenError
 
 
@@ -295,3 +296,16 @@ def test_the_columns_of_late_records_are_those_that_were_announced(time: str, co
         late = run.finish()["late"]
     assert late.column_names == [time, *announced.names]
     assert late.to_pylist() == [{time: 5, column: 1, "event_time_": 3}]
+
+
+def test_reading_late_changes_nothing_until_an_operator_uses_it() -> None:
+    flow = jt.Flow("f")
+    numbers = flow.input("in")
+    flow.output("out", numbers)
+    before = progress_graph(flow.operators)
+    late = numbers.late
+    assert numbers.late.sources == late.sources
+    after = progress_graph(flow.operators)
+    assert [node.outputs for node in after.nodes] == [node.outputs for node in before.nodes]
+    flow.output("late", late)
+    assert len(progress_graph(flow.operators).nodes[0].outputs) == 2

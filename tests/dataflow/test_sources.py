@@ -10,6 +10,7 @@ from tests.helpers import UnaryStep, consume, keeping, seeded, stamped
 
 import jeton as jt
 from jeton import Antichain
+from jeton.dataflow.activator import ThreadActivator
 from jeton.errors import FlowStalled
 
 SourceStep = Callable[[jt.Output], None]
@@ -131,7 +132,7 @@ def test_thread_wakes_an_operator_that_the_flow_waits_for(workers: int) -> None:
         arrived: list[int] = []
         closed = Event()
 
-        def work(activator: jt.dataflow.activator.ThreadActivator) -> None:
+        def work(activator: ThreadActivator) -> None:
             with activator:
                 for n in range(5):
                     arrived.append(n)

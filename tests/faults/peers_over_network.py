@@ -281,7 +281,7 @@ def _work(plan: dict[str, Any]) -> None:
 
     from jeton.mesh.listener import Address, Doorway
     from jeton.mesh.mesh import Mesh
-    from jeton.runtime.process import BEAT, Process
+    from jeton.runtime.agent import BEAT, Agent
 
     index = plan["index"]
     doorway = Doorway(b"s" * 32, plan["host"])
@@ -291,16 +291,16 @@ def _work(plan: dict[str, Any]) -> None:
     keepalive = Keepalive(*plan["keepalive"])
     mesh = Mesh(index, dict(enumerate(addresses)), doorway, 1, timeout=60.0, keepalive=keepalive)
     flow = _flow(plan)
-    process = Process(flow, mesh, index=index, workers=2)
+    agent = Agent(flow, mesh, index=index, workers=2)
     full = False
     try:
-        while not process.is_complete:
-            process.turn(block=BEAT)
-            if index == 0 and process.is_held_up and not full:
+        while not agent.is_complete:
+            agent.turn(block=BEAT)
+            if index == 0 and agent.is_held_up and not full:
                 full = True
                 _tell("full")
         mesh.say_goodbye()
-        collected = process.worker.handles[flow.handle("output", "rows")]
+        collected = agent.worker.handles[flow.handle("output", "rows")]
         _tell("end", rows=sum(int(batch["rows"].sum()) for batch in collected))
     except Exception as error:
         mesh.fail(error)

@@ -108,7 +108,7 @@ def test_a_pipeline_asks_its_own_worker_only() -> None:
 def test_the_minimum_over_inputs(seed: int | None) -> None:
     flow = jt.Flow("two inputs")
     inputs = [marks_from_times(flow.input(name), 0) for name in ("words", "others")]
-    both = watermark_operator(inputs, lambda info: Forward(), pacts=[jt.Exchange("n")], late="pass")
+    both = watermark_operator(inputs, Forward, pacts=[jt.Exchange("n")], late="pass")
     flow.output("counts", unmarked(marked_word_count(both, key="n", pact=jt.Exchange("n"))))
     with flow.open(workers=2, seed=seed) as run:
         for worker in range(2):
@@ -134,7 +134,7 @@ def test_marks_do_not_overtake_data(seed: int) -> None:
     marked = marks_from_times(flow.input("words"), 0)
     for _ in range(random.randint(0, 2)):
         pact = random.choice([None, jt.Exchange("word"), jt.Exchange("n"), jt.Gather()])
-        marked = watermark_operator([marked], lambda info: Forward(), pacts=[pact], late="pass")
+        marked = watermark_operator([marked], Forward, pacts=[pact], late="pass")
     counts = marked_word_count(marked, key="n", pact=jt.Exchange("n"))
     assert counts.late is not None
     flow.output("counts", unmarked(counts))
@@ -201,7 +201,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(GraphError, match="cannot be used inside a loop"):
         marks_from_frontier(flow.input("b").enter(flow.loop()))
     with pytest.raises(GraphError, match=r"give one or more \[operator 'mine'"):
-        watermark_operator([], lambda info: Forward(), name="mine")
+        watermark_operator([], Forward, name="mine")
 
 
 def test_times_may_be_below_zero() -> None:
@@ -228,7 +228,7 @@ def test_what_is_behind_knows_its_columns() -> None:
         == unmarked(others).schema
         == pa.schema({"n": pa.int64(), "word": pa.string()})
     )
-    both = watermark_operator([words, others], lambda info: Forward(), schema={"m": float})
+    both = watermark_operator([words, others], Forward, schema={"m": float})
     assert both.late is not None
     assert both.late.schema == unmarked(words).schema
     assert unmarked(both).schema == pa.schema({"m": pa.float64()})
@@ -245,7 +245,7 @@ def test_what_is_behind_knows_its_columns() -> None:
 def test_an_operator_that_puts_nothing_aside_needs_no_state() -> None:
     flow = jt.Flow("restarted")
     marked = marks_from_times(flow.input("words"), 0)
-    marked = watermark_operator([marked], lambda info: Forward(), pacts=[jt.Exchange("n")])
+    marked = watermark_operator([marked], Forward, pacts=[jt.Exchange("n")])
     flow.output("out", unmarked(marked_word_count(marked, key="n")))
     with flow.open(workers=2) as run:
         send(run, 0, 5, 9)

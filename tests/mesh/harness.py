@@ -23,7 +23,7 @@ import jeton as jt
 from jeton.columns.batch import concat
 from jeton.mesh.listener import Address, Doorway
 from jeton.mesh.mesh import Mesh, PeerFailed
-from jeton.runtime.process import BEAT, Process
+from jeton.runtime.agent import BEAT, Agent
 
 pickling: Any = cloudpickle
 SECRET = b"s" * 32
@@ -33,7 +33,7 @@ LIMIT = 60.0
 
 # A process forked from a server that has imported everything starts in milliseconds.
 CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["jeton", "jeton.runtime.process", "pyspark.cloudpickle"])
+CONTEXT.set_forkserver_preload(["jeton", "jeton.runtime.agent", "pyspark.cloudpickle"])
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Report:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
-Watch = Callable[[Process, dict[str, Any]], None]
+Watch = Callable[[Agent, dict[str, Any]], None]
 """Called at each turn, to measure something."""
 
 
@@ -75,18 +75,18 @@ def work(
         addresses: dict[int, Address] = pipe.recv()
         mesh = Mesh(index, addresses, doorway, EPOCH, timeout=20.0)
         flow = make()
-        process = Process(flow, mesh, index=index, workers=workers)
-        handles = process.worker.handles
+        agent = Agent(flow, mesh, index=index, workers=workers)
+        handles = agent.worker.handles
         for name, table in inputs.items():
             handle = handles[flow.handle("input", name)]
             mine = table.take(list(range(index, table.num_rows, workers)))
             for at in range(0, mine.num_rows, 1000):
                 handle.send(mine.slice(at, 1000))
             handle.close()
-        while not process.is_complete:
-            process.turn(block=BEAT)
+        while not agent.is_complete:
+            agent.turn(block=BEAT)
             if watch is not None:
-                watch(process, report.stats)
+                watch(agent, report.stats)
         for name in flow.outputs:
             collected = handles[flow.handle("output", name)]
             report.rows[name] = concat(collected).rows() if collected else []
@@ -118,7 +118,7 @@ class Shipped:
 
     def __reduce__(self) -> Any:
         for name in list(sys.modules):
-            if name.startswith("tests.mesh"):
+            if name.startswith(("tests.mesh", "tests.runtime")):
                 pickling.register_pickle_by_value(sys.modules[name])
         return pickling.loads, (pickling.dumps(self.function),)
 

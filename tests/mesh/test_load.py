@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.runtime import process as host
-from jeton.runtime.process import Process
+from jeton.runtime.agent import MOST_OUT, Agent
 from tests.mesh.harness import gathered, run
 
 BATCH = 50_000
@@ -75,14 +74,13 @@ class To(jt.Pact):
         yield self.worker % workers, batch
 
 
-def peak(process: Process, stats: dict[str, Any]) -> None:
+def peak(agent: Agent, stats: dict[str, Any]) -> None:
     """The most that was waiting, out and in, and how much memory the process took."""
     import resource
 
-    mesh = process.mesh
-    assert mesh is not None
+    mesh = agent.peers
     stats["backlog"] = max(stats.get("backlog", 0), mesh.backlog)
-    stats["queued"] = max(stats.get("queued", 0), process.worker.queued)
+    stats["queued"] = max(stats.get("queued", 0), agent.worker.queued)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     stats.setdefault("memory_before", memory)
     stats["memory"] = memory
@@ -123,7 +121,7 @@ def test_a_slow_consumer_slows_the_source_and_memory_stays_bounded(workers: int)
     for report in reports:
         stats = report.stats
         # What the source has sent before it hears that the one in the middle has enough.
-        assert stats["backlog"] < 2 * host.MOST_OUT + 4 * BATCH * 16, stats
+        assert stats["backlog"] < 2 * MOST_OUT + 4 * BATCH * 16, stats
         grown = stats["memory"] - stats["memory_before"]
         assert grown < sent / 3, f"{grown >> 20} MB more, while {sent >> 20} MB passed"
 
@@ -149,7 +147,7 @@ def idle() -> jt.Flow:
     return flow
 
 
-def cpu(process: Process, stats: dict[str, Any]) -> None:
+def cpu(agent: Agent, stats: dict[str, Any]) -> None:
     """How busy the process was after its start."""
     now, used = time.monotonic(), time.process_time()
     if "began" not in stats:

@@ -18,7 +18,8 @@ import jeton as jt
 from jeton.errors import ProtocolError
 from jeton.mesh.handshake import greet
 from jeton.mesh.listener import Address, connect
-from jeton.runtime.process import Process
+from jeton.mesh.mesh import Mesh
+from jeton.runtime.agent import Agent
 from tests.mesh.harness import EPOCH, SECRET, Running, gathered, in_order, run, sending, started
 
 ROWS = 5_000
@@ -130,11 +131,11 @@ def test_a_killed_peer_fails_the_others_at_once_by_name(tcp: bool) -> None:
     assert took < 10.0
 
 
-def tell_when_all_have_sent(process: Process, stats: dict[str, Any]) -> None:
+def tell_when_all_have_sent(agent: Agent, stats: dict[str, Any]) -> None:
     import sys
 
-    mesh = process.mesh
-    assert mesh is not None
+    mesh = agent.peers
+    assert isinstance(mesh, Mesh)
     heard = sum(link.bytes_in > 0 for link in mesh._data.values())
     if heard == mesh.workers - 1 and "told" not in stats:
         stats["told"] = True

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import jeton as jt
-from jeton.runtime.process import Process
+from jeton.runtime.agent import Agent
 from tests.mesh.harness import run, sending
+from tests.runtime.rest import go_on, rest
 
 ROUNDS = 10
 STEPS = 300
@@ -32,22 +33,22 @@ def pouring() -> jt.Flow:
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
 def test_at_rest_nothing_is_under_way(tcp: bool) -> None:
-    def watch(process: Process, stats: dict[str, Any]) -> None:
+    def watch(agent: Agent, stats: dict[str, Any]) -> None:
         number = stats.get("round", 0) + 1
         # One of them begins, the others hear of it.
-        begins = process.worker.index == number % 3
-        if number <= ROUNDS and (begins or process.called_to_rest >= number):
+        begins = agent.worker.index == number % 3
+        if number <= ROUNDS and (begins or agent.peers.rounds.begun >= number):
             began = time.monotonic()
-            assert process.rest_together(number)
-            process.worker.snapshot()
-            stamps = process.worker.tracker.pointstamps()
+            assert rest(agent, number)
+            agent.worker.snapshot()
+            stamps = agent.worker.tracker.pointstamps()
             stats.setdefault("seen", []).append(sorted(map(repr, stamps.items())))
             # Some take longer for what they want rest for: nobody may act before they are done.
-            busy_until = time.monotonic() + 0.002 * (process.worker.index % 2)
+            busy_until = time.monotonic() + 0.002 * (agent.worker.index % 2)
             while time.monotonic() < busy_until:
-                process.turn()
-                assert process.worker.tracker.pointstamps() == stamps
-            process.go_on_together(number)
+                agent.turn()
+                assert agent.worker.tracker.pointstamps() == stamps
+            go_on(agent)
             stats.setdefault("pauses", []).append(time.monotonic() - began)
             stats["round"] = number
 

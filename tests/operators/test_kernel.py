@@ -60,7 +60,7 @@ FLOATS = with_nulls(st.floats(-1e9, 1e9))
 BOOLS = with_nulls(st.booleans())
 
 
-@pytest.mark.filterwarnings("ignore::jeton.SlowKernel")
+@pytest.mark.filterwarnings("ignore::jeton.errors.SlowKernel")
 @settings(max_examples=100)
 @given(
     st.sampled_from(

@@ -65,7 +65,7 @@ class World:
     # What an operator may do. Each adds to the worker's outbox and to the truth, nothing else.
 
     def change(self, party: Party, at: int, time: Any, delta: int) -> None:
-        party.outbox.add(at, time, delta)
+        party.outbox.add((at, time), delta)
         add(self.truth, [((at, time), delta)])
 
     def take(self, party: Party, token: Pointstamp) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import jeton as jt
 from jeton.errors import OperatorFailed
-from jeton.runtime.process import Process
+from jeton.runtime.agent import Agent
 from tests.helpers import UnaryStep
 
 
@@ -60,9 +60,9 @@ def test_a_run_that_is_given_up() -> None:
 
 def test_a_worker_in_a_process_of_its_own() -> None:
     ends: list[str] = []
-    process = Process(noting(ends), None)
-    process.worker.handles[0].close()
-    process.run()
+    agent = Agent(noting(ends))
+    agent.worker.handles[0].close()
+    agent.run()
     assert not ends
-    process.close()
+    agent.close()
     assert len(ends) == 2

@@ -8,8 +8,9 @@ import pytest
 
 import jeton as jt
 from jeton.errors import FlowStalled, ProtocolError
-from jeton.runtime.process import Process
+from jeton.runtime.agent import Agent
 from jeton.runtime.quiescence import Rest, Rounds, Word
+from tests.runtime.rest import go_on, rest, run_until
 
 
 class Office:
@@ -163,10 +164,10 @@ def holding() -> jt.Flow:
 
 
 def test_a_worker_alone_says_that_it_has_stalled() -> None:
-    process = Process(holding(), None)
-    process.worker.handles[0].close()
+    agent = Agent(holding())
+    agent.worker.handles[0].close()
     with pytest.raises(FlowStalled, match="'hoarder' holds 1 token at the start of time"):
-        process.run()
+        agent.run()
 
 
 def test_giving_up_lets_all_go_on() -> None:
@@ -183,11 +184,11 @@ def test_giving_up_lets_all_go_on() -> None:
 
     flow = jt.Flow("restless")
     flow.output("out", flow.input("numbers").unary(restless))  # type: ignore[arg-type]
-    process = Process(flow, None)
-    assert not process.rest_together(1, patience=0.01)
-    process.go_on_together(1)
-    assert process.called_to_rest == 1
-    process.close()
+    agent = Agent(flow)
+    assert not rest(agent, 1, patience=0.01)
+    assert not agent.is_engaged
+    assert agent.turn(), "it goes on"
+    agent.close()
 
 
 def test_timers_and_sources_wait_while_all_rest() -> None:
@@ -202,8 +203,8 @@ def test_timers_and_sources_wait_while_all_rest() -> None:
     flow = jt.Flow("ticking")
     flow.output("source", flow.source(ticking))  # type: ignore[arg-type]
     flow.output("timer", flow.input("numbers").unary(ticking))  # type: ignore[arg-type]
-    process = Process(flow, None)
-    collected = [process.worker.handles[flow.handle("output", each)] for each in flow.outputs]
+    agent = Agent(flow)
+    collected = [agent.worker.handles[flow.handle("output", each)] for each in flow.outputs]
 
     def counts() -> list[int]:
         return [len(each) for each in collected]
@@ -211,12 +212,12 @@ def test_timers_and_sources_wait_while_all_rest() -> None:
     def all_more_than(before: list[int]) -> bool:
         return all(now > then for now, then in zip(counts(), before, strict=True))
 
-    process.run(until=lambda: all_more_than([3, 3]))
+    run_until(agent, lambda: all_more_than([3, 3]))
     for number in (1, 2, 3):
-        assert process.rest_together(number, patience=30.0)
+        assert rest(agent, number, patience=30.0)
         there = counts()
-        assert not process.turn(block=0.01)
+        assert not agent.turn(block=0.01)
         assert counts() == there
-        process.go_on_together(number)
-        process.run(until=lambda there=there: all_more_than(there))  # type: ignore[misc]
-    process.close()
+        go_on(agent)
+        run_until(agent, lambda there=there: all_more_than(there))
+    agent.close()

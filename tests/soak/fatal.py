@@ -19,7 +19,10 @@ import pyarrow as pa
 
 import jeton as jt
 
-VICTIMS = ("worker", "executor")
+VICTIMS = ("worker", "worker", "worker", "executor")
+"""An executor takes ten times as long to come back as a worker: so one kill of four hits one."""
+MOST_IN_A_ROW = 3
+"""At most this many kills before the query must commit again."""
 
 
 class Plans:
@@ -171,16 +174,23 @@ class Planter:
             if not self._await_progress(seen, is_over):
                 return
             seen = self._progress()
-            point = self._points[self._next % len(self._points)]
-            self._next += 1
-            victim = self._random.choice(VICTIMS)
-            worker = self._random.randrange(self._workers)
-            self._plans.plant(point, worker, victim)
-            if point in ("build", "restore"):
-                # Workers are built and restored only after one of them was lost.
-                self._plans.plant("step", self._random.randrange(self._workers), "worker")
-            self._await(lambda: not self._plans.planted(), is_over)
-            self._plans.withdraw()
+            # Further ones hit the attempts that follow. Spark allows four of a stage.
+            for _ in range(self._random.randint(1, MOST_IN_A_ROW)):
+                self._plant_one()
+                hit = self._await(lambda: not self._plans.planted(), is_over)
+                self._plans.withdraw()
+                if not hit:
+                    break
+
+    def _plant_one(self) -> None:
+        point = self._points[self._next % len(self._points)]
+        self._next += 1
+        self._plans.plant(
+            point, self._random.randrange(self._workers), self._random.choice(VICTIMS)
+        )
+        if point in ("build", "restore"):
+            # Workers are built and restored only after one of them was lost.
+            self._plans.plant("step", self._random.randrange(self._workers), "worker")
 
     def _await_progress(self, seen: int, is_over: Callable[[], bool]) -> bool:
         return self._await(lambda: self._progress() > seen, is_over)

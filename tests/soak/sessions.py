@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from jeton.spark.java import ensure_java
 
 ROOT: Final = Path(__file__).parents[2]
+QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for a minute spends most of its time on code that it will not run for long."""
 
 
 def cluster(folder: Path, slots: int) -> SparkSession:
@@ -49,8 +51,12 @@ def _session(folder: Path, master: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.executor.memory": "512m",
+        "spark.driver.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.local.dir": str(local_dir),
         "spark.sql.shuffle.partitions": 4,
+        # Workers that are killed come back in a moment, so that more of them can be killed.
+        "spark.python.daemon.module": "jeton.spark.daemon",
         # If an executor is missing, Spark looks again after this time: 15 seconds by default.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         # Executors are killed here more often than a cluster expects.

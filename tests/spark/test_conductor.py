@@ -13,6 +13,7 @@ import pytest
 
 import jeton as jt
 from jeton.cluster.control import Control
+from jeton.runtime.commands import Checkpoint, Command
 from jeton.spark.conductor import Conductor, Rules
 from jeton.spark.query_location import Home, Running
 from jeton.storage.checkpoints import Checkpoints
@@ -75,7 +76,7 @@ def test_an_attempt_that_was_overtaken_cannot_commit(conductor: Conductor, tmp_p
     assert slow.begin(batch=0, stage=5)["epoch"] == 1
     assert quick.begin(batch=0, stage=5)["epoch"] == 2
     assert slow.commit() == "failed"
-    assert quick.commit() == "part"
+    assert quick.commit() == "stop"
     assert next_one.begin(batch=1, stage=6)["restore"] == 0
     # Spark has gone on, so that what it had before does not count any more.
     assert quick.commit() == "failed"
@@ -92,7 +93,7 @@ def test_of_two_drivers_only_the_later_one_commits(tmp_path: Path) -> None:
     [(answer, _)] = first.say("part", part=[{"worker": 0, "states": []}])
     assert "another run has taken over the checkpoint" in answer["text"]
     assert Checkpoints(tmp_path / "jeton/alone").versions() == []
-    assert second.commit() == "part"
+    assert second.commit() == "stop"
     assert Checkpoints(tmp_path / "jeton/alone").versions() == [0]
     first.close()
     second.close()
@@ -107,14 +108,14 @@ def test_a_driver_that_is_suspended_while_it_commits(tmp_path: Path) -> None:
 
     def suspended(path: Any, data: bytes) -> None:
         second.begin(batch=0, stage=1)
-        assert second.commit() == "part"
+        assert second.commit() == "stop"
         put(path, data)
 
     place.store.files.put = suspended  # type: ignore[method-assign]
     assert first.commit() == "failed"
     third = Tasks(make(tmp_path), 1, [None])
     assert third.begin(batch=1, stage=2)["restore"] == 0
-    assert third.commit() == "part"
+    assert third.commit() == "stop"
     assert Checkpoints(tmp_path / "jeton/alone").versions() == [0, 1]
     for tasks in (first, second, third):
         tasks.close()
@@ -137,7 +138,7 @@ def test_workers_go_on_only_if_all_are_there(
 ) -> None:
     first = Tasks(conductor, 1, [None, None])
     first.begin(batch=0, stage=1)
-    assert first.commit() == "part"
+    assert first.commit() == "stop"
     second = Tasks(conductor, 2, held)
     orders = second.begin(batch=1, stage=2)
     assert orders["live"] == live
@@ -153,7 +154,7 @@ def test_workers_of_a_version_that_was_lost_do_not_go_on(tmp_path: Path) -> None
         # A damaged entry of the log costs the version, so that the query goes back.
         tasks = Tasks(make(tmp_path), 1, [None])
         epoch = tasks.begin(batch=batch, stage=at)["epoch"]
-        assert tasks.commit() == "part"
+        assert tasks.commit() == "stop"
         tasks.close()
         if lost:
             held = [[batch, epoch, 1, 0]]
@@ -170,10 +171,10 @@ def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(
     """Spark may keep partitions of the first: the tasks that read them were workers 1 and 0."""
     before = Tasks(conductor, 1, [None, None])
     before.begin(batch=0, stage=1)
-    assert before.commit() == "part"
+    assert before.commit() == "stop"
     live = Tasks(conductor, 2, [[0, 1, 2, 1], [0, 1, 2, 0]])
     assert live.begin(batch=1, stage=2)["numbers"] == [1, 0]
-    assert live.commit() == "part"
+    assert live.commit() == "stop"
     # Once the processes have gone on, once they are new.
     later: list[list[Any]] = [[[1, 2, 2, 1], [1, 2, 2, 0]], [None, None]]
     for number, held in enumerate(later, start=3):
@@ -185,7 +186,7 @@ def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(
     moved = Tasks(conductor, 5, [[0, 1, 2, 0], [0, 1, 2, 1]])
     orders = moved.begin(batch=1, stage=5)
     assert (orders["numbers"], orders["live"]) == ([1, 0], False)
-    assert moved.commit() == "part"
+    assert moved.commit() == "stop"
     # An old attempt that comes late changes nothing for the newer one.
     late = Tasks(conductor, 6, [None, None])
     assert late.begin(batch=0, stage=1)["numbers"] == [0, 1]
@@ -230,10 +231,23 @@ def test_a_bad_frame_fails_the_attempt_and_no_thread(
     # The next attempt is not concerned.
     again = Tasks(conductor, 2, [None, None])
     again.begin(batch=0, stage=1)
-    assert again.commit() == "part"
+    assert again.commit() == "stop"
     for thread in [t for t in threading.enumerate() if t.name.startswith("jeton-task")]:
         again.close()
         thread.join(10)
+
+
+def test_fed_tasks_come_to_rest_and_stay_so_until_the_commit(conductor: Conductor) -> None:
+    tasks = Tasks(conductor, 1, [None, None])
+    tasks.begin(batch=0, stage=1)
+    tasks.say("fed", floors=[{}, {}])
+    for end in tasks.ends:
+        frame = end.receive()
+        assert frame is not None
+        command = Command.from_json(frame[0])
+        assert command == Checkpoint(version=0, hold=True, settle=True, number=3)
+    assert tasks.commit() == "stop"
+    tasks.close()
 
 
 def test_all_tasks_are_let_go_if_one_leaves(conductor: Conductor) -> None:
@@ -248,7 +262,7 @@ def test_inputs_advance_to_what_the_furthest_worker_has_seen(conductor: Conducto
     tasks = Tasks(conductor, 1, [None, None, None])
     tasks.begin(batch=0, stage=1)
     answers = tasks.say("fed", floors=[{"r": 9}, {}, {"r": 5}])
-    assert [answer["floors"] for answer, _ in answers] == [{"r": 9}] * 3
+    assert [answer["inputs"] for answer, _ in answers] == [{"r": 9}] * 3
     tasks.close()
 
 
@@ -276,7 +290,7 @@ def test_a_micro_batch_starts_before_those_that_had_no_rows(
     conductor = make(tmp_path, left_out=left_out)
     first = Tasks(conductor, 1, [None])
     first.begin(batch=0, stage=1)
-    assert first.commit() == "part"
+    assert first.commit() == "stop"
     later = Tasks(conductor, 2, [[0, 1, 1, 0]])
     orders = later.begin(batch=3, stage=2)
     if restore is None:
@@ -310,7 +324,7 @@ def test_an_offset_log_of_an_unknown_format_is_told_so(tmp_path: Path) -> None:
 def test_a_flow_that_was_renamed_is_told_so(tmp_path: Path) -> None:
     first = Tasks(make(tmp_path, name="old name"), 1, [None])
     first.begin(batch=0, stage=1)
-    assert first.commit() == "part"
+    assert first.commit() == "stop"
     second = Tasks(make(tmp_path, name="new name"), 2, [None])
     assert "others with state there: ['old_name']" in second.begin(batch=1, stage=2)["text"]
     first.close()

@@ -19,11 +19,11 @@ import pytest
 import jeton as jt
 from jeton.cluster.commits import Commits
 from jeton.cluster.control import Control
-from jeton.cluster.presence import Presence
+from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
+from jeton.cluster.worker_ends import CREDIT, ToDriver
 from jeton.connectors.deliveries import SinkFailed, open_rows
 from jeton.connectors.sinks import Callback, Delivery, Memory, Retry
 from jeton.errors import JetonError, SnapshotError
-from jeton.spark.long_lived_tasks import CREDIT, _ToDriver
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
 from tests.cluster.test_commits import PART, Driver, commits
@@ -112,22 +112,23 @@ def test_whatever_a_sink_raises_ends_the_attempt(tmp_path: Path, error: BaseExce
     )  # fmt: skip
     ground = run.recover()
     failed = threading.Event()
-    attempt = run.attempt(ground, 1, failed.set)
+    coordinator = Coordinator(workers=1)
+    schedule = CheckpointSchedule(coordinator, run, ground, failed=failed.set)
     here, there = map(Control, socket.socketpair())
-    attempt.joined(0, there)
+    coordinator.join(0, there)
     writer = open_rows(ground.store.files, 0, ground.attempt)
     writer.write(pa.table({"n": [1]}))
-    attempt.hear(0, {"kind": "complete"})
+    schedule.hear(0, {"kind": "complete"})
     news = here.receive()
     assert news is not None
     staged = {"rows": writer.stage(news[0]["version"])}
-    attempt.hear(0, {**PART, "kind": "part", "version": news[0]["version"], "staged": staged})
+    schedule.hear(0, {**PART, "kind": "part", "number": news[0]["number"], "staged": staged})
     assert failed.wait(LIMIT)
     for end in (here, there):
         end.close()
-    attempt.end()
-    assert isinstance(attempt.error, SinkFailed)
-    assert attempt.error.__cause__ is error
+    schedule.end()
+    assert isinstance(schedule.error, SinkFailed)
+    assert schedule.error.__cause__ is error
     # In the main thread it is meant for the program.
     with pytest.raises(type(error)):
         start(tmp_path, raising).recover()
@@ -234,10 +235,12 @@ class Cancelled:
         self.was.set()
 
 
-def joined(sinks: dict[str, Any], workers: int = 1) -> tuple[Query, Presence, list[Control], Any]:
+def joined(
+    sinks: dict[str, Any], workers: int = 1
+) -> tuple[Query, Coordinator, list[Control], Any]:
     """A query whose workers have joined: their ends of the connections."""
     spark: Any = Cancelled()
-    query, present = Query("q", spark, workers, sinks, "tag"), Presence()
+    query, present = Query("q", spark, workers, sinks, "tag"), Coordinator(workers)
     query.begin(present)
     ends = []
     for rank in range(workers):
@@ -261,7 +264,7 @@ def test_a_slow_sink_holds_up_its_rows_and_nothing_else() -> None:
 
     other = Memory()
     query, present, (first, second), _ = joined({"o": Callback(slow), "quick": other}, 2)
-    writer = _ToDriver(first, "o")
+    writer = ToDriver(first, "o")
     large = 1 << 17
     for at in range(20):
         writer.write(pa.table({"n": [at] * large}))
@@ -270,7 +273,7 @@ def test_a_slow_sink_holds_up_its_rows_and_nothing_else() -> None:
     # Both workers are heard, and the other sink goes on.
     report(first, 7)
     report(second, 8)
-    _ToDriver(second, "quick").write(pa.table({"n": [1]}))
+    ToDriver(second, "quick").write(pa.table({"n": [1]}))
     until(lambda: query.metrics().get("rows_in") == 15, "reports")
     until(lambda: other.table() is not None, "rows of another sink")
     assert not took
@@ -289,7 +292,7 @@ def test_a_slow_sink_holds_up_its_rows_and_nothing_else() -> None:
 def test_a_table_that_is_too_large_at_once_goes_in_pieces() -> None:
     memory = Memory()
     query, present, [worker], _ = joined({"o": memory})
-    writer = _ToDriver(worker, "o")
+    writer = ToDriver(worker, "o")
     writer.write(pa.table({"n": range(5 * CREDIT // 16)}))
     while writer.is_full:
         news = worker.receive()
@@ -309,7 +312,7 @@ def test_a_sink_that_keeps_failing_fails_the_query(kind: type[BaseException]) ->
         raise kind("no, thank you")
 
     query, present, [worker], spark = joined({"o": Callback(refuse, retry=QUICK)})
-    _ToDriver(worker, "o").write(pa.table({"n": [1]}))
+    ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert spark.was.wait(LIMIT)
     assert isinstance(present.failure, SinkFailed)
     assert "sink of output 'o' failed 3 times in a row to take 1 rows" in str(present.failure)
@@ -322,7 +325,7 @@ def test_a_sink_that_cannot_even_be_called_fails_the_query() -> None:
     sink: Any = Callback(lambda table: None)
     sink.retry = "often"
     query, present, [worker], spark = joined({"o": sink})
-    _ToDriver(worker, "o").write(pa.table({"n": [1]}))
+    ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert spark.was.wait(LIMIT)
     assert "rows could not be handed to the sink of output 'o': Attr" in str(present.failure)
     worker.close()
@@ -338,7 +341,7 @@ def test_a_query_in_a_hurry_does_not_wait_for_a_sink() -> None:
 
     sink = Callback(refuse, retry=Retry(times=9, first_wait=1e6, longest_wait=1e6))
     query, present, [worker], _ = joined({"o": sink})
-    _ToDriver(worker, "o").write(pa.table({"n": [1]}))
+    ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert called.wait(LIMIT)
     worker.close()
     query._cancel()

@@ -73,8 +73,11 @@ def test_idle_partitions_of_any_worker_hold_nothing_back(spark: SparkSession) ->
         # Worker 1 has the idle partitions only; all are idle in the end, and the input stays.
         until(lambda: query.frontiers().get("counts", [0])[0] >= 400, "windows of partition 2")
         assert query.metrics()["late"] == 0
+        # The frontier is any worker's word: the rows of another may still be on their way.
+        until(lambda: query.table("counts").where("n = 2").count() >= 9, "the last row")
         rows = query.table("counts").where("n = 2").collect()
-    assert sorted(row["time"] for row in rows) == [-400 + 100 * at for at in range(9)]
+    # Once this partition is idle too, its last window may be complete as well.
+    assert sorted(row["time"] for row in rows)[:9] == [-400 + 100 * at for at in range(9)]
 
 
 def test_runs_to_the_end_of_its_sources(spark: SparkSession, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_an_operator_that_is_another_now_is_an_error(spark: SparkSession, place:
     flow.output("rolling", numbers.key_by("n").running().count())
     flow.output("windows", numbers.key_by("k").tumbling(100).sum("n"))
     query = place.start(spark, flow, sinks={})
-    with pytest.raises(QueryFailed, match=r"SnapshotError: .* but this is 'rolling by n: count"):
+    with pytest.raises(QueryFailed, match=r"SnapshotError: .* but this is 'running by n: count"):
         query.await_termination(LIMIT)
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
+from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry
 from jeton.connectors.sources import Batches
@@ -90,14 +91,14 @@ def test_a_sink_that_fails_for_a_while_and_a_frame_that_is_none(
 ) -> None:
     """Both end an attempt, and the next one makes up for it: each row comes once."""
     frames = ["gossip"]
-    hear = Query._hear
+    hear = Query.hear
 
-    def garbled(self: Query, present: Any, rank: int, control: Any, *news: Any) -> None:
-        if len(present.reports) == 2 and frames:
+    def garbled(self: Query, coordinator: Coordinator, rank: int, *news: Any) -> None:
+        if len(coordinator.reports) == 2 and frames:
             news = ({"kind": frames.pop(), "size": 0}, b"")
-        hear(self, present, rank, control, *news)
+        hear(self, coordinator, rank, *news)
 
-    monkeypatch.setattr(Query, "_hear", garbled)
+    monkeypatch.setattr(Query, "hear", garbled)
     moods = [False, False]
     took: dict[tuple[int | None, int], pa.Table] = {}
 

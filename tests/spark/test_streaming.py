@@ -43,7 +43,7 @@ def every_family() -> jt.Flow:
     flow.output("counts", by_who.running().count().select("who", "count"))
     flow.output("means", by_key.tumbling(40).mean("v"))
     flow.output("sliding", by_who.sliding(80, every=40).sum("v"))
-    flow.output("sessions", by_key.session(5).count())
+    flow.output("sessions", by_key.session_window(5).count())
     flow.output("best", by_key.tumbling(50).top_k(2, by="v").select("k", "v"))
     flow.output("distinct", by_who.distinct())
     flow.output("late", r.late)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.cluster.presence import Presence
+from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback
 from jeton.spark.long_lived import _Attempts
@@ -119,11 +119,10 @@ def test_errors_before_an_attempt_are_judged_as_those_in_one(
                 raise OSError(errno.EIO, failures.pop(0))
             super().put(path, data)
 
-    def job(self: Any, ground: Any) -> tuple[Presence, BaseException | None]:
+    def job(self: Any, ground: Any) -> tuple[Coordinator, BaseException | None]:
         jobs.append(ground.attempt)
-        return (
-            (Presence(lost="worker 1 has gone"), OSError()) if len(jobs) < 2 else (Presence(), None)
-        )
+        lost = Coordinator(lost="worker 1 has gone")
+        return (lost, OSError()) if len(jobs) < 2 else (Coordinator(), None)
 
     monkeypatch.setattr(_Attempts, "_job", job)
     for most, again, status in (

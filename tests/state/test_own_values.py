@@ -39,7 +39,7 @@ def states(make: Callable[[int], Any], kind: str) -> jt.Flow:
             .with_columns(emitted=lambda batch: batch["fold"]),
         )
     else:
-        flow.output("out", keyed.unary(remembering(make), "remember"))
+        flow.output("out", keyed.unary_frontier(remembering(make), name="remember"))
     return flow
 
 

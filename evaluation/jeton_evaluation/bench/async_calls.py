@@ -1,10 +1,10 @@
-"""What slow calls do to their neighbours: latency with and without an asynchronous operator beside.
+"""The effect of slow calls on other operators: latency with and without asynchronous calls.
 
-A source offers single records at random moments, at its pace whatever happens. One operator counts
-them; how long after its due time each count is complete is what is measured. A second source has
-other records: with nobody behind it, with a plain operator that does something to each of them, and
-with an asynchronous one that sends each to a service over HTTP, which answers at once, or after
-50 ms. All are on one worker. They take turns, at the same moments, and what counts are the ratios.
+A source offers single records at random moments, whether or not the worker keeps up. One operator
+counts them; its latency is measured from the due time of a record to the moment when its count is
+complete. A second source feeds nothing, a plain operator, or an asynchronous operator that sends
+each record to a service over HTTP, which answers at once or after 50 ms. All run on one worker, in
+alternating rounds with the same moments; compare the ratios.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BEFORE: Final = 50 * MS
 """Nanoseconds until the first record is due: everything else has begun then."""
 SHARES: Final = (0.5, 0.99)
 
-Beside: TypeAlias = Literal["nobody", "a plain operator", "quick calls", "slow calls"]
+Beside: TypeAlias = Literal["nothing", "a plain operator", "quick calls", "slow calls"]
 CASES: Final[tuple[Beside, ...]] = get_args(Beside)
 
 
 class Taken(NamedTuple):
-    """How long after their due times records were through, in nanoseconds."""
+    """Latencies of records from their due times, in nanoseconds."""
 
     neighbour: list[float]
     answers: list[float]
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds a round (2)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each (5)")
     parser.add_argument(
-        "--delay", type=int, default=50, metavar="MS", help="what a slow call takes, ms (50)"
+        "--delay", type=int, default=50, metavar="MS", help="duration of a slow call, ms (50)"
     )
     options = parser.parse_args(argv)
     taken = {case: Taken([], []) for case in CASES}
@@ -61,12 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if turn:  # the first round warms up
                     taken[case].neighbour.extend(found.neighbour)
                     taken[case].answers.extend(found.answers)
-    print(
-        f"{options.rate} records/s beside {options.calls} calls/s; ms from due to complete, at an "
-        "operator beside others"
-    )
+    print(f"{options.rate} records/s beside {options.calls} calls/s; ms from due to complete")
     print(f"{'beside':24}{'p50':>9}{'p99':>9}{'ratios':>18}")
-    alone = np.quantile(taken["nobody"].neighbour, SHARES)
+    alone = np.quantile(taken["nothing"].neighbour, SHARES)
     for case in CASES:
         found_here = np.quantile(taken[case].neighbour, SHARES)
         ratios = "".join(f"{ratio:>9.2f}" for ratio in found_here / alone)
@@ -84,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(
     beside: Beside, rate: int, calls: int, seconds: float, port: int, delay: int, *, seed: int
 ) -> Taken:
-    """One round, with a service at that port and calls that take so many milliseconds."""
+    """One round, with a service at that port and calls that take `delay` milliseconds."""
     flow = jt.Flow("neighbours")
     random = np.random.default_rng(seed)
     records = flow.source(_offer(rate, int(rate * seconds), random))
@@ -98,7 +95,7 @@ def run(
     records.key_by().each_time().count().map(partial(note, into=taken.neighbour))
     if beside == "a plain operator":
         others.map_rows(lambda row: {"answer": row["n"]}).probe("answers")
-    elif beside != "nobody":
+    elif beside != "nothing":
 
         async def ask(row: dict[str, Any], service: Connections) -> dict[str, Any]:
             return {"answer": await service.get(row["n"], delay)}

@@ -1,4 +1,4 @@
-"""Bare scripts: what the hardware gives for a computation with no engine around it.
+"""Bare scripts: the speed of a computation on this hardware without an engine.
 
 NumPy and Numba loops over the same arrays that the operators get. They know in advance what an
 engine must find out: that keys are small integers below a bound, and that records come in order.
@@ -78,7 +78,7 @@ def filter_map() -> Callable[[Columns], Any]:
 
 
 def tumbling_mean() -> Callable[[Columns], Any]:
-    """Means by key, told at the end of each window; records are known to be in order."""
+    """Means by key, emitted at the end of each window; records are known to be in order."""
     sums, counts = np.zeros(1024), np.zeros(1024, dtype=np.int64)
     end = WINDOW
 
@@ -87,8 +87,8 @@ def tumbling_mean() -> Callable[[Columns], Any]:
         out = []
         if columns.time[-1] >= end:
             # Batches divide windows, so a window ends between two of them.
-            told = np.flatnonzero(counts)
-            out = [told, sums[told] / counts[told]]
+            keys = np.flatnonzero(counts)
+            out = [keys, sums[keys] / counts[keys]]
             sums[:] = 0
             counts[:] = 0
             end = (int(columns.time[0]) // WINDOW + 1) * WINDOW

@@ -1,7 +1,7 @@
 """A chain of idle operators under an open-loop load of timestamps: the paper's second experiment.
 
-No record passes, only times: what is measured is how long a time takes to be complete at the far
-end of operators that have nothing to say about it.
+No record passes, only times. The latency is the time until a timestamp is complete at the far end
+of operators that do nothing with it.
 """
 
 from __future__ import annotations

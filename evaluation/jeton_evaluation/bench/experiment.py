@@ -1,4 +1,4 @@
-"""Experiments: run a flow under an open-loop load on a host, and say what was seen in one line."""
+"""Experiments: run a flow under an open-loop load on a host, and report the result in one line."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Host:
 
     @property
     def name(self) -> str:
-        """What a line says of it."""
+        """The name of the host in a line."""
         return "in-process" if self.spark is None else "spark"
 
     def run(self, flow: jt.Flow) -> tuple[list[Line], Line]:
         """Each worker's report, and the host's own counts.
 
-        Once all have reported, a flow that could not keep up need not work off what is left.
+        Once all have reported, a flow that could not keep up need not finish its backlog.
         """
         if self.spark is None:
             result = self._run_here(flow)
@@ -63,15 +63,15 @@ class Host:
         calls = count()
         with flow.open(workers=self.workers) as run:
 
-            def all_told() -> bool:
-                # To look is dear: do it now and then.
+            def all_reported() -> bool:
+                # Collecting results is expensive: do it now and then.
                 rows = 0 if next(calls) % 1000 else run.results()["report"].num_rows
                 return rows == self.workers
 
             try:
-                run.run_until(all_told)
+                run.run_until(all_reported)
             except FlowStalled:
-                # One that kept up comes to its end before anybody looks.
+                # A flow that kept up ends before the next check.
                 if run.results()["report"].num_rows < self.workers:
                     raise
             return run.results()
@@ -80,16 +80,16 @@ class Host:
         from jeton.connectors import sinks
 
         reports: list[str] = []
-        all_told = Event()
+        all_reported = Event()
 
         def take(table: pa.Table) -> None:
             reports.extend(table["report"].to_pylist())
             if len(reports) == self.workers:
-                all_told.set()
+                all_reported.set()
 
         sink = sinks.Callback(take)
         query = flow.start(spark, sinks={"report": sink}, workers=self.workers)
-        while query.is_active and not all_told.wait(0.5):
+        while query.is_active and not all_reported.wait(0.5):
             pass
         if not query.await_termination(PATIENCE):
             query.stop(timeout=PATIENCE)
@@ -112,9 +112,9 @@ def host(name: str, workers: int) -> Iterator[Host]:
 
 
 def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
-    """Run once; the line has what the experiment says ``about`` itself, and what was seen."""
+    """Run once; the line has the fields of ``about`` and the measurements."""
     reports, counts = host.run(program(load))
-    # Where a run did not finish, what still waited counts with its time until then: at least that.
+    # If a run did not finish, records that still waited count with their time until then.
     seen = [report[what] for report in reports for what in ("latencies", "waits")]
     latencies = Histogram.from_json(*seen)
     noise = Histogram.from_json(*(report["noise"] for report in reports))
@@ -156,7 +156,7 @@ def find_max(
     """The highest rate that is sustained: nothing above a second, half of all below 20 ms.
 
     Rates grow by a half until one is not sustained, then the last step is cut in three. A rate
-    gets a second try, since a noisy neighbour may spoil the first.
+    gets a second try, since noise of the machine may disturb the first.
     """
     best: Line | None = None
 
@@ -196,22 +196,24 @@ def options(name: str, what: str, *, rate: float) -> argparse.ArgumentParser:
         "--mechanism",
         default="tokens",
         choices=MECHANISMS,
-        help="how operators learn what is complete (default: tokens)",
+        help="coordination mechanism (default: tokens)",
     )
-    parser.add_argument("--rate", type=float, default=rate, help=f"a worker (default: {rate:g}/s)")
+    parser.add_argument(
+        "--rate", type=float, default=rate, help=f"per worker (default: {rate:g}/s)"
+    )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured (default: 5)")
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before (default: 2)")
     parser.add_argument("--host", default="spark", choices=["spark", "in-process"])
     parser.add_argument("--find-max", action="store_true", help="search the highest sustained rate")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     return parser
 
 
 def run(
     parsed: argparse.Namespace, about: Line, load: Load, program: Program, unit: str = "records"
 ) -> int:
-    """Run what the options ask for, and print it."""
+    """Run the experiment of the options, and print the result."""
 
     def say(line: Line) -> None:
         print(json.dumps(line) if parsed.json else in_words(line, unit), flush=True)
@@ -226,12 +228,12 @@ def run(
 
 
 def say_aside(line: Line, unit: str) -> None:
-    """Tell what a search has tried, apart from its result."""
+    """Print a step of a search to standard error, apart from its result."""
     print(in_words(line, unit), file=sys.stderr, flush=True)
 
 
 def in_words(line: Line, unit: str) -> str:
-    """A line for people."""
+    """A line as readable text."""
     verdict = "did not finish" if line["dnf"] else "kept up"
     return (
         f"{line['mechanism']}, {line['rate_per_worker']:,.0f} {unit}/s × {line['workers']}: "
@@ -243,5 +245,5 @@ def in_words(line: Line, unit: str) -> str:
 
 
 def load_of(parsed: argparse.Namespace, **more: Any) -> Load:
-    """The load that the options ask for."""
+    """The load of the options."""
     return Load(rate=parsed.rate, seconds=parsed.seconds, warm_up=parsed.warm_up, **more)

@@ -1,8 +1,8 @@
-"""A histogram of latencies with buckets of constant relative width, as HdrHistogram has them.
+"""A histogram of latencies with buckets of constant relative width, as in HdrHistogram.
 
 Values below ``2**BITS`` have a bucket each; above, every power of two is cut into ``2**(BITS - 1)``
 buckets, so that a quantile is known to within 1 %, from a nanosecond to half an hour. Records that
-are due at equal distances and complete together are counted in one call, however many they are.
+are due at equal distances and complete together are counted in one call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were recorded."""
+        """The number of recorded values."""
         return int(self.counts.sum())
 
     @property
@@ -48,7 +48,7 @@ class Histogram:
         return int(self._most[0])
 
     def record(self, value: int, count: int = 1) -> None:
-        """Count a value, so many times."""
+        """Count a value `count` times."""
         self.record_evenly(value, value, count)
 
     def record_evenly(self, low: int, high: int, count: int) -> None:
@@ -77,8 +77,8 @@ class Histogram:
         return {"at": used.tolist(), "counts": self.counts[used].tolist(), "max": [self.max]}
 
     @staticmethod
-    def from_json(*told: dict[str, list[int]]) -> Histogram:
-        """One histogram of what several have told.
+    def from_json(*reported: dict[str, list[int]]) -> Histogram:
+        """One histogram from several reports.
 
         >>> one = Histogram()
         >>> one.record(70)
@@ -86,7 +86,7 @@ class Histogram:
         2
         """
         whole = Histogram()
-        for each in told:
+        for each in reported:
             whole.counts[each["at"]] += np.asarray(each["counts"], np.int64)
             whole._most[0] = max(whole.max, *each["max"])
         return whole

@@ -1,7 +1,7 @@
-"""An idle long-lived query on Spark: how much of a core its workers take while nothing happens.
+"""The CPU time of an idle long-lived query on Spark.
 
-The query is a word count whose source never has anything and cannot tell when it will, so that its
-workers have to ask it again and again: the dearest way to be idle.
+The query is a word count whose source never has records and does not know when it will. So its
+workers have to poll it: the most expensive way to be idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
     parser.add_argument("--seconds", type=float, default=10.0, help="measured (default: 10)")
-    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parsed = parser.parse_args(argv)
     with experiment.host("spark", parsed.workers) as where:
         assert where.spark is not None
@@ -73,7 +73,7 @@ def measure(spark: SparkSession, workers: int, seconds: float) -> Line:
         "seconds": seconds,
         "cpu_per_worker": round(sum(shares) / len(shares), 5),
         "cpu_most": round(max(shares), 5),
-        "rss_mb": max(told["peak_rss_mb"] for told in after.values()),
+        "rss_mb": max(reported["peak_rss_mb"] for reported in after.values()),
     }
 
 

@@ -1,4 +1,4 @@
-"""The machine on which something was measured, in one line."""
+"""A description of the machine, in one line of the evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jeton_evaluation.bench.experiment import Line
 
 
 def machine() -> Line:
-    """What there is to know about this machine, its software and this code.
+    """The hardware, the software and the commit of this code.
 
     >>> sorted(machine())[:4]
     ['commit', 'cores', 'cpu', 'date']

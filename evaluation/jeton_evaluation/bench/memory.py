@@ -1,9 +1,9 @@
-"""What flow control saves: the memory of an operator that makes very many records from one.
+"""Memory of an operator that makes very many records from one, with and without flow control.
 
-``jeton bench memory`` asks for 10 million and for 100 million records with a single one, with flow
-control (`jeton.idioms.flow_control`) and without, and tells by how much memory grew at its peak.
+``jeton bench memory`` makes 10 million and 100 million records from a single one, with flow control
+(`jeton.idioms.flow_control`) and without, and reports the peak growth of memory.
 Each run has a process of its own. Without flow control, memory grows with the number of records:
-that variant is measured at smaller sizes only, unless ``--all`` says otherwise.
+that variant is measured at smaller sizes only, unless ``--all`` is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench memory", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON list")
     parser.add_argument(
         "--records", type=_whole, default=100_000_000, metavar="N", help="the most (default: 1e8)"
     )
@@ -87,7 +87,7 @@ def in_a_child(control: str, records: int, workers: int) -> dict[str, Any]:
 
 
 def measure(records: int, workers: int, control: bool) -> dict[str, Any]:
-    """Make so many records from one; by how much memory grew at its peak, and the seconds."""
+    """Make `records` records from one; returns the peak growth of memory, and the seconds."""
     flow = sums(control)
     flow.run({"asked": {"time": [0], "n": [PIECE]}}, workers=workers)
     before = peak_mb()
@@ -125,7 +125,7 @@ def numbers(batch: jt.Batch) -> Iterator[dict[str, Any]]:
 
 
 def add_up(made: jt.Stream) -> jt.Stream:
-    """What consumes the records: each message becomes one record with its sum."""
+    """The consumer of the records: each message becomes one record with its sum."""
     return made.exchange("i").unary(_sum_of_each)
 
 
@@ -156,7 +156,7 @@ def peak_mb() -> float:
     """The most memory that this process ever had, in megabytes."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Not what getrusage tells: a child inherits its parent's peak there.
+        # Not from getrusage, where a child inherits its parent's peak.
         [line] = [one for one in status.read_text().splitlines() if one.startswith("VmHWM")]
         return int(line.split()[1]) / 1024
     import resource

@@ -1,6 +1,6 @@
-"""What a message between two worker processes costs, beside a raw socket that sends the same bytes.
+"""The cost of a message between two worker processes, compared with a raw socket.
 
-The one benchmark that looks behind the public API: what it measures is the wire itself.
+The one benchmark that looks behind the public API, since it measures the wire itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 
 import jeton as jt
 from jeton.mesh.link import Link
+from jeton.mesh.receive import receive_exactly
 from jeton.mesh.wire import Decoder, Encoder, Kind
 from jeton_evaluation.bench.timing import in_turn
 
 
 def mesh(say: Callable[..., None]) -> dict[str, float]:
-    """Round trips and throughput of a link between two processes, beside a raw socket."""
+    """Round trips and throughput of a link between two processes, and of a raw socket."""
     figures: dict[str, float] = {}
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
@@ -43,11 +44,11 @@ def _raw(batch: jt.Batch, count: int) -> float:
 
     def echo(sock: socket.socket) -> None:
         for _ in range(count):
-            sock.sendall(_exactly(sock, len(data)))
+            sock.sendall(receive_exactly(sock, len(data)))
 
     def ask(sock: socket.socket) -> None:
         sock.sendall(data)
-        _exactly(sock, len(data))
+        receive_exactly(sock, len(data))
 
     return _between(echo, ask, count)
 
@@ -105,10 +106,3 @@ def _next(link: Link, decoder: Decoder) -> tuple[Any, jt.Batch]:
         if message is None:
             select.select([link.sock], [], [])
     return message
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        received += sock.recv(size - len(received))
-    return bytes(received)

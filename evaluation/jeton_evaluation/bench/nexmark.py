@@ -1,9 +1,9 @@
-"""NEXMark queries under an open-loop load: latency, and the rate that is sustained.
+"""NEXMark queries under an open-loop load: latency and sustained rate.
 
-Each worker makes its share of the auction's events itself, when they are due. Times are
+Each worker generates its share of the events itself, when they are due. Times are
 microseconds of the machine's clock, so an event is late by as much as the output's frontier is
 behind its time. Only the columns that a query reads are made. Auctions are open for half a second
-on average, whatever the rate: the more events there are, the more auctions are open at a time.
+on average, at any rate: with more events, more auctions are open at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def program(load: Load, query: str, mechanism: Mechanism) -> jt.Flow:
 
 
 def config_of(rate: float, began: int) -> nexmark.Config:
-    """What is generated at so many events a second in all workers together.
+    """The generator's settings for `rate` events a second in all workers together.
 
     >>> config_of(2e6, 0).in_flight_auctions
     60000
@@ -108,7 +108,7 @@ class Share:
         return self.config.time(self.generator.position(position))
 
     def count_before(self, time: int) -> int:
-        """How many of this worker's events have times before this one."""
+        """The number of this worker's events with times before this one."""
         above, below = self.config.time_step
         # Event n is before it if n * above // below is, so if n * above < elapsed * below.
         elapsed = max(time - self.config.base_time, 0)

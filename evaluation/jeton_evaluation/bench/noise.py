@@ -1,8 +1,7 @@
-"""The machine's own noise: how long a loop that does nothing is kept from running.
+"""The machine's own noise: how long an empty loop is kept from running.
 
-A record that falls into such a gap waits for its end, whatever system it is offered to. So the
-histogram of these waits is the least that a latency can be here, and is shown beside what was
-measured.
+A record that arrives in such a gap waits for its end, in any system. So the histogram of these
+waits is a lower bound of latencies on this machine, and is reported with the measurements.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from jeton_evaluation.bench.histogram import Histogram
 
 
 def noise(seconds: float) -> Histogram:
-    """Spin, and count for every nanosecond how long it was until the loop came round again.
+    """Spin, and record for every nanosecond the time until the next iteration.
 
     >>> noise(0.01).count > 1_000
     True
@@ -24,7 +23,7 @@ def noise(seconds: float) -> Histogram:
     end = last + int(seconds * 1e9)
     while last < end:
         now = monotonic_ns()
-        # Weighted by length: the longer a gap, the likelier a record is to fall into it.
+        # Weighted by length: the longer a gap, the likelier a record is to arrive in it.
         found.record_evenly(0, now - last, max(1, (now - last) // 1000))
         last = now
     return found

@@ -1,13 +1,12 @@
-"""Open loop: load is offered at its rate, whether or not the system keeps up.
+"""Open loop: load is offered at a fixed rate, whether or not the system keeps up.
 
-A source in each worker makes records when they are due, and a measuring operator at the end notes
-how long after its due time each record was complete: when the frontier there passed its time. Both
-are plain user code; the flow between them is what is measured.
+A source in each worker makes records when they are due. A measuring operator at the end records
+how long after its due time each record was complete: when the frontier passed its time. Both are
+plain user code; the flow between them is measured.
 
 All workers run on one machine and read one clock, so times are that clock's nanoseconds, or another
 unit of it, cut to a quantum. Before the load begins, each worker measures the machine's noise and
-waits for the others; all begin at the same time. Some seconds at both ends are left out, while
-things warm up and while what is under way drains.
+waits for the others; all begin at the same time. Warm-up and cool-down are left out.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Load:
-    """What is offered: so many records a second in each worker, for so long."""
+    """The offered load: `rate` records a second in each worker, for `seconds`."""
 
     rate: float
     quantum: int = 1 << 8
-    """Times are multiples of so many units, a power of two."""
+    """Times are multiples of this number of units, a power of two."""
     unit: int = 1
     """The unit of times, in nanoseconds."""
     seconds: float = 5.0
     warm_up: float = 2.0
     cool_down: float = 0.5
     give_up: float = 1.0
-    """A record that takes longer than so many seconds ends the run: it did not finish."""
+    """A record that takes longer, in seconds, ends the run: it did not finish."""
     at_once: int = 1 << 17
-    """At most so many records in a message, when the source has fallen behind."""
+    """The most records in a message, when the source has fallen behind."""
     noise: float = 0.5
     """Seconds in which the machine's noise is measured beforehand."""
 
@@ -62,7 +61,7 @@ class Schedule(Protocol):
         ...
 
     def count_before(self, time: int) -> int:
-        """How many records have times before this one, a multiple of the quantum."""
+        """The number of records with times before this one, a multiple of the quantum."""
         ...
 
 
@@ -79,7 +78,7 @@ class Due:
         return (self.began + int(position * self.interval)) & self.mask
 
     def count_before(self, time: int) -> int:
-        """How many records have times before this one, a multiple of the quantum."""
+        """The number of records with times before this one, a multiple of the quantum."""
         count = max(0, math.ceil((time - self.began) / self.interval))
         while self.time(count) < time:
             count += 1
@@ -108,7 +107,7 @@ class Trial:
         self.all_ready = self.over = False
         self.prepare: Callable[[], object] = lambda: None
         self.wake_clock: Callable[[], None] = lambda: None
-        """Has the operator invoked that keeps the workers' start."""
+        """Invokes the operator that decides the workers' start."""
         self.wake_measure: Callable[[], None] = lambda: None
         self.complete = 0
         """All of this worker's records before this time are complete."""
@@ -197,7 +196,7 @@ class Trial:
 
 
 class Pauses:
-    """How often, and for how long at most, Python's collector stopped everything."""
+    """The number and the longest of the pauses of Python's garbage collector."""
 
     def __init__(self) -> None:
         self.count = self.longest = 0
@@ -297,20 +296,20 @@ def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
     ) -> Callable[[jt.Input, jt.Output], None]:
         trial = info.shared("trial", lambda: Trial(load))
         trial.wake_measure = info.activator.activate
-        told = False
+        reported = False
 
         def step(input: jt.Input, output: jt.Output) -> None:
-            nonlocal told
+            nonlocal reported
             for _, batch in input:
                 trial.rows_out += len(batch)
             frontier = input.frontier.only
             now = monotonic_ns()
-            if told:
+            if reported:
                 return
             if frontier is None or trial.stalled:
                 if not trial.stalled:
                     trial.completed(trial.end, now)
-                told = True
+                reported = True
                 with token, output.session(token) as session:
                     session.give(worker=info.worker, report=json.dumps(trial.report()))
             elif trial.due is not None and frontier > trial.complete:
@@ -326,9 +325,9 @@ def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
 def _begin_together(flow: jt.Flow, load: Load) -> None:
     """Have all workers begin at the same time, by tokens alone.
 
-    Each worker says that it is there. When all are, each proposes the time that it is then, and
-    holds its token for that to the end: so all see the same frontier, the least of the proposals,
-    however late they look.
+    Each worker announces itself. When all have, each proposes its current time, and holds its
+    token for that time to the end. So all see the same frontier, the least of the proposals, at
+    any later moment.
     """
 
     def propose(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:

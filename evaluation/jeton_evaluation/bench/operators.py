@@ -1,8 +1,8 @@
-"""What operators cost, beside plain scripts that do the bare computation and nothing else.
+"""The cost of operators, compared with plain scripts of the same computation.
 
 Each operator runs in one worker in this process, fed by a source operator and drained by a sink,
-on batches of records that each have a time of their own. The bare script loops over the same
-arrays. Both take turns in one run, and what counts is the ratio: the machine is noisy.
+on batches of records with a time each. The bare script loops over the same arrays. Both alternate
+in one run; compare the ratios, since the machine is noisy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jeton_evaluation.bench import bare
 from jeton_evaluation.bench.bare import Columns
 
 SMALL = 256
-"""Batches of so many records show the fixed cost of an invocation."""
+"""Small batches show the fixed cost of an invocation."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench operators", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON list")
     parser.add_argument(
         "--batch", type=int, default=4096, metavar="N", help="records a batch (default: 4096)"
     )
@@ -143,7 +143,7 @@ def measure(case: Case, batch: int, batches: int, rounds: int) -> dict[str, Any]
 def run_case(case: Case, data: Sequence[Columns]) -> float:
     """Seconds of this thread to take all batches through, after everything is built.
 
-    The thread's own time, not the wall's: what a core gives, whoever else uses the machine.
+    The thread's own time, not the wall clock's: other load on the machine does not count.
     """
     flow = jt.Flow("bench")
     streams = [

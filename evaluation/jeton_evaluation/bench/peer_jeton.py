@@ -2,7 +2,7 @@
 
 Records are arrays in memory before the clock starts, in messages of `BATCH`. On one worker a flow
 runs in this process; on several it is a long-lived query on Spark whose workers read their shares.
-What comes out ends in an operator that counts rows and keeps what the answer is checked by.
+The last operator counts rows and stores the values by which the answer is checked.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def main(argv: list[str]) -> int:
     _variant, program, workers, records, data, out = argv
     run = in_process if workers == "1" else on_spark
     for count in (min(WARM_UP, int(records)), int(records)):
-        told = run(program, int(workers), count, Path(data))
-    for number, part in enumerate(told):
-        (Path(out) / f"told-{number}.json").write_text(json.dumps(part))
+        reported = run(program, int(workers), count, Path(data))
+    for number, part in enumerate(reported):
+        (Path(out) / f"reported-{number}.json").write_text(json.dumps(part))
     return 0
 
 
 def flow_of(program: str) -> jt.Flow:
-    """The program, from the input ``records`` to the output ``told``."""
+    """The program, from the input ``records`` to the output ``reported``."""
     flow = jt.Flow(program)
     if program == "word count":
         # Every record has its own time, and a count does not wait for any.
@@ -47,12 +47,12 @@ def flow_of(program: str) -> jt.Flow:
     else:
         records = flow.input("records", schema={"key": int, "value": int}, lateness=1000)
         answers = records.key_by("key").tumbling(10_000).mean("value")
-    flow.output("told", answers.unary_frontier(tally, schema={"told": str}))
+    flow.output("reported", answers.unary_frontier(tally, schema={"reported": str}))
     return flow
 
 
 def tally(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
-    """Take all rows, and tell at the end what they were and when the last one came."""
+    """Take all rows, and report at the end what they were and when the last one came."""
     rows, total, last = 0, 0.0, 0.0
     counts = np.zeros(KEYS, np.int64)
 
@@ -67,7 +67,7 @@ def tally(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None
                 counts[batch["key"]] = batch["count"]
             last = time.perf_counter()
         if input.frontier.is_empty and not token.dropped:
-            told = {
+            reported = {
                 "rows": rows,
                 "sum": total,
                 "first": clock["first"],
@@ -75,7 +75,7 @@ def tally(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None
                 "counts": dict(enumerate(counts.tolist())),
             }
             with token, output.session(token) as session:
-                session.give(told=json.dumps(told))
+                session.give(reported=json.dumps(reported))
 
     return step
 
@@ -100,17 +100,19 @@ def batches(records: int, data: Path, partition: int, partitions: int) -> Iterat
 
 
 def in_process(program: str, workers: int, records: int, data: Path) -> list[dict[str, Any]]:
-    """What the only worker told."""
+    """The report of the only worker."""
     share = batches(records, data, 0, 1)
     with flow_of(program).open(workers=workers) as run:
         for batch in share:
             run.input("records").send(batch)
             run.run_to_rest()
-        return [json.loads(told) for told in run.finish()["told"]["told"].to_pylist()]
+        return [
+            json.loads(reported) for reported in run.finish()["reported"]["reported"].to_pylist()
+        ]
 
 
 def on_spark(program: str, workers: int, records: int, data: Path) -> list[dict[str, Any]]:
-    """What each worker of a long-lived query told."""
+    """The reports of the workers of a long-lived query."""
     from jeton.connectors import sinks, sources
     from jeton.spark.session import local_session
 
@@ -120,11 +122,11 @@ def on_spark(program: str, workers: int, records: int, data: Path) -> list[dict[
     query = flow_of(program).start(
         local_session(workers),
         sources={"records": sources.Batches(make)},
-        sinks={"told": sinks.Memory()},
+        sinks={"reported": sinks.Memory()},
         workers=workers,
     )
     query.await_termination()
-    return [json.loads(row["told"]) for row in query.table("told").collect()]
+    return [json.loads(row["reported"]) for row in query.table("reported").collect()]
 
 
 if __name__ == "__main__":

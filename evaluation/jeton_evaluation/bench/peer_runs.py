@@ -1,9 +1,10 @@
 """One run of a peer: its environment and records, a process with a limit, its answer checked.
 
 A program is called with its variant, the name of what it computes, the number of workers and of
-records, a folder with the records and a folder of its own. There it writes ``told*.json``, one file
-for each of its processes: ``first`` and ``last`` (when its first record went in and its last row
-came out, by the machine's clock) or ``seconds``; ``rows``; ``counts`` by key; the ``sum`` of rows.
+records, a folder with the records and a folder of its own. There it writes ``reported*.json``, one
+file for each of its processes: ``first`` and ``last`` (when its first record went in and its last
+row came out, by the machine's clock) or ``seconds``; ``rows``; ``counts`` by key; the ``sum`` of
+rows.
 """
 
 from __future__ import annotations
@@ -84,16 +85,16 @@ class System:
 
     name: str
     program: tuple[str, ...]
-    """What its Python is called with: a script, or a module."""
+    """Arguments of its Python: a script, or a module."""
     version: str
     environment: Environment | None = None
     """``None``: this Python."""
     variant: str = ""
     share: float = 1.0
-    """How many times ``--records`` it gets, so that runs of all systems take seconds."""
+    """Factor on ``--records``, so that runs of all systems take seconds."""
     programs: tuple[str, ...] = PROGRAMS
     every_record: bool = True
-    """Whether a word count tells a row for each record."""
+    """Whether a word count emits a row for each record."""
     note: str = ""
 
 
@@ -111,29 +112,29 @@ def write_records(folder: Path, records: int) -> None:
     np.save(folder / "values.npy", (mixed // 10_000 % 1000).astype(np.int16))
 
 
-def what_is_wrong(system: System, program: str, records: int, data: Path, told: Line) -> str:
-    """How an answer differs from the right one; nothing if it does not."""
+def what_is_wrong(system: System, program: str, records: int, data: Path, reported: Line) -> str:
+    """The difference of an answer from the right one; empty if there is none."""
     keys, times, values = (
         np.load(data / f"{name}.npy", mmap_mode="r")[:records]
         for name in ("keys", "times", "values")
     )
     if program == "word count":
         right = np.bincount(keys, minlength=KEYS).tolist()
-        wrong = sum(told["counts"].get(str(key), 0) != right[key] for key in range(KEYS))
+        wrong = sum(reported["counts"].get(str(key), 0) != right[key] for key in range(KEYS))
         if wrong:
             return f"{wrong:,} of {KEYS:,} counts are wrong"
-        if system.every_record and told["rows"] != records:
-            return f"{told['rows']:,} rows, not {records:,}"
+        if system.every_record and reported["rows"] != records:
+            return f"{reported['rows']:,} rows, not {records:,}"
         return ""
     group = times // WINDOW * KEYS + keys
     counts = np.bincount(group)
     there = counts > 0
     sums = np.bincount(group, values)
     rows, total = int(there.sum()), float((sums[there] / counts[there]).sum())
-    if told["rows"] != rows:
-        return f"{told['rows']:,} windows, not {rows:,}"
-    if not isclose(told["sum"], total, rel_tol=1e-9):
-        return f"the means add up to {told['sum']:,.2f}, not {total:,.2f}"
+    if reported["rows"] != rows:
+        return f"{reported['rows']:,} windows, not {rows:,}"
+    if not isclose(reported["sum"], total, rel_tol=1e-9):
+        return f"the means add up to {reported['sum']:,.2f}, not {total:,.2f}"
     return ""
 
 
@@ -147,7 +148,7 @@ def run(
     environments: Path,
     limit: float,
 ) -> Line:
-    """One run in a process of its own; its line says what came of it, whatever that is."""
+    """One run in a process of its own; its line has the result, or the reason of a failure."""
     line: Line = {
         "experiment": "peers",
         "system": system.name,
@@ -165,16 +166,16 @@ def run(
             python = system.environment.python(environments) if system.environment else None
             command = [str(python or sys.executable), *system.program, system.variant, program]
             command += [str(workers), str(records), str(data), out]
-            told = _told_by(command, Path(out), limit)
+            reported = _reported_by(command, Path(out), limit)
         except NotAvailableError as error:
             return line | {"note": f"not available: {error}"}
         except _Failed as error:
             return line | {"note": str(error)}
-    seconds = told["seconds"]
+    seconds = reported["seconds"]
     if seconds <= 0:
-        return line | {"note": f"told no time that it took: {seconds:g} s"}
-    measured = told["records"] or records
-    wrong = what_is_wrong(system, program, records, data, told)
+        return line | {"note": f"reported no time that it took: {seconds:g} s"}
+    measured = reported["records"] or records
+    wrong = what_is_wrong(system, program, records, data, reported)
     return line | {
         "records": measured,
         "seconds": round(seconds, 4),
@@ -188,7 +189,7 @@ class _Failed(Exception):
     """A run came to no answer; the message says how."""
 
 
-def _told_by(command: Sequence[str], out: Path, limit: float) -> Line:
+def _reported_by(command: Sequence[str], out: Path, limit: float) -> Line:
     log = out / "log"
     with log.open("w") as file:
         # A session of its own: what it starts, Java among them, ends with it.
@@ -203,7 +204,7 @@ def _told_by(command: Sequence[str], out: Path, limit: float) -> Line:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    parts = [json.loads(path.read_text()) for path in sorted(out.glob("told*.json"))]
+    parts = [json.loads(path.read_text()) for path in sorted(out.glob("reported*.json"))]
     if code or not parts:
         said = [text for text in log.read_text(errors="replace").splitlines() if text.strip()]
         raise _Failed(f"failed with code {code}: {said[-1].strip() if said else 'it said nothing'}")
@@ -214,13 +215,13 @@ def _together(parts: Sequence[Line]) -> Line:
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part["counts"])
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "rows": sum(part["rows"] for part in parts),
         "sum": sum(part["sum"] for part in parts),
         "records": sum(part.get("records", 0) for part in parts),
         "counts": counts,
     }
     if "seconds" in parts[0]:
-        return told | {"seconds": max(part["seconds"] for part in parts)}
+        return reported | {"seconds": max(part["seconds"] for part in parts)}
     last = max(part.get("last", 0.0) for part in parts)
-    return told | {"seconds": last - min(part["first"] for part in parts)}
+    return reported | {"seconds": last - min(part["first"] for part in parts)}

@@ -1,9 +1,9 @@
-"""Jeton beside Bytewax, Pathway, PyFlink and Spark Structured Streaming, in the same run.
+"""Jeton, compared with Bytewax, Pathway, PyFlink and Structured Streaming in the same run.
 
-``jeton bench peers`` runs a rolling word count over 10,000 keys and a mean by key over windows of
-ten seconds, on one worker and on two, and prints how many times as fast Jeton is. Each peer has a
-virtual environment of its own, made when it is first needed; each run has a process of its own and
-a limit of time; answers are checked. docs/peers.md says what is not like for like.
+``jeton bench peers`` runs a running word count over 10,000 keys and a mean by key over windows of
+ten seconds, on one worker and on two, and prints the throughput of Jeton relative to each. Each
+peer has its own virtual environment, made when it is first needed; each run has its own process and
+a time limit; answers are checked. docs/peers.md lists the differences between the systems.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SYSTEMS = [
         "pathway_tables.py",
         "python",
         0.5,
-        "tells a key once for each commit",
+        "emits a key once for each commit",
         every_record=False,
     ),
     _peer(
@@ -74,7 +74,7 @@ SYSTEMS = [
         "pathway_tables.py",
         "csv",
         2,
-        "tells a key once, reads CSV files",
+        "emits a key once, reads CSV files",
         every_record=False,
     ),
     _peer("pyflink sql", PYFLINK, "flink_jobs.py", "sql", 4, "in Java"),
@@ -84,7 +84,7 @@ SYSTEMS = [
         "spark_queries.py",
         "sql",
         20,
-        "in Java, tells a key once for each micro-batch",
+        "in Java, emits a key once for each micro-batch",
         every_record=False,
     ),
     _peer(
@@ -107,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     names = ", ".join(system.name for system in SYSTEMS)
     parser.add_argument(
-        "--only", metavar="NAMES", help=f"these besides jeton, with commas (of: {names})"
+        "--only",
+        metavar="NAMES",
+        help=f"compare with these only, separated by commas (of: {names})",
     )
     parser.add_argument(
         "--records", type=float, default=1e6, help="of the per-record peers (default: 1e6)"
@@ -116,8 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600, help="seconds a run (default: 600)")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jeton" / "peers"
     parser.add_argument("--envs", type=Path, default=cache, help=f"default: {cache}")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, nothing else")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="append the lines there too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="also append the lines to this file"
+    )
     options = parser.parse_args(argv)
     systems = SYSTEMS
     if options.only:

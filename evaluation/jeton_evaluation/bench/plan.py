@@ -1,4 +1,4 @@
-"""What the evaluation runs: the paper's experiments, as far as two cores go, and our own goals'.
+"""The runs of the evaluation: the paper's experiments as far as two cores go, and our own goals'.
 
 Each part is a function that reads like the paper's text: which mechanisms, loads and sizes. A
 `Scale` says how many of them, and for how long.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
 from jeton_evaluation.bench.experiment import Host, Line, Program, find_max, trial
@@ -15,7 +17,7 @@ from jeton_evaluation.bench.open_loop import Load
 from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 PAPER: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-x")
-"""What the paper compares where data is exchanged; its watermarks are broadcast there."""
+"""The mechanisms that the paper compares on an exchange, where it broadcasts watermarks."""
 FINE, COARSE = 8, 16
 """The finest and the coarsest quantum, as powers of two of nanoseconds."""
 HIGH = 4e6
@@ -23,7 +25,7 @@ HIGH = 4e6
 VERY_HIGH = 8e6
 """64 million in eight."""
 WEAK = 2e6
-"""Records a second in each worker, however many workers."""
+"""Records a second in each worker, for any number of workers."""
 STRONG = 16e6
 """Records a second in all workers together."""
 MODERATE_TIMES, MANY_TIMES = 15_258.0, 244_140.0
@@ -34,7 +36,7 @@ QUERIES = ("q4", "q7")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """The extent of the experiments."""
 
     seconds: float
     warm_up: float
@@ -87,11 +89,11 @@ QUICK = Scale(
 
 @dataclass(frozen=True)
 class Run:
-    """One line of the evaluation, and how to get it."""
+    """One line of the evaluation, and how to measure it."""
 
     id: str
     workers: int
-    """Of the host that it wants; 0 if it wants none."""
+    """Workers of the host that it needs; 0 if it needs none."""
     seconds: float
     """About how long it takes."""
     measure: Callable[[Host], Line]
@@ -99,7 +101,7 @@ class Run:
 
 
 def plan(scale: Scale, parts: Sequence[str] | None = None) -> list[Run]:
-    """The runs of some parts, or of all; one that several parts share is there once.
+    """The runs of some parts, or of all; a run that several parts share appears once.
 
     >>> [run.id for run in plan(QUICK, ["chain"])][:2]
     ['chain/tokens/8/15258/w2/1s', 'chain/tokens/256/15258/w2/1s']
@@ -112,28 +114,29 @@ def plan(scale: Scale, parts: Sequence[str] | None = None) -> list[Run]:
 
 
 def _word_count(scale: Scale) -> Iterator[Run]:
-    """Latency over the quantum at each load, and the highest rate that is sustained."""
-    workers = max(scale.workers)
+    """Latency over the quantum at each load, and the highest sustained rate."""
     for rate in scale.rates:
         for mechanism in PAPER:
             for quantum in scale.quanta:
-                yield _words(scale, mechanism, quantum, rate, workers)
-    for mechanism, quantum, count in scale.sustained:
-        yield _words(scale, mechanism, quantum, HIGH, count, search=True)
+                yield _words(scale, mechanism, quantum, rate, max(scale.workers))
+    for mechanism, quantum, workers in scale.sustained:
+        yield _words(scale, mechanism, quantum, HIGH, workers, search=True)
 
 
 def _chain(scale: Scale) -> Iterator[Run]:
     """Latency over the length of a chain, and of the longest over the number of workers."""
     for rate in (MODERATE_TIMES, MANY_TIMES):
         for mechanism in MECHANISMS:
-            for length in scale.lengths:
-                yield _links(scale, mechanism, length, rate, max(scale.workers))
-            for workers in scale.workers:
-                yield _links(scale, mechanism, LONGEST, rate, workers)
+            points = [(length, max(scale.workers)) for length in scale.lengths]
+            for length, workers in [*points, *((LONGEST, workers) for workers in scale.workers)]:
+                about = {"experiment": "chain", "mechanism": mechanism, "length": length}
+                flow = partial(chain.program, mechanism=mechanism, length=length)
+                name = f"chain/{mechanism}/{length}"
+                yield _open_loop(name, scale, rate, workers, about, flow)
 
 
 def _scaling(scale: Scale) -> Iterator[Run]:
-    """Word count with more workers: as much more load (weak), or the same in all (strong)."""
+    """Word count on more workers, with a load that grows with them (weak) or does not (strong)."""
     for quantum in (COARSE, FINE):
         for mechanism in PAPER:
             for workers in scale.workers:
@@ -147,11 +150,14 @@ def _nexmark(scale: Scale) -> Iterator[Run]:
         for total in scale.nexmark_totals:
             for mechanism in PAPER:
                 for workers in scale.workers:
-                    yield _query(scale, query, mechanism, total, workers)
+                    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
+                    flow = partial(nexmark.program, query=query, mechanism=mechanism)
+                    name = f"nexmark/{query}/{mechanism}"
+                    yield _open_loop(name, scale, total / workers, workers, about, flow)
 
 
 def _idle(scale: Scale) -> Iterator[Run]:
-    """What a query costs in which nothing happens."""
+    """The cost of a query in which nothing happens."""
     workers, seconds = max(scale.workers), scale.idle_seconds
 
     def measure(host: Host) -> Line:
@@ -176,7 +182,7 @@ def _memory(scale: Scale) -> Iterator[Run]:
 
 
 def _traffic(scale: Scale) -> Iterator[Run]:
-    """What simulated workers send to each other."""
+    """Messages between simulated workers."""
     for case in traffic.cases(scale.traffic_sizes, scale.traffic_lengths):
         name = f"traffic/{case.program}/{case.mechanism}/{case.length}/w{case.workers}"
         cost = 0.2 + 4e-5 * min(case.events, traffic.AFFORDABLE)
@@ -199,49 +205,12 @@ PARTS: dict[str, Callable[[Scale], Iterator[Run]]] = {
 
 
 def _words(
-    scale: Scale,
-    mechanism: Mechanism,
-    quantum: int,
-    rate: float,
-    workers: int,
-    *,
-    search: bool = False,
+    scale: Scale, mechanism: Mechanism, quantum: int, rate: float, workers: int, **more: Any
 ) -> Run:
     about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
-    return _open_loop(
-        f"wordcount/{mechanism}/2^{quantum}ns",
-        scale,
-        rate,
-        workers,
-        about,
-        lambda load: wordcount.program(load, mechanism),
-        quantum=1 << quantum,
-        search=search,
-    )
-
-
-def _links(scale: Scale, mechanism: Mechanism, length: int, rate: float, workers: int) -> Run:
-    about = {"experiment": "chain", "mechanism": mechanism, "length": length}
-    return _open_loop(
-        f"chain/{mechanism}/{length}",
-        scale,
-        rate,
-        workers,
-        about,
-        lambda load: chain.program(load, mechanism, length),
-    )
-
-
-def _query(scale: Scale, query: str, mechanism: Mechanism, total: float, workers: int) -> Run:
-    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
-    return _open_loop(
-        f"nexmark/{query}/{mechanism}",
-        scale,
-        total / workers,
-        workers,
-        about,
-        lambda load: nexmark.program(load, query, mechanism),
-    )
+    name = f"wordcount/{mechanism}/2^{quantum}ns"
+    flow = partial(wordcount.program, mechanism=mechanism)
+    return _open_loop(name, scale, rate, workers, about, flow, quantum=1 << quantum, **more)
 
 
 def _open_loop(
@@ -256,7 +225,7 @@ def _open_loop(
     search: bool = False,
 ) -> Run:
     load = Load(rate=rate, quantum=quantum, seconds=scale.seconds, warm_up=scale.warm_up)
-    # The job's start and end, the noise before and what drains behind.
+    # The job's start and end, the noise before, and the backlog after.
     trial_seconds = scale.seconds + scale.warm_up + 2.5
 
     def measure(host: Host) -> Line:
@@ -264,9 +233,5 @@ def _open_loop(
             return find_max(program, load, host, about, lambda line: None)
         return trial(program, load, host, about)
 
-    return Run(
-        f"{name}/{'most' if search else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s",
-        workers,
-        trial_seconds * (12 if search else 1),
-        measure,
-    )
+    name += f"/{'most' if search else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s"
+    return Run(name, workers, trial_seconds * (12 if search else 1), measure)

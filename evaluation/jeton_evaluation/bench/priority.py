@@ -1,8 +1,9 @@
-"""What a pending time costs: whole columns in an agenda, a heap, or a token for each.
+"""The cost of a pending time: whole columns in an agenda, a heap, or a token for each.
 
-Records come with distinct times in the future, in random order; once all are there, the frontier
-goes on in steps, and each step releases what it has passed. All of it counts: source, agenda,
-tokens, progress. The ways take turns in one run; the thread's own time, median of the rounds.
+Records arrive with distinct times in the future, in random order. Then the frontier advances in
+steps, and each step releases the records that it has passed. The measurement includes source,
+agenda, tokens and progress. The variants alternate in one run; the result is the median of the
+thread's own time.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--times", type=int, nargs="+", default=[100_000, 1_000_000], metavar="N",
-        help="how many pending times (default: 100000 1000000)",
+        help="numbers of pending times (default: 100000 1000000)",
     )  # fmt: skip
     parser.add_argument(
         "--most", type=int, default=1_000_000, metavar="N",
-        help="beyond so many, only the columns are measured (default: 1000000)",
+        help="beyond this number, measure only the columns (default: 1000000)",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
     options = parser.parse_args(argv)
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(build: Callable[..., Any], times: int) -> float:
-    """Seconds of this thread for so many distinct times."""
+    """Seconds of this thread for a number of distinct times."""
     due = np.random.default_rng(1).permutation(times).astype(np.int64) + FIRST
     released = [0]
 

@@ -1,8 +1,8 @@
-"""What tracking progress costs: one advance of a frontier over a chain of idle operators.
+"""The cost of progress tracking: one advance of a frontier over a chain of idle operators.
 
 ``jeton bench progress`` drives an input forward one time at a time, through chains of
 8 to 1024 operators that never get any data, until a probe at the far end has seen each advance.
-It also measures what an operator pays to retain, downgrade and drop a token.
+It also measures the cost of retaining, downgrading and dropping a token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench progress", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON list")
     parser.add_argument(
         "--advances", type=int, default=2000, metavar="N", help="advances a round (default: 2000)"
     )

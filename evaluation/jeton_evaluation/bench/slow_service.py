@@ -1,6 +1,6 @@
 """A service that is slow to answer, over HTTP, in a process of its own; and a client for it.
 
-It stands for whatever a flow asks: being elsewhere, it takes no time of the worker that asks.
+It runs elsewhere, so it takes no time of the worker that calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @contextmanager
 def serving() -> Iterator[int]:
-    """Answer each ``GET /n/ms`` with ``n``, so many milliseconds later; gives the port."""
+    """Answer each ``GET /n/ms`` with ``n``, ``ms`` milliseconds later; returns the port."""
     command = [sys.executable, "-m", __name__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
         assert service.stdin is not None
@@ -46,7 +46,7 @@ class Connections:
                 await writer.wait_closed()
 
     async def get(self, n: int, ms: int) -> int:
-        """What the service answers, after a while."""
+        """The answer of the service."""
         connection = self._free.pop() if self._free else await self._connect()
         reader, writer = connection
         try:

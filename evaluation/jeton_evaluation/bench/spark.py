@@ -1,6 +1,6 @@
-"""What the Spark host costs: a stage, a row, a message between workers, and what a query carries.
+"""The cost of the Spark host: a stage, a row, a message between workers, a long-lived query.
 
-Each figure has its yardstick in the same run: a plain ``mapInArrow`` that hands rows through, and a
+Each figure has a baseline in the same run: a plain ``mapInArrow`` that passes rows through, and a
 raw socket that sends the same bytes.
 """
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench spark", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rows", type=float, default=20e6, help="rows in and out (default: 2e7)")
     parser.add_argument(
         "--records", type=float, default=200e6, help="records of the word count (default: 2e8)"
@@ -107,10 +107,10 @@ def word_count(
     make = _words(records // workers, batch)
     query = flow.start(spark, sources={"words": sources.Batches(make)}, workers=workers)
     query.await_termination()
-    told = query.metrics()["workers"].values()
+    reported = query.metrics()["workers"].values()
     # From the first record to the last, as the slowest worker saw it; Spark's start is not in it.
-    seconds = max(each["seconds"] for each in told)
-    peak = max(each["peak_rss_mb"] for each in told)
+    seconds = max(each["seconds"] for each in reported)
+    peak = max(each["peak_rss_mb"] for each in reported)
     say(
         f"rolling word count, {records:,} records made in {workers} workers: "
         f"{records / seconds / 1e6:.1f}M records/s, at most {peak:,} MB in a worker"

@@ -1,8 +1,8 @@
-"""Structured Streaming: a flow beside Spark's own operators and Python state, on the same rows.
+"""Structured Streaming: a flow, Spark's own operators and Python state, on the same rows.
 
-Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second come
-from the median time of a whole micro-batch, Spark's own bookkeeping included. What a checkpoint
-costs is measured in this process: no Spark in it.
+Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second follow
+from the median time of a whole micro-batch, including Spark's own bookkeeping. The cost of a
+checkpoint is measured in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="jeton bench streaming", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--rows", default="1e3,1e6", help="rows of a micro-batch (default: 1e3,1e6)"
     )
     parser.add_argument("--keys", type=float, default=1000, help="default: 1000")
     parser.add_argument("--batches", type=int, default=8, metavar="N", help="default: 8")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--peers", default="", help="only these: names, divided by commas")
+    parser.add_argument("--peers", default="", help="only these: names, separated by commas")
     parser.add_argument(
-        "--state", default="1e4,1e5,1e6,1e7", help="keys for the cost of a checkpoint; or nothing"
+        "--state",
+        default="1e4,1e5,1e6,1e7",
+        help="numbers of keys for the cost of a checkpoint; may be empty",
     )
     options = parser.parse_args(argv)
     say: Callable[..., None] = (lambda *_: None) if options.json else print
@@ -109,18 +111,18 @@ def queries(
 
 
 def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
-    """What checkpoints of a rolling count of so many keys cost.
+    """The cost of checkpoints of a running count of `keys` keys.
 
-    A whole one, twice, as all is written; one after 1 % of the keys changed that lie in few bins;
-    one after 1 % changed, anywhere; and going on from the last. A worker pauses for the snapshot;
-    the rest is writing.
+    Measured are a complete checkpoint, twice, since everything is written twice; one after 1 % of
+    the keys changed, all in few bins; one after 1 % changed, anywhere; and a restore of the last.
+    A worker pauses for the snapshot; the rest is writing.
     """
     from jeton.storage.checkpoints import Checkpoints, Part
 
     flow = jt.Flow("state")
     flow.output("counts", flow.input("rows").key_by("k").running().count())
     random = np.random.default_rng(0)
-    told: dict[str, Any] = {"keys": keys}
+    reported: dict[str, Any] = {"keys": keys}
     with tempfile.TemporaryDirectory() as folder, flow.open() as run:
         store = Checkpoints(folder)
         output = run.workers[0].handles[flow.handle("output", "counts")]
@@ -135,7 +137,7 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
             pause, tables = _timed(run.workers[0].snapshot)
             writing, part = _timed(lambda: store.write_part(version, 0, tables, base=base))
             commit, _ = _timed(lambda: store.commit(version, [part], flow=flow.name))
-            told[what] = {
+            reported[what] = {
                 "pause_s": pause,
                 "total_s": pause + writing + commit,
                 "bytes_per_key": part.written / keys,
@@ -151,21 +153,21 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
         feed(random.integers(0, keys, keys // 100))
         take(3, "1% changed", part)
         newest = store.load(3)
-        told["restore_s"], again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
+        reported["restore_s"], again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
         again.close()
-    say(f"state of {keys:,} keys, read back in {told['restore_s'] * 1e3:,.0f} ms")
-    for what, cost in told.items():
+    say(f"state of {keys:,} keys, restored in {reported['restore_s'] * 1e3:,.0f} ms")
+    for what, cost in reported.items():
         if isinstance(cost, dict):
             say(
                 f"  {what}: {cost['total_s'] * 1e3:,.0f} ms, of which a pause of "
                 f"{cost['pause_s'] * 1e3:,.1f} ms; {cost['bytes_per_key']:.2f} bytes a key, "
                 f"{cost['bytes_per_key'] * keys / 1e6:,.2f} MB"
             )
-    return told
+    return reported
 
 
 def _rows(spark: SparkSession, size: int, keys: int, partitions: int) -> DataFrame:
-    """A stream with so many rows in each micro-batch."""
+    """A stream with `size` rows in each micro-batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", size)
     return (
         source.option("numPartitions", partitions)
@@ -189,10 +191,10 @@ def _median_batch(writer: DataStreamWriter, batches: int) -> float:
             error = query.exception()
             if error is not None:
                 raise error
-            told = [p for p in query.recentProgress if p.batchId >= WARM and p.numInputRows]
+            reported = [p for p in query.recentProgress if p.batchId >= WARM and p.numInputRows]
         finally:
             query.stop()
-    return median(p.durationMs["triggerExecution"] for p in told[:batches]) / 1e3
+    return median(p.durationMs["triggerExecution"] for p in reported[:batches]) / 1e3
 
 
 def _done(query: Any) -> int:

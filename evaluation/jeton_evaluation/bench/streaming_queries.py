@@ -1,7 +1,7 @@
 """The queries of `jeton bench streaming`: as flows, with Spark's own operators, with Python state.
 
-All tell the same, except Spark's own rolling count: one count a key and micro-batch instead of the
-count after each row, which Spark has no operator for.
+All emit the same rows, except Spark's own running count: one count for each key and micro-batch
+instead of the count after each row, for which Spark has no operator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The whole evaluation, run by run: each appended as one JSON line as soon as it is done.
+"""The whole evaluation, run by run: each run is appended as one JSON line when it is done.
 
-A sweep that was interrupted goes on where it stopped: runs that the file has are not run again.
-`jeton_evaluation.bench.plan` says what the runs are.
+A sweep that was interrupted resumes: runs that are in the file are not run again.
+`jeton_evaluation.bench.plan` lists the runs.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tqdm import tqdm
 
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.experiment import Line
-from jeton_evaluation.bench.lines import read_lines
 from jeton_evaluation.bench.machine import machine, same_machine
 from jeton_evaluation.bench.plan import FULL, PARTS, QUICK, Run, plan
+from jeton_evaluation.bench.runs import read_lines
 
 OUT = Path("docs/evaluation/runs.jsonl")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is missing in the file."""
+    """Run the runs that the file does not have."""
     parser = argparse.ArgumentParser(
         prog="jeton bench sweep", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: to try it")
-    parser.add_argument("--seconds", type=float, help="how long a run is measured (5, quick: 1)")
-    parser.add_argument("--only", metavar="P,P", help=f"some parts of: {', '.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"the file (default: {OUT})")
-    parser.add_argument("--again", action="store_true", help="also runs that the file has")
-    parser.add_argument("--list", action="store_true", help="say what would run, and do nothing")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, to try it")
+    parser.add_argument("--seconds", type=float, help="measured in each run (default: 5, quick: 1)")
+    parser.add_argument("--only", metavar="P,P", help=f"only these parts, of: {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"JSON lines (default: {OUT})")
+    parser.add_argument("--again", action="store_true", help="repeat runs that the file has")
+    parser.add_argument("--list", action="store_true", help="list the runs and stop")
     parser.add_argument("--host", default="spark", choices=["spark", "in-process"])
     parsed = parser.parse_args(argv)
     parts = parsed.only.split(",") if parsed.only else list(PARTS)
@@ -59,19 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: str) -> int:
-    """Run them, one session for each number of workers; tells whether all went well (0)."""
+    """Run them, with one session for each number of workers; returns 0 if none failed."""
     if not runs:
         print(f"{out} has all of these runs", file=sys.stderr)
         return 0
     out.parent.mkdir(parents=True, exist_ok=True)
-    _cut_off_half_a_line(out)
+    _drop_unfinished_line(out)
     failed = []
     by_workers = sorted(runs, key=lambda run: run.workers)
     with (
         out.open("a") as file,
         tqdm(
             total=sum(whole(run) for run in runs),
-            bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left",
+            bar_format="{desc} {percentage:3.0f}% |{bar}| {elapsed} elapsed, {remaining} left",
             file=sys.stderr,
         ) as bar,
     ):
@@ -85,14 +85,14 @@ def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: str) -> int
         if not machines or not same_machine(machines[-1], here):
             write(here)
         for workers, together in groupby(by_workers, key=lambda run: run.workers):
-            # Runs without workers of their own simulate them, or start processes.
+            # Runs with no workers of the host simulate them or start processes.
             with experiment.host(host if workers else "in-process", max(workers, 1)) as where:
                 for run in together:
                     bar.set_description_str(run.id)
                     try:
                         write({"run": run.id, **run.measure(where)})
                     except Exception as error:
-                        # An hour's sweep goes on without it; the next one tries it again.
+                        # The sweep continues without it; the next sweep tries it again.
                         failed.append(run.id)
                         tqdm.write(f"{run.id}: {type(error).__name__}: {error}", file=sys.stderr)
                     bar.update(whole(run))
@@ -102,12 +102,12 @@ def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: str) -> int
 
 
 def whole(run: Run) -> int:
-    """About how many seconds it takes: whole ones, so that the bar ends at its end."""
+    """The seconds it takes, about: whole ones, so that the progress bar ends at 100 %."""
     return max(round(run.seconds), 1)
 
 
-def _cut_off_half_a_line(out: Path) -> None:
-    """Remove what a sweep that was killed had begun to write."""
+def _drop_unfinished_line(out: Path) -> None:
+    """Remove an unfinished last line: a sweep was killed while writing."""
     text = out.read_text() if out.exists() else ""
     if not text.endswith("\n"):
         out.write_text(text[: text.rfind("\n") + 1])

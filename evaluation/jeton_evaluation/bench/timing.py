@@ -1,4 +1,4 @@
-"""Timing: what all benchmarks share."""
+"""Timing of alternating rounds, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def in_turn(rounds: int, *acts: Callable[[], Any]) -> list[float]:
-    """The median seconds of each act, or what it measured itself; the first round warms up."""
+    """The median seconds of each act, or its own measurement; the first round warms up."""
     times: list[list[float]] = [[] for _ in acts]
     for _ in range(rounds + 1):
         for act, measured in zip(acts, times, strict=True):

@@ -1,4 +1,4 @@
-"""Progress traffic between 8 to 1024 workers: what machines with two cores cannot be asked.
+"""Progress traffic between 8 to 1024 workers, which no machine with two cores can run.
 
 Workers are simulated in this process, and everything that they send to each other is counted while
 a time is completed on all of them: for a word count (each worker sends one record), and for a chain
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", default=",".join(map(str, SIZES)), help="N,N,… simulated")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="N,N,… of the chain")
     parser.add_argument("--mechanisms", default=",".join(COMPARED), help="M,M,…")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parsed = parser.parse_args(argv)
     sizes, lengths = (
         [int(each) for each in text.split(",")] for text in (parsed.workers, parsed.lengths)
@@ -75,7 +75,7 @@ def in_words(line: Line) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A program on so many workers."""
+    """A program on a number of workers."""
 
     program: Program
     mechanism: Mechanism
@@ -83,7 +83,7 @@ class Case:
     length: int = 1
 
     def line(self) -> Line:
-        """What is sent between workers while one time is completed."""
+        """The messages between workers while one time is completed."""
         count = self._count()
         simulated = self.events <= AFFORDABLE
         return {
@@ -104,7 +104,7 @@ class Case:
 
     @property
     def pairs(self) -> int:
-        """How many ways there are from one worker to another."""
+        """The number of ordered pairs of workers."""
         return self.workers * (self.workers - 1)
 
     @property
@@ -134,7 +134,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Count:
-    """What went over the simulated network."""
+    """The messages on the simulated network."""
 
     batches: int
     changes: int

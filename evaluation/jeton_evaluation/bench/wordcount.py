@@ -1,7 +1,7 @@
 """Word count under an open-loop load: the paper's first experiment.
 
-Words are exchanged between the workers, and each comes out with how often it has occurred, in order
-of time. A timestamp is as fine as the quantum says: with 2**8 ns and four million records a second,
+Words are exchanged between the workers, and each is emitted with its count so far, in order of
+time. The quantum is the distance of timestamps: with 2**8 ns and four million records a second,
 every record has its own.
 """
 

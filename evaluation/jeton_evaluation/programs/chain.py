@@ -65,7 +65,7 @@ def marked_chain(marked: MarkedStream, length: int, *, pact: jt.Pact | None = No
     for _ in range(length):
         marked = watermark_operator(
             [marked],
-            lambda info: Forward(),
+            Forward,
             pacts=[pact],
             late="pass",
             schema=marked.stream.schema,

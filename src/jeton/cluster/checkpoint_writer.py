@@ -1,8 +1,9 @@
-"""Keeping: what a worker of a long-lived query does for its checkpoints.
+"""The checkpoint writer: a worker's part of each version of the state, and rows for its sinks.
 
 The flow stops for as long as it takes to come to rest and to take a snapshot in memory. Sinks and
 files are slower: a thread of its own hands rows to sinks, writes state, and tells the driver when
-both are safe, while the flow goes on.
+both are safe, while the flow goes on. Where the flow has to wait for that anyway, as at the end of
+a micro-batch, there is no thread.
 """
 
 from __future__ import annotations
@@ -11,23 +12,20 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from jeton.cluster.control import Control
 from jeton.cluster.failures import blaming
 from jeton.connectors.sinks import StagedWriter
 from jeton.core.errors import JetonError
-from jeton.state.bins import BINS
+from jeton.runtime.agent import Agent, Positions
+from jeton.runtime.commands import Checkpoint, Connection
 from jeton.state.snapshot import Snapshot
 from jeton.storage.checkpoints import Checkpoints, Part
 
 MOST_WAITING: Final = 256
 """Tables that wait for slow sinks, from which on the flow waits for them."""
-
-Positions = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""For each input and each of its partitions where its reader was, and whether it had ended."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +61,68 @@ class Ground:
         return None if self.version is None else self.store.load(self.version).part(worker, workers)
 
 
-class Keeper:
-    """One worker's thread that hands rows over and writes state, in the order it was told."""
+class CheckpointWriter:
+    """Hands a worker's rows over and writes its state, in the order of the calls.
+
+    >>> import socket, tempfile, jeton as jt
+    >>> from jeton.cluster.control import Control
+    >>> driver, here = (Control(end) for end in socket.socketpair())
+    >>> store = Checkpoints(tempfile.mkdtemp())
+    >>> agent = Agent(jt.Flow("f"))
+    >>> writer = CheckpointWriter(store, agent, here, epoch=1, background=False)
+    >>> writer.keep(Checkpoint(version=7, number=2), {}, {}, pause=0.001)
+    >>> told, _ = driver.receive()
+    >>> told["kind"], told["number"], told["part"]["worker"]
+    ('part', 2, 0)
+    >>> writer.finish()
+    >>> for end in (driver, here):
+    ...     end.close()
+    """
+
+    is_full = False
 
     def __init__(
         self,
-        ground: Ground,
-        worker: int,
-        workers: int,
-        control: Control,
-        writers: Mapping[str, StagedWriter],
+        store: Checkpoints,
+        agent: Agent,
+        driver: Connection,
+        writers: Mapping[str, StagedWriter] | None = None,
         *,
-        bins: int = BINS,
+        epoch: int,
+        base: Part | None = None,
+        background: bool = True,
     ) -> None:
-        self._ground = ground
-        self._bins = bins
-        self._worker = worker
-        self._workers = workers
-        self._control = control
-        self._writers = writers
-        self._base: Part | None = None
+        self.base = base
+        """This worker's part of the newest version: what need not be written again."""
+        self._store = store
+        self._worker = agent.worker.index
+        self._bins = agent.worker.bins
+        self._driver = driver
+        self._writers = writers or {}
+        self._epoch = epoch
         self._acts: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="jeton-keeper", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._run, name="jeton-writer", daemon=True)
+            self._thread.start()
+
+    @classmethod
+    def of(
+        cls,
+        ground: Ground,
+        agent: Agent,
+        driver: Connection,
+        writers: Mapping[str, StagedWriter],
+        *,
+        background: bool = True,
+    ) -> CheckpointWriter:
+        """The writer of a worker that goes on from some ground."""
+        base = ground.base(agent.worker.index, agent.worker.workers)
+        epoch = ground.attempt
+        return cls(
+            ground.store, agent, driver, writers, epoch=epoch, base=base, background=background
+        )
 
     def write(self, output: str, table: pa.Table) -> None:
         """Have rows written to the sink of an output."""
@@ -95,43 +131,46 @@ class Keeper:
             with blaming(output, "writing to its sink"):
                 self._writers[output].write(table)
 
-        self._acts.put(act)
+        self._do(act)
 
     def keep(
         self,
-        version: int,
+        command: Checkpoint,
         state: Mapping[str, Mapping[str, pa.Table]],
         positions: Positions,
         pause: float,
     ) -> None:
         """Have this worker's part of a version written; rows so far belong to it."""
+        version = command.version
 
         def act() -> None:
-            ground = self._ground
             staged = {}
             for output, writer in self._writers.items():
                 with blaming(output, "staging rows for its sink"):
                     staged[output] = writer.stage(version)
-            base = self._base or ground.base(self._worker, self._workers)
-            self._base = ground.store.write_part(
+            part = self.base = self._store.write_part(
                 version,
                 self._worker,
                 state,
-                epoch=ground.attempt,
-                base=base,
+                epoch=self._epoch,
+                base=self.base,
                 bins=self._bins,
             )
-            self._control.send(
+            self._driver.send(
                 "part",
+                number=command.number,
                 version=version,
-                part=self._base.to_json(),
-                bytes=self._base.written,
+                part=part.to_json(),
+                bytes=part.written,
                 positions=positions,
                 staged=staged,
                 pause=pause,
             )
 
-        self._acts.put(act)
+        self._do(act)
+
+    def taken(self, output: str, size: int) -> None:
+        """Do nothing: rows wait in files for sinks at the driver."""
 
     def check(self) -> None:
         """Raise what went wrong in the background, if anything did."""
@@ -140,15 +179,24 @@ class Keeper:
 
     def finish(self) -> None:
         """Wait until everything is written."""
-        self._acts.put(None)
-        self._thread.join()
+        if self._thread is None:
+            self._close_writers()
+        else:
+            self._acts.put(None)
+            self._thread.join()
         self.check()
 
     def close(self) -> None:
         """End; what is not written yet will not be."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._error = self._error or JetonError("the worker has ended")
             self._acts.put(None)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        if self._thread is None:
+            act()
+        else:
+            self._acts.put(act)
 
     def _run(self) -> None:
         while (act := self._acts.get()) is not None:
@@ -158,6 +206,9 @@ class Keeper:
                     act()
                 except BaseException as error:
                     self._error = error
+        self._close_writers()
+
+    def _close_writers(self) -> None:
         try:
             for writer in self._writers.values():
                 writer.close()

@@ -1,10 +1,9 @@
-"""Commits: the driver's side of the checkpoints of a long-lived query.
+"""Commits: the versions of a long-lived query, as its driver commits and publishes them.
 
-For each version the driver asks the first worker to bring all to rest. Each worker tells when its
-part is written and its rows are staged; then the driver commits the version and makes the rows
-visible. Whatever happens in between, the next attempt finds a version whose rows are visible, or
-become so, and whose successors left no trace. A driver may be suspended at any step while another
-one takes over: whatever it does afterwards is refused or changes nothing.
+Once every worker has written its part of a version and staged its rows, the driver commits the
+version and makes the rows visible. Whatever happens in between, the next attempt finds a version
+whose rows are visible, or become so, and whose successors left no trace. A driver may be suspended
+at any step while another one takes over: whatever it does afterwards is refused or changes nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jeton.cluster.checkpoint_writer import Ground
-from jeton.cluster.control import Control
 from jeton.connectors.deliveries import Deliveries
 from jeton.connectors.published import Shown
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
@@ -32,9 +27,6 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
 
 log = logging.getLogger(__name__)
-
-BREATH: Final = 0.1
-"""Seconds to wait after a version that workers missed."""
 
 
 class Commits:
@@ -88,7 +80,8 @@ class Commits:
         )
         self._delivered = Shown(store.files, self._deliveries, at_driver=True)
         self._at_workers = [name for name in sinks if name not in self._deliveries]
-        self._every = every
+        self.every = every
+        """Seconds from one checkpoint to the next, if they are taken regularly."""
         self._keep = keep
         self._allow_removed = tuple(allow_removed)
         self._query = ""
@@ -142,10 +135,6 @@ class Commits:
             self._allow_removed,
             next_version=max(state.newest, 0) + 1,
         )
-
-    def attempt(self, ground: Ground, workers: int, failed: Callable[[], None]) -> Attempt:
-        """Begin to take checkpoints of an attempt; ``failed`` is called if one cannot be taken."""
-        return Attempt(self, ground, workers, self._every, failed)
 
     def commit(
         self,
@@ -249,149 +238,3 @@ def _name_in_file(files: Files) -> str:
         return str(json.loads(files.read(files.root / "query.json"))["query"])
     except (OSError, ValueError, KeyError, TypeError):
         return os.urandom(6).hex()
-
-
-class Attempt:
-    """The checkpoints of one attempt: begun one at a time, committed when all parts are there."""
-
-    def __init__(
-        self,
-        commits: Commits,
-        ground: Ground,
-        workers: int,
-        every: float | None,
-        failed: Callable[[], None],
-    ) -> None:
-        self._commits = commits
-        self._workers = workers
-        self._every = every
-        self._failed = failed
-        self._leader: Control | None = None
-        self._next = ground.next_version
-        self._under_way: int | None = None
-        self._began = self._not_before = time.monotonic()
-        self._wanted: int | None = None
-        """The least version that would satisfy whoever asked for one."""
-        self._told: dict[int, dict[str, Any]] = {}
-        self._staged: dict[str, list[Any]] = {}
-        self._over = False
-        self._changed = threading.Condition()
-        self.error: BaseException | None = None
-        """Why a version could not be committed."""
-        self._thread = threading.Thread(target=self._run, name="jeton-commits", daemon=True)
-        self._thread.start()
-
-    # What workers tell
-
-    def joined(self, worker: int, control: Control) -> None:
-        """A worker is there; the first one is the one to ask for checkpoints."""
-        if worker == 0:
-            with self._changed:
-                self._leader = control
-                self._began = time.monotonic()
-                self._changed.notify_all()
-
-    def hear(self, worker: int, header: dict[str, Any]) -> None:
-        """A part is written, or was missed, or all is complete, so that there is a last one."""
-        with self._changed:
-            if header["kind"] == "complete":
-                self._wanted = self._next
-            elif header["kind"] == "part":
-                # They are covered by this version or, should it be missed, the next.
-                for output, items in header["staged"].items():
-                    self._staged.setdefault(output, []).extend(items)
-                if header["version"] == self._under_way:
-                    self._told[worker] = header
-            elif header["version"] == self._under_way:
-                self._commits.missed(header["version"], header["why"])
-                self._under_way = None
-                self._not_before = time.monotonic() + BREATH
-            self._changed.notify_all()
-
-    # What the query asks for
-
-    def take(self, timeout: float, *, last: bool = False) -> int | None:
-        """Take a checkpoint now; returns its version once it is committed, if that is in time.
-
-        None is begun by itself after the ``last`` one.
-        """
-        with self._changed:
-            wanted = self._wanted = self._next
-            if last:
-                self._every = None
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_done(wanted) or self._over, timeout)
-            return self._commits.version if self._is_done(wanted) else None
-
-    def end(self) -> None:
-        """The attempt is over; what all workers have written still counts."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    # Inside
-
-    def _is_done(self, version: int) -> bool:
-        return self._commits.version is not None and self._commits.version >= version
-
-    @property
-    def _is_whole(self) -> bool:
-        return self._under_way is not None and len(self._told) == self._workers
-
-    def _run(self) -> None:
-        try:
-            while self._wait():
-                if self._is_whole:
-                    self._commit()
-                else:
-                    self._begin()
-        except BaseException as error:
-            with self._changed:
-                self.error = error
-                self._over = True
-                self._changed.notify_all()
-            self._failed()
-
-    def _wait(self) -> bool:
-        """Wait until there is something to do; tells whether there is."""
-        with self._changed:
-            while not self._is_whole:
-                if self._over:
-                    return False
-                due = self._due()
-                now = time.monotonic()
-                if due is not None and due <= now:
-                    return True
-                self._changed.wait(None if due is None else due - now)
-            return True
-
-    def _due(self) -> float | None:
-        """When to begin the next version, if that is known."""
-        if self._leader is None or self._under_way is not None:
-            return None
-        if self._wanted is not None:
-            return self._not_before
-        return None if self._every is None else max(self._began + self._every, self._not_before)
-
-    def _begin(self) -> None:
-        with self._changed:
-            assert self._leader is not None
-            self._under_way, self._next = self._next, self._next + 1
-            self._told = {}
-            self._began = time.monotonic()
-        # If the worker has gone, so has the attempt, which somebody else will find out.
-        with suppress(OSError):
-            self._leader.send("checkpoint", version=self._under_way)
-
-    def _commit(self) -> None:
-        with self._changed:
-            version, told = self._under_way, self._told
-            staged, self._staged = self._staged, {}
-        assert version is not None
-        self._commits.commit(version, told, staged, time.monotonic() - self._began)
-        with self._changed:
-            self._under_way = None
-            if self._wanted is not None and version >= self._wanted:
-                self._wanted = None
-            self._changed.notify_all()

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jeton.core.errors import ProtocolError
+from jeton.mesh.receive import receive_exactly
 
 _LARGEST: Final = 1 << 34
 """Bytes in a payload: rows for sinks may be many. Memory is taken only for what has arrived."""
@@ -95,16 +96,11 @@ class Control:
         self._sock.close()
 
     def _exactly(self, size: int) -> bytes | None:
-        received = bytearray()
-        while len(received) < size:
-            try:
-                part = self._sock.recv(min(size - len(received), 1 << 20))
-            except OSError:
-                return None
-            if not part:
-                return None
-            received += part
-        return bytes(received)
+        try:
+            received = receive_exactly(self._sock, size)
+        except OSError:
+            return None
+        return received if len(received) == size else None
 
 
 def written_table(table: pa.Table) -> bytes:

@@ -8,6 +8,7 @@ run the stage again, so tasks of the next attempt get the same failure before an
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import os
 import pickle
@@ -287,6 +288,10 @@ def _shortened(text: str, most: int = MOST_TEXT) -> str:
 def _pickled(error: JetonError, dumps: Callable[[object], bytes]) -> str | None:
     """An exception and its cause, so that the driver can raise it with a class of its own."""
     cause = error.__cause__
+    if len(error.message) > MOST_TEXT:
+        error = copy.copy(error)
+        error.message = _shortened(error.message)
+        error.args = (error.message,)
     for stand_in in _causes(cause):
         data = _dumped((error, stand_in), dumps)
         if data is not None:

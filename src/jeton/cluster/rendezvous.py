@@ -28,6 +28,7 @@ from jeton.mesh.handshake import Claim, Crowded, HandshakeError, greet
 from jeton.mesh.listener import Address
 from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.open_files import make_room_for
+from jeton.mesh.receive import receive_exactly
 
 log = logging.getLogger(__name__)
 
@@ -372,10 +373,7 @@ def _receive(sock: socket.socket) -> list[Any]:
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        part = sock.recv(min(size - len(received), 1 << 16))
-        if not part:
-            raise HandshakeError("the other end hung up")
-        received += part
-    return bytes(received)
+    received = receive_exactly(sock, size)
+    if len(received) < size:
+        raise HandshakeError("the other end hung up")
+    return received

@@ -48,8 +48,6 @@ class Restarts:
         self._version: int | None = None
         self._in_a_row = 0
         self._recent: set[str] = set()
-        self.count = 0
-        """How many times the query was started again."""
 
     def wait(self, cause: str | None, version: int | None) -> float | None:
         """Seconds to wait before the next attempt, or nothing if there shall be none.
@@ -68,5 +66,4 @@ class Restarts:
         if self._in_a_row >= self._most:
             return None
         self._in_a_row += 1
-        self.count += 1
         return min(FIRST_WAIT * 2.0 ** (self._in_a_row - 1), LONGEST_WAIT)

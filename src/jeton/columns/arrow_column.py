@@ -26,14 +26,14 @@ _COMPUTE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "ge": pc.greater_equal,
     "add": lambda left, right: pc.binary_join_element_wise(left, right, ""),
 }
-"""What Arrow does for values that NumPy has no arrays for, such as text."""
+"""Arrow's functions for values that NumPy has no arrays for, such as text."""
 
 _LOGIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "and_": pc.and_kleene,
     "or_": pc.or_kleene,
     "xor": pc.xor,
 }
-"""With a null, what the other side decides alone is known."""
+"""Logic with nulls: the result is known where the other side decides it alone."""
 
 _UFUNCS: Final[dict[Any, str]] = {
     np.equal: "eq",
@@ -152,7 +152,7 @@ def bare(value: Any) -> Any:
 
 
 def _column(array: pa.Array | pa.ChunkedArray) -> Any:
-    """What users get to see of an Arrow array: NumPy's where that can hold the values."""
+    """The column that users see for an Arrow array: NumPy's where that can hold the values."""
     from jeton.columns.column import as_column
 
     column = as_column(array)
@@ -182,7 +182,7 @@ def _apply(name: str, left: Any, right: Any) -> Any:
 
 
 def _with_nulls(function: Callable[..., Any], *values: Any) -> Any:
-    """What NumPy makes of values record by record, and null where one of them is."""
+    """The results of a NumPy function record by record, null where a value is."""
     unknown: Any = np.False_
     for value in values:
         if isinstance(value, pa.Array):
@@ -208,7 +208,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _filled(value: Any) -> Any:
-    """Values for NumPy, with a one for each null: nothing that is made of it is used."""
+    """Values for NumPy, with a one for each null; results for those are not used."""
     if not isinstance(value, pa.Array):
         return value
     return value.fill_null(pa.scalar(1).cast(value.type)).to_numpy(zero_copy_only=False)
@@ -233,7 +233,7 @@ def _named(value: Any) -> str:
 
 
 def _both_ways(name: str) -> None:
-    """Give Arrow columns an operator, whichever side they stand on."""
+    """Give Arrow columns an operator, on either side."""
     bare_name = name.strip("_")
     setattr(ArrowColumn, f"__{bare_name}__", lambda self, other: _apply(name, self, other))
     if bare_name not in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -42,7 +42,7 @@ class Batch:
     times: Times
     time_name: str
     unit: str | None
-    """What times count, if that is known: see `jeton.columns.time_units`."""
+    """The unit of times, if known: see `jeton.columns.time_units`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Batch:
         names = data.schema.names
         cols.require_unique(names, "this table")
         if data.num_rows == 0:
-            # Arrow cannot tell the type of no values: an empty table has times of any kind.
+            # Arrow does not know the type of no values: an empty table has times of any kind.
             return cls(
                 {n: data.column(n) for n in names if n != time}, [], time_name=time, kind=kind
             )
@@ -282,7 +282,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
 
 
 def missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
-    """What to say when a column is not there."""
+    """The message for a column that does not exist."""
     close = difflib.get_close_matches(name, present, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     return f"there is no {what} {name!r}{hint} (there are: {', '.join(map(repr, present))})"

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns.arrow_column import bare
 from jeton.core.errors import BatchError, JetonError
@@ -21,8 +22,8 @@ _NUMPY_KINDS = "biufmM"
 _MOST: Final = int(np.iinfo(np.int64).max)
 
 _FEW: Final = 64
-"""Up to so many plain values become a column sooner without Arrow, which also yields the
-interpreter: another thread may take it for a while, and single records wait."""
+"""The number of plain values up to which a column is made sooner without Arrow, which also yields
+the interpreter: another thread may take it for a while, and single records wait."""
 
 _PLAIN: Final[dict[type, type[np.generic]]] = {int: np.int64, float: np.float64, bool: np.bool_}
 
@@ -39,7 +40,11 @@ def as_column(values: Any) -> Column:
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise BatchError(f"a column has one dimension, not {values.ndim}")
-        return values if values.dtype.kind in _NUMPY_KINDS else from_arrow(pa.array(values))
+        if values.dtype.kind not in _NUMPY_KINDS:
+            return from_arrow(pa.array(values))
+        if values.dtype.kind in "mM" and np.isnat(values).any():
+            return from_arrow(pa.array(values))  # NaT is NumPy's null
+        return values
     if isinstance(values, pa.ChunkedArray):
         if without_views(values.type) != values.type:
             return join(
@@ -56,7 +61,7 @@ def as_column(values: Any) -> Column:
         return from_arrow(values)
     if not hasattr(values, "__iter__") and not hasattr(values, "__arrow_array__"):
         raise BatchError(
-            f"{values!r} is no column: a column has one value for each record, as an array or a "
+            f"{values!r} is not a column: a column has one value for each record, as an array or a "
             "list"
         )
     try:
@@ -131,7 +136,18 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(kind):
         values = array.dictionary.cast(kind.value_type)
         return pa.DictionaryArray.from_arrays(array.indices, values, ordered=kind.ordered)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        return _without_list_view(array).cast(kind)
     return array.cast(kind)
+
+
+def _without_list_view(array: pa.Array) -> pa.Array:
+    """A list view as a list; Arrow's own cast takes the values for being in order."""
+    sizes = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(array) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    mask = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=mask)
 
 
 def to_arrow(column: Column) -> pa.Array:
@@ -194,7 +210,7 @@ def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def require_unique(names: Sequence[str], what: str, error: type[JetonError] = BatchError) -> None:
-    """Refuse columns of the same name: nobody could tell which is meant."""
+    """Refuse columns of the same name, which would be ambiguous."""
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if list(names).count(name) > 1})
         raise error(

@@ -2,7 +2,7 @@
 
 Modules import this as ``nb``. Numba keeps compiled code beside the source or in the user's cache
 folder, and refuses ``cache=True`` where it can write to neither: on read-only file systems, or
-without a home, as executors often are. Here the code goes to a private temporary folder then, or
+without a home folder, as executors often are. Then the code goes to a private temporary folder, or
 stays in memory.
 """
 
@@ -77,7 +77,7 @@ def _cached(function: Callable[..., Any], signatures: Any, options: dict[str, An
 
 
 class Forgiving:
-    """A cache of Numba's that is no worse than none: files that cannot be used are not there.
+    """A cache of Numba's that ignores files it cannot use, instead of failing.
 
     Several processes may write to one folder, disks fill up, and folders go.
     """
@@ -86,7 +86,7 @@ class Forgiving:
         self._cache = cache
 
     def load_overload(self, *args: Any) -> Any:
-        """What is stored, or nothing."""
+        """The stored code, or nothing."""
         try:
             return self._cache.load_overload(*args)
         except Exception as error:
@@ -106,9 +106,9 @@ class Forgiving:
 
 @functools.cache
 def private_folder() -> Path | None:
-    """A temporary folder that nobody but this user can write to, if there can be one.
+    """A temporary folder that only this user can write to, if there can be one.
 
-    What is in it is run as code: so it must be ours.
+    Its files are run as code, so they must be ours.
     """
     user = os.getuid() if hasattr(os, "getuid") else "user"
     try:
@@ -131,7 +131,7 @@ def _warned() -> list[str]:
 
 
 def _report(text: str) -> None:
-    """Say it once: the first time, for whatever function."""
+    """Log the first failure only, for all functions together."""
     if not _warned():
         _warned().append(text)
         log.warning("%s", text)

@@ -57,7 +57,7 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 @dataclass(slots=True)
 class _Loop:
-    """What a kernel does with columns of certain types."""
+    """The loop of a kernel for columns of certain types."""
 
     dtype: np.dtype[Any] | None = None
     arguments: tuple[Any, ...] = ()
@@ -171,7 +171,7 @@ class Kernel:
             return cols.as_column(values)
 
     def _specialise(self, dtypes: tuple[np.dtype[Any], ...]) -> _Loop:
-        """Compile the scalar function for these types, and see what it returns."""
+        """Compile the scalar function for these types, and find its result type."""
         try:
             arguments = tuple(from_dtype(dtype) for dtype in dtypes)
             self.compiled.compile(arguments)
@@ -245,7 +245,7 @@ def _njit(function: Any, signatures: Any = None, *, cached: bool) -> Any:
 
 
 def _cacheable(function: Callable[..., Any]) -> bool:
-    """Whether a function's file tells all about it, so that a compiled form may outlive us.
+    """Whether a function depends on its file alone, so that its compiled form may be stored.
 
     Values from closures, globals and other modules are compiled in as constants, and the cache
     does not see when they change.

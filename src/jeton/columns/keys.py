@@ -102,7 +102,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def key_family(kind: pa.DataType) -> object:
-    """What keys must share to be comparable: all integers are, timestamps only of one unit.
+    """The property that comparable keys share: all integers do, timestamps only of one unit.
 
     >>> key_family(pa.int8()) == key_family(pa.uint32())
     True
@@ -112,7 +112,7 @@ def key_family(kind: pa.DataType) -> object:
     types = pa.types
     if types.is_dictionary(kind):
         return key_family(kind.value_type)
-    if types.is_integer(kind) or types.is_boolean(kind):
+    if types.is_integer(kind):
         return "integers"
     if types.is_floating(kind):
         return "floating-point numbers"

@@ -20,10 +20,10 @@ Sortable = npt.NDArray[Any]
 
 
 def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
-    """An array that sorts like a column: what comes first is least.
+    """An array that sorts like a column, the first value least.
 
-    NaN is the greatest number, zeros are equal whatever their sign, and nulls come last in either
-    direction. ``None`` if there is no order: lists, structures and the like.
+    NaN is the greatest number, zeros of both signs are equal, and nulls come last in either
+    direction. ``None`` if there is no order: lists and structures, for example.
 
     >>> sortable(np.array([3.0, np.nan, 1.0]), descending=True).argsort()
     array([1, 0, 2])
@@ -75,8 +75,8 @@ def tie_breakers(batch: Batch, *, descending: bool = False) -> list[Sortable]:
     """Arrays that sort like the columns of a batch, from the first to the last.
 
     Values that have no order, such as lists, are sorted by their text: any order will do, as long
-    as it follows from the values. What is equal but not the same, as the zeros of both signs, is
-    told apart at the end.
+    as it follows from the values. Values that are equal but not the same, such as the zeros
+    of both signs, are separated at the end.
     """
     found, forms = [], []
     for column in batch.columns.values():

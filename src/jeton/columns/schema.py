@@ -24,6 +24,9 @@ from jeton.core.times import TimeKind
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """An Arrow schema, or names with Arrow, NumPy or Python types."""
 
+EVENT_TIME = "event_time"
+"""The column with a record's own time where it is sent at another: late, or at a window's end."""
+
 T = TypeVar("T")
 
 _PYTHON_TYPES: dict[Any, pa.DataType] = {
@@ -65,7 +68,7 @@ def as_type(kind: Any) -> pa.DataType:
     except (TypeError, pa.ArrowNotImplementedError):
         known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
         raise GraphError(
-            f"{kind!r} is no type of a column: use a pyarrow or NumPy type, or one of {known}"
+            f"{kind!r} is not a type of a column: use a pyarrow or NumPy type, or one of {known}"
         ) from None
 
 
@@ -127,7 +130,7 @@ def sample(schema: pa.Schema, time_name: str, kind: TimeKind) -> Batch:
 
 
 def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
-    """What a function makes of an empty batch; ``None`` if that cannot be told without data.
+    """The result of a function on an empty batch; ``None`` if it needs data.
 
     A column that is not there is an error now, since it would be one with data too.
     """

@@ -1,4 +1,4 @@
-"""Records as text, for people: what ``print(batch)`` shows."""
+"""Records as text for people, as ``print(batch)`` shows them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 ROWS = 10
-"""How many records are shown."""
+"""The number of records that are shown."""
 
 
 def as_text(table: pa.Table) -> str:

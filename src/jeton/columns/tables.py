@@ -1,4 +1,4 @@
-"""Tables: what users hand in as data, as Arrow tables."""
+"""Tables: the users' data as Arrow tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _require_values(frame: Any) -> None:
 
 
 def _readable(name: str, values: Any) -> Any:
-    """A column for Arrow, which has no times in minutes, hours or the like."""
+    """A column for Arrow, which has no times in minutes, hours or similar units."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "mM":
         unit, count = np.datetime_data(values.dtype)
         if values.dtype.kind == "M" and unit == "D" and count == 1:
@@ -90,7 +90,7 @@ def _from_rows(rows: list[Any]) -> pa.Table:
 
 
 def _reason(data: Any, error: Exception) -> str:
-    """What is wrong with the values; Arrow does not say which integer is too large."""
+    """The reason why values are refused; Arrow does not say which integer is too large."""
     if isinstance(error, OverflowError):
         columns = data if isinstance(data, Mapping) else {}
         for name, values in columns.items():

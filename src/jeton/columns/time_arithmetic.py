@@ -41,7 +41,7 @@ def whole(value: Any, what: str) -> int:
 
 
 def shifted(times: Integers, step: int) -> Integers:
-    """Times moved by ``step``, of whatever size; those beyond an end of time stop there.
+    """Times moved by a ``step`` of any size; those beyond an end of time stop there.
 
     >>> shifted(np.array([0, MOST - 1]), 5), shifted(np.array([3]), -(2**64))
     (array([                  5, 9223372036854775807]), array([-9223372036854775808]))
@@ -56,7 +56,7 @@ def shifted(times: Integers, step: int) -> Integers:
 
 
 def later(times: Integers, step: int, what: str) -> Integers:
-    """Times moved on by ``step``, at which something is to be told; ``what`` says what.
+    """Times moved on by ``step``, at which ``what`` ends.
 
     >>> later(np.array([3]), 5, "a session")
     array([8])
@@ -73,7 +73,7 @@ def later(times: Integers, step: int, what: str) -> Integers:
 
 
 def past_the_end(time: Any, what: str) -> TimeError:
-    """The error for a record whose answer would bear a time that there is not."""
+    """The error for a record whose answer would be at a time that does not exist."""
     return TimeError(
         f"a record is at {int(time)}: {what} would end after {MOST}, the last time there is"
     )

@@ -1,4 +1,4 @@
-"""Columns of times: one time for each record, whatever the kind of time.
+"""Columns of times: one time for each record, for any kind of time.
 
 Integer times are an ``int64`` array; products of integers a two-dimensional one, a row for each
 record; times of the user's own an array of objects. The first axis is always the records.
@@ -115,7 +115,7 @@ def lower_bound(times: Times, floor: Time) -> Time:
 
 
 def earlier(before: Times, after: Times) -> list[int]:
-    """The records whose time ``after`` is not ``>=`` what it was ``before``.
+    """The records whose time ``after`` is not ``>=`` their time ``before``.
 
     >>> earlier(np.array([1, 5]), np.array([2, 4]))
     [1]

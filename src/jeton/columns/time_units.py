@@ -1,4 +1,4 @@
-"""Units of times: what the integers of a time column count, and how other columns convert.
+"""Units of times: the meaning of the integers of a time column, and conversions.
 
 Inside a flow times are plain integers. Batches carry the unit in which they came in, so that a
 column of timestamps can be compared with them: ``integer``, ``D``, ``s``, ``ms``, ``us`` or ``ns``;
@@ -44,7 +44,7 @@ class Units:
         self.unit: str | None = None
 
     def learn(self, unit: str) -> None:
-        """Take note of the unit of times that came in, which must be that of all."""
+        """Record the unit of times that came in, which must be that of all."""
         if self.unit is None:
             self.unit = unit
         elif self.unit != unit:
@@ -73,7 +73,7 @@ def unit_of(kind: pa.DataType | np.dtype[Any]) -> str | None:
 
 
 def convert(values: Integers, unit: str, to: str, what: str) -> Integers:
-    """Integers that count in one unit, in another; what cannot be converted exactly is refused.
+    """Integers of one unit in another; values that cannot be converted exactly are refused.
 
     >>> convert(np.array([2_000]), "ns", "us", "these")
     array([2])

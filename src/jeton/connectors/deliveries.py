@@ -217,13 +217,13 @@ class Inbox:
         self._sink = sink
         self._wait = wait
         self._failed = failed
-        self._waiting: queue.SimpleQueue[tuple[pa.Table, Callable[[], None]] | None] = (
+        self._waiting: queue.SimpleQueue[tuple[pa.Table, Callable[[], object]] | None] = (
             queue.SimpleQueue()
         )
         self._thread = threading.Thread(target=self._run, name=f"jeton-sink-{output}", daemon=True)
         self._thread.start()
 
-    def put(self, table: pa.Table, taken: Callable[[], None]) -> None:
+    def put(self, table: pa.Table, taken: Callable[[], object]) -> None:
         """Have rows handed over, and call ``taken`` then."""
         self._waiting.put((table, taken))
 

@@ -1,4 +1,4 @@
-"""Feeds: the inputs of a long-lived query on one worker, and the partitions read for them."""
+"""Source readers: the inputs of a long-lived query on one worker, and the partitions they read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.partitions import Partition
 
 
-class Feed:
+class SourceReader:
     """An input on one worker, and the partitions of its source that this worker reads.
 
     ``known`` tells for each partition where it was when the query stopped. There are as many as
@@ -20,17 +20,17 @@ class Feed:
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
-    >>> from jeton.runtime.process import Process
+    >>> from jeton.runtime.agent import Agent
     >>> flow = jt.Flow("fed")
     >>> flow.output("out", flow.input("n"))
     >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}, {"time": [4]}]))
-    >>> def feed(known=None):
-    ...     handle = Process(flow, None).worker.handles[flow.handle("input", "n")]
-    ...     return Feed("n", handle, source, 0, 1, known)
-    >>> before = feed()
+    >>> def reader(known=None):
+    ...     handle = Agent(flow).worker.handles[flow.handle("input", "n")]
+    ...     return SourceReader("n", handle, source, 0, 1, known)
+    >>> before = reader()
     >>> before.read(), before.positions()
     (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808}})
-    >>> after = feed(before.positions())
+    >>> after = reader(before.positions())
     >>> after.read(), after.read(), after.positions()["0"]["position"]
     (True, False, 2)
 
@@ -51,7 +51,6 @@ class Feed:
     ) -> None:
         self.name = name
         self.handle = handle
-        self.rows = 0
         self._clock = clock
         self._readers: dict[int, _Open] = {}
         known = known or {}
@@ -133,9 +132,7 @@ class Feed:
             return False
         records = reader.read()
         if records is not None:
-            before = self.handle.sent_count
             partition.send(records)
-            self.rows += self.handle.sent_count - before
         if reader.ended:
             partition.close()
             return records is not None

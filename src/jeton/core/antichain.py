@@ -51,7 +51,7 @@ class Antichain:
         return made
 
     def insert(self, time: Time) -> bool:
-        """Insert ``time`` unless an element is ``<=`` it; tells whether it was inserted."""
+        """Insert ``time`` unless an element is ``<=`` it; returns whether it was inserted."""
         if self._frozen:
             raise JetonError("this antichain is frozen (hashed or shared): copy it with list()")
         elements = self._elements
@@ -63,7 +63,7 @@ class Antichain:
         return True
 
     def extend(self, times: Iterable[Time]) -> bool:
-        """Insert many times; tells whether any was inserted."""
+        """Insert many times; returns whether any was inserted."""
         changed = False
         for time in times:
             changed = self.insert(time) or changed
@@ -146,11 +146,11 @@ class MutableAntichain:
         self._counts: dict[Time, int] = {}
         self._least: tuple[Time, ...] = ()
         self._removed: list[Time] = []
-        """What has left the frontier since it was last asked for: it may have hidden others."""
+        """Times that left the frontier since it was last read: they may have hidden others."""
         self.update((time, 1) for time in times)
 
     def change(self, time: Time, delta: int) -> bool:
-        """Add ``delta`` to the count of ``time``; tells whether that may change the frontier."""
+        """Add ``delta`` to the count of ``time``; returns whether that may change the frontier."""
         counts = self._counts
         before = counts.get(time, 0)
         after = before + delta
@@ -171,7 +171,7 @@ class MutableAntichain:
         return False
 
     def _rebuild(self) -> None:
-        """Let in what was hidden; once for many removals, since each looks at all that is left."""
+        """Add the times that were hidden: once for many removals, since it visits all times."""
         removed, self._removed = self._removed, []
         antichain = Antichain.trusted(self._least)
         for time, count in self._counts.items():
@@ -224,7 +224,7 @@ class TotalCounts:
         self.minimum: Time | None = None
 
     def change(self, time: Time, delta: int) -> bool:
-        """Add ``delta`` to the count of ``time``; tells whether the minimum changed."""
+        """Add ``delta`` to the count of ``time``; returns whether the minimum changed."""
         counts = self._counts
         before = counts.get(time, 0)
         after = before + delta
@@ -270,7 +270,7 @@ class TotalCounts:
 
 
 def frontier_changes(before: tuple[Time, ...], after: tuple[Time, ...]) -> list[tuple[Time, int]]:
-    """What left (``-1``) and what entered (``+1``) between two frontiers.
+    """The times that left (``-1``) and that entered (``+1``) between two frontiers.
 
     >>> frontier_changes((1,), (2,))
     [(1, -1), (2, 1)]

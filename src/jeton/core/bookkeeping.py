@@ -1,4 +1,4 @@
-"""What a token shares with the system: net counts for one output of one operator."""
+"""Bookkeeping that tokens share with the system: net counts for one output of one operator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Owner(Protocol):
         ...
 
     def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
-        """Take note that Python freed a token that nobody had dropped."""
+        """Report that Python freed a token that was not dropped."""
         ...
 
 
@@ -58,6 +58,7 @@ class Bookkeeping:
 
     def record(self, time: Time, delta: int) -> None:
         """Add to the number of tokens held at ``time``."""
+        # The same as ChangeBatch.update, in line: every act of a token comes here.
         changes = self.changes
         if not changes:
             self.owner.dirty.append(self)
@@ -97,7 +98,7 @@ class Connection:
         self.identity = any(s is IDENTITY for s in summaries)
 
     def allows(self, arrived: Time, time: Time) -> bool:
-        """Whether a message at ``arrived`` gives the right to speak at ``time`` here."""
+        """Whether a message at ``arrived`` gives the right to send at ``time`` here."""
         if self.identity and arrived <= time:
             return True
         for summary in self.summaries:

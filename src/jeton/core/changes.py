@@ -9,7 +9,7 @@ K = TypeVar("K")
 
 
 class ChangeBatch(Generic[K]):
-    """Counts that went up and down; what cancels out is forgotten at once.
+    """Counts that went up and down; changes that cancel out are forgotten at once.
 
     >>> changes = ChangeBatch([(17, +1), (14, -1)])
     >>> changes.update(17, -1)
@@ -17,25 +17,38 @@ class ChangeBatch(Generic[K]):
     [(14, -1)]
     """
 
-    __slots__ = ("_net",)
+    __slots__ = ("net",)
 
     def __init__(self, changes: Iterable[tuple[K, int]] = ()) -> None:
-        self._net: dict[K, int] = {}
+        self.net: dict[K, int] = {}
+        """The net changes so far."""
         self.extend(changes)
 
     def update(self, key: K, delta: int) -> None:
         """Add ``delta`` to the count of ``key``."""
-        net = self._net
+        net = self.net
         total = net.get(key, 0) + delta
         if total:
             net[key] = total
-        else:
-            net.pop(key, None)
+        elif delta:
+            del net[key]
 
     def extend(self, changes: Iterable[tuple[K, int]]) -> None:
         """Add many changes."""
+        net = self.net
         for key, delta in changes:
-            self.update(key, delta)
+            total = net.get(key, 0) + delta
+            if total:
+                net[key] = total
+            elif delta:
+                del net[key]
+
+    def absorb(self, net: dict[K, int]) -> None:
+        """Add net changes that were drained from another batch."""
+        if self.net:
+            self.extend(net.items())
+        else:
+            self.net = net.copy()
 
     def drain(self) -> dict[K, int]:
         """Take all net changes out, leaving this batch empty.
@@ -44,18 +57,18 @@ class ChangeBatch(Generic[K]):
         >>> changes.drain(), len(changes)
         ({'a': 2}, 0)
         """
-        net, self._net = self._net, {}
+        net, self.net = self.net, {}
         return net
 
     def drain_into(self, other: ChangeBatch[K]) -> None:
         """Move all net changes into another batch, leaving this one empty."""
-        other.extend(self.drain().items())
+        other.absorb(self.drain())
 
     def __len__(self) -> int:
-        return len(self._net)
+        return len(self.net)
 
     def __iter__(self) -> Iterator[tuple[K, int]]:
-        return iter(self._net.items())
+        return iter(self.net.items())
 
     def __repr__(self) -> str:
-        return f"ChangeBatch({list(self._net.items())!r})"
+        return f"ChangeBatch({list(self.net.items())!r})"

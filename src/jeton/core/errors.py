@@ -1,4 +1,4 @@
-"""The errors of Jeton: each says where it happened and what to do about it."""
+"""The errors of Jeton: each has a place, a time and a remedy where they are known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JetonError(Exception):
         time: Any = None,
         line: SourceLine | None = None,
     ) -> Self:
-        """Fill in where the error happened; what is known already stays."""
+        """Fill in where the error happened, except for the parts that are known already."""
         if self.operator is None:
             self.operator = operator
         if self.worker is None:
@@ -82,7 +82,7 @@ class BatchError(JetonError):
 
 
 class MissingColumn(BatchError):
-    """A column that is not there; the text says which ones are."""
+    """A column that does not exist; the message names those that do."""
 
 
 class ProtocolError(JetonError):
@@ -104,10 +104,13 @@ class OperatorFailed(JetonError):
 
     @classmethod
     def because(cls, error: BaseException, doing: str = "") -> Self:
-        """An error that begins with what user code raised; ``doing`` says during what."""
+        """An error caused by one of user code; ``doing`` is the action that raised it."""
         # What is not an `Exception` has an argument rather than a message.
-        text = str(error) if isinstance(error, Exception) else ""
-        name = type(error).__name__ if isinstance(error, Exception) else repr(error)
+        plain = isinstance(error, Exception)
+        try:
+            text, name = (str(error), type(error).__name__) if plain else ("", repr(error))
+        except Exception as broken:
+            text, name = f"its text cannot be had: {broken!r}", type(error).__name__
         failed = cls(f"{name}{doing and ' while '}{doing}" + (f": {text}" if text else ""))
         failed.__cause__ = error
         return failed

@@ -16,7 +16,7 @@ _PYTHON: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdl
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
 _COMPILED: Final = (".pxi", ".pyx")
-"""Sources of compiled packages, whose frames name files that are not there."""
+"""Sources of compiled packages, whose frames name files that do not exist."""
 
 _NO_FILES: Final = ("<frozen", "<string>", "<__array_function__")
 

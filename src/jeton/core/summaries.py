@@ -1,4 +1,4 @@
-"""Summaries: how a path through the graph changes the times of what travels along it.
+"""Summaries: how a path through the graph changes the times of records and tokens.
 
 A summary maps a time to the least time at which it may come out at the other end, or to
 ``None`` if that lies past the end of time. Summaries compose with `then`.
@@ -20,7 +20,7 @@ from jeton.core.times import END_OF_TIME, START_OF_TIME, Product, Time
 
 @runtime_checkable
 class Summary(Protocol):
-    """What any summary offers; write your own for your own kind of time.
+    """The interface of summaries; write your own for your own kind of time.
 
     A summary never takes a time backwards, and keeps order: ``a <= b`` implies
     ``apply(a) <= apply(b)``.
@@ -54,7 +54,7 @@ class Identity:
         return time
 
     def then(self, following: Summary, /) -> Summary:
-        """What follows, alone."""
+        """The following summary, alone."""
         return following
 
     def __repr__(self) -> str:

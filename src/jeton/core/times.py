@@ -25,7 +25,7 @@ END_OF_TIME: Final = 2**63 - 1
 
 @runtime_checkable
 class Timestamp(Protocol):
-    """What a user-defined time must offer: a hashable value with a partial order.
+    """The interface of user-defined times: a hashable value with a partial order.
 
     ``sort_key()`` returns something sortable such that ``a <= b`` implies
     ``a.sort_key() <= b.sort_key()`` (a linear extension of the partial order).
@@ -152,7 +152,7 @@ def nested_key(time: Time) -> Any:
 
 
 class TimeKind(ABC):
-    """The kind of time that a scope uses: its minimum, and what counts as one of its times."""
+    """The kind of time that a scope uses: its minimum, and which values are its times."""
 
     total: bool
     """Whether any two times are comparable."""
@@ -280,7 +280,7 @@ class UserTimes(TimeKind):
 
     @property
     def minimum(self) -> Timestamp:
-        """The least time, as the class tells."""
+        """The least time of the class."""
         return self.cls.minimum()
 
     def check(self, time: Any) -> Timestamp:

@@ -25,7 +25,7 @@ class TokenSet:
             self.insert(token)
 
     def insert(self, token: TimestampToken) -> bool:
-        """Take ``token`` over: keep it if it adds a right, drop it if not; tells which."""
+        """Take ``token`` over: keep it if it adds a right, else drop it. Returns whether kept."""
         if token.dropped:
             raise TokenError(f"{token!r} cannot be inserted: it has been dropped")
         if any(held is token for held in self._tokens):

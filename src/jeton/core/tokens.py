@@ -39,7 +39,7 @@ class TimestampToken:
     _origin: tuple[CodeType, int] | None
 
     def __new__(cls, *_: object, **__: object) -> Self:
-        """Refuse: nobody but the system makes tokens."""
+        """Refuse: only the system makes tokens."""
         raise TokenError(
             "tokens are made by the system only: retain the reference that came with a message, "
             "or clone a token that you hold"
@@ -118,7 +118,7 @@ class TimestampToken:
         self._sessions -= 1
 
     def _require_present(self) -> None:
-        """Refuse use from outside the worker's step; after the run nothing matters any more."""
+        """Refuse use from outside the worker's step, except after the run."""
         owner = self._book.owner
         if not owner.present and not owner.closed:
             raise self._misuse(
@@ -191,7 +191,7 @@ class ActivatingToken(TimestampToken):
 
 
 class TokenRef:
-    """The right that comes with a message, good for this step of the loop only.
+    """The right to send that comes with a message, valid for this step of the loop only.
 
     Pass it to ``output.session`` to answer at once, or `retain` it to answer later.
     """

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Wakeable(Protocol):
-    """What the worker offers to activators."""
+    """The part of a worker that activators use."""
 
     def activate(self, operator: int) -> None:
         """Invoke an operator soon; called on the worker's own thread."""
@@ -18,7 +18,7 @@ class Wakeable(Protocol):
         ...
 
     def now(self) -> float:
-        """What the worker's clock says, in seconds."""
+        """The time of the worker's clock, in seconds."""
         ...
 
     def post(self, act: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Activator:
         self._worker.activate_after(self._operator, seconds)
 
     def now(self) -> float:
-        """What the worker's clock says, in seconds: whether a delay is over."""
+        """The time of the worker's clock, in seconds, to see whether a delay is over."""
         return self._worker.now()
 
     def for_thread(self) -> ThreadActivator:

@@ -11,7 +11,14 @@ from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import GraphError
 from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
 from jeton.dataflow.pacts import Exchange, Pact, Pipeline
-from jeton.dataflow.plan import Build, InputPlan, Notify, OperatorPlan, Source, require_same_flow
+from jeton.dataflow.plan import (
+    Build,
+    InputPlan,
+    Notify,
+    OperatorPlan,
+    SourcePort,
+    require_same_flow,
+)
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -118,7 +125,7 @@ class OperatorBuilder:
             )
         )
         return tuple(
-            self._scope.stream([Source(plan.index, output)], self._time, schema)
+            self._scope.stream([SourcePort(plan.index, output)], self._time, schema)
             for output, schema in enumerate(self._schemas)
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -11,16 +12,19 @@ from jeton.columns.schema import SchemaLike
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import calling_line
 from jeton.core.times import TimeKind, time_kind
-from jeton.dataflow.capture import Captured, add_replay
-from jeton.dataflow.inputs import InputStream, add_input
-from jeton.dataflow.outputs import add_output
+from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
+from jeton.dataflow.operators.capture import Captured, add_replay
+from jeton.dataflow.operators.output import add_output
+from jeton.dataflow.operators.sequencer import add_sequencer
 from jeton.dataflow.plan import OperatorPlan
 from jeton.dataflow.scope import Scope
-from jeton.dataflow.sequencer import add_sequencer
-from jeton.dataflow.unordered_inputs import add_unordered_input
 from jeton.state.bins import BINS, require_bins
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jeton.connectors.sinks import Sink
+    from jeton.connectors.sources import Source
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
     from jeton.runtime.in_process import Run
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from jeton.spark.metrics import Frames
     from jeton.spark.query import Query
     from jeton.state.snapshot import Snapshot
+    from jeton.storage.checkpoints import Checkpoints
 
 
 class Flow(Scope):
@@ -136,12 +141,36 @@ class Flow(Scope):
         return stream
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
-        """An input whose tokens are in user hands: see `UnorderedInputHandle`."""
+        """An input whose tokens the caller holds: see `UnorderedInputHandle`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("unordered")
+        >>> flow.output("seen", flow.unordered_input("n"))
+        >>> with flow.open() as run:
+        ...     numbers = run.input("n")
+        ...     with numbers.token as token:
+        ...         numbers.session(token, 3).give(n=30)
+        ...     run.finish()["seen"].to_pylist()
+        [{'time': 3, 'n': 30}]
+        """
         self.reserve("input", name)
         return add_unordered_input(self, name, time)
 
     def replay(self, captured: Captured, *, name: str = "replay", time: str = "time") -> Stream:
-        """A stream captured before, with its data and its progress: see ``stream.capture``."""
+        """A stream captured before, with its data and its progress: see `Stream.capture`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("first")
+        >>> _ = flow.input("n").capture("events")
+        >>> with flow.open() as run:
+        ...     run.input("n").send({"time": [1], "n": [10]})
+        ...     _ = run.finish()
+        ...     events = run.captured("events")
+        >>> again = jt.Flow("second")
+        >>> again.output("n", again.replay(events))
+        >>> again.run()["n"].to_pylist()
+        [{'time': 1, 'n': 10}]
+        """
         return add_replay(self, captured, name, time)
 
     def sequencer(self, name: str = "sequencer") -> None:
@@ -161,7 +190,14 @@ class Flow(Scope):
         add_sequencer(self, name)
 
     def output(self, name: str, stream: StreamBase) -> None:
-        """Name a stream as a result of the flow."""
+        """Name a stream as a result of the flow.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> flow.outputs
+        ('copy',)
+        """
         if stream.scope is not self:
             raise GraphError(f"output {name!r} needs a stream of the flow itself: leave() first")
         self.reserve("output", name)
@@ -194,7 +230,7 @@ class Flow(Scope):
             ) from None
 
     def handles(self) -> list[tuple[str, str]]:
-        """All named ends of the flow: what each is, and its name."""
+        """All named ends of the flow: the kind of each, and its name."""
         return list(self._handles)
 
     def reserve(self, what: str, name: str) -> None:
@@ -214,6 +250,14 @@ class Flow(Scope):
         """A run in this process that you drive yourself: see `Run`.
 
         With ``restore``, it goes on from a snapshot, on any number of workers.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> with flow.open(workers=2) as run:
+        ...     run.input("n").send({"time": [1], "n": [10]})
+        ...     run.finish()["copy"].to_pylist()
+        [{'time': 1, 'n': 10}]
         """
         # The one step up the stairs of the house: a flow offers to run itself.
         from jeton.runtime.in_process import Run
@@ -234,7 +278,13 @@ class Flow(Scope):
         ``seed``, the workers' steps and the messages between them are interleaved at random,
         reproducibly, and every frontier is checked against the truth at every step.
 
-        Every input needs a table. Nothing in it is late, also if the input has a lateness.
+        Every input needs a table. Nothing in it is late, even if the input has a lateness.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("copy")
+        >>> flow.output("copy", flow.input("n"))
+        >>> flow.run({"n": [{"time": 1, "n": 10}]})["copy"].to_pylist()
+        [{'time': 1, 'n': 10}]
         """
         for name in inputs or {}:
             self.handle("input", name)
@@ -248,31 +298,137 @@ class Flow(Scope):
             run.feed(inputs or {})
             return run.finish()
 
-    def on_spark(self, inputs: Mapping[str, Any], **options: Any) -> Frames:
+    def on_spark(
+        self,
+        inputs: Mapping[str, DataFrame],
+        *,
+        workers: int | None = None,
+        shuffle: bool = True,
+        schemas: Mapping[str, pa.Schema] | None = None,
+        progress: bool | None = None,
+        repartition: bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
+        keep: int = 10,
+        allow_removed: Collection[str] = (),
+    ) -> Frames:
         """Run on Spark: a DataFrame for each input, a DataFrame for each output.
 
-        See `jeton.spark.batch.on_spark` for the options; for streaming DataFrames
-        `jeton.spark.streaming.on_stream`.
+        Batch DataFrames give batch DataFrames, computed when they are used. Streaming ones give
+        streaming ones, as `jeton.spark.streaming.StreamingFrames`, and take four options more.
+
+        Args:
+            inputs: A DataFrame for each input, with the time column that the input names: all of
+                them batch DataFrames, or all streaming.
+            workers: How many tasks run as workers. By default there are as many as partitions
+                (in a batch), but at most as many as the cluster can run at once.
+            shuffle: Put a shuffle behind the stage, so that Spark retries it when a worker dies,
+                and ``show()`` and ``limit()`` work. Without it, the stage is a little faster.
+            schemas: The schemas of outputs that the flow does not know itself.
+            progress: Show a progress bar; by default if there is a terminal. Batch only.
+            repartition: Put a shuffle before the stage, which deals the rows out to ``workers``
+                tasks. Without it, each partition of the one input is a worker. Streaming only.
+            checkpoint: Where to keep the state; by default with Spark's own under the query's
+                checkpoint location. Streaming only.
+            keep: How many versions of the state to keep. Streaming only.
+            allow_removed: Names of operators that the flow no longer has, whose state is to be
+                dropped. Streaming only.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("small")
+        >>> numbers = flow.input("numbers", time="id", schema={})
+        >>> flow.output("small", numbers.filter(lambda batch: batch.times < 3))
+        >>> flow.on_spark({"numbers": spark.range(100)})["small"].count()  # doctest: +SKIP
+        3
         """
         for name, frame in inputs.items():
             if not hasattr(frame, "isStreaming"):
                 raise GraphError(
-                    f"input {name!r} is a {type(frame).__name__}, no DataFrame of Spark: use "
+                    f"input {name!r} is a {type(frame).__name__}, not a DataFrame of Spark: use "
                     "spark.createDataFrame(…), or flow.run(…) to run without Spark"
                 )
         if any(frame.isStreaming for frame in inputs.values()):
             from jeton.spark.streaming import on_stream
 
-            return on_stream(self, inputs, **options)
+            return on_stream(
+                self,
+                inputs,
+                workers=workers,
+                shuffle=shuffle,
+                repartition=repartition,
+                schemas=schemas,
+                checkpoint=checkpoint,
+                keep=keep,
+                allow_removed=allow_removed,
+                progress=progress,
+            )
+        if not repartition or checkpoint is not None or keep != 10 or allow_removed:
+            raise GraphError(
+                f"the inputs of flow {self.name!r} are batch DataFrames: repartition=, "
+                "checkpoint=, keep= and allow_removed= are for streaming ones"
+            )
         from jeton.spark.batch import on_spark
 
-        return on_spark(self, inputs, **options)
+        return on_spark(
+            self, inputs, workers=workers, shuffle=shuffle, schemas=schemas, progress=progress
+        )
 
-    def start(self, spark: Any, **options: Any) -> Query:
-        """Run on Spark in the background, for as long as there is something to do.
+    def start(
+        self,
+        spark: SparkSession,
+        *,
+        sources: Mapping[str, Source] | None = None,
+        sinks: Mapping[str, Sink] | None = None,
+        workers: int = 2,
+        name: str | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
+        every: float | None = 10.0,
+        keep: int = 2,
+        restarts: int = 10,
+        allow_removed: Collection[str] = (),
+    ) -> Query:
+        """Run on Spark in the background, until the sources end or the query is stopped.
 
-        See `jeton.spark.long_lived.start` for the options: sources, sinks, workers, checkpoint …
+        Args:
+            spark: The session whose cluster it runs on.
+            sources: Where the records of each input come from.
+            sinks: Where the rows of each output go; an output without one is not collected.
+            workers: How many tasks run as workers, all at the same time.
+            name: The name of the query, also in Spark's pages; by default that of the flow.
+            checkpoint: Where the query's checkpoints are. If there are any, it goes on from the
+                newest complete one. Rows reach sinks when the checkpoint that covers them is
+                committed.
+            every: Seconds from one checkpoint to the next. With ``None``, there is one at the end
+                and one for each call of `Query.checkpoint`.
+            keep: How many checkpoints to keep.
+            restarts: How many times in a row, without a new checkpoint, the query is started again
+                after workers were lost or failed. The same error of a worker twice in a row,
+                without a new checkpoint in between, ends it. A query without checkpoints is never
+                started again.
+            allow_removed: Names of operators that the flow no longer has, whose state is to be
+                dropped.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sinks import Memory
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("live")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(10_000, lambda positions: {"n": positions}, limit=100)
+        >>> query = flow.start(
+        ...     spark, sources={"numbers": rate}, sinks={"numbers": Memory()}
+        ... )  # doctest: +SKIP
         """
         from jeton.spark.long_lived import start
 
-        return start(self, spark, **options)
+        return start(
+            self,
+            spark,
+            sources=sources,
+            sinks=sinks,
+            workers=workers,
+            name=name,
+            checkpoint=checkpoint,
+            every=every,
+            keep=keep,
+            restarts=restarts,
+            allow_removed=allow_removed,
+        )

@@ -1,4 +1,4 @@
-"""Grouped: a keyed stream and *when* its groups are told; every aggregate as a method."""
+"""Groups of a keyed stream: when their results are emitted, and every aggregate as a method."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.schema import schema_of
 from jeton.core.errors import GraphError
+from jeton.dataflow.operators.running import add_running
+from jeton.dataflow.operators.session_window import add_session_window, checked_gap
+from jeton.dataflow.operators.top_k import add_top_k
+from jeton.dataflow.operators.windows import Assigner, EachTime, add_windows
 from jeton.state import aggregates as agg
 from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
@@ -18,6 +22,16 @@ from jeton.state.groups import Groups
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
+
+
+def require_own_time(keyed: KeyedStream, operator: str) -> None:
+    """Refuse the time column as a key: in the result that column has the times of results."""
+    time_name = keyed.stream.time_name
+    if time_name in keyed.key:
+        raise GraphError(
+            f"the key {time_name!r} is the time column, which holds the times of results: copy it "
+            f"first, with_columns(at=lambda batch: batch[{time_name!r}]), and use that as the key"
+        ).located(operator=operator)
 
 
 class Grouped(ABC):
@@ -32,7 +46,7 @@ class Grouped(ABC):
 
     @abstractmethod
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
-        """Add the operator."""
+        """Add the operator of this kind of group."""
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
         """Several aggregates at once, each under its own name.
@@ -61,8 +75,8 @@ class Grouped(ABC):
         self.keyed.stream.require_columns(*self.keyed.key, *needed, operator=label)
         return self._aggregate(aggregates, label)
 
-    def _told(self, aggregates: Mapping[str, Aggregate], label: str) -> pa.Schema | None:
-        """The keys and results of a group, learnt from no records at all."""
+    def _results(self, aggregates: Mapping[str, Aggregate], label: str) -> pa.Schema | None:
+        """The columns of keys and aggregates, learnt from an empty batch."""
         key = self.keyed.key
 
         def try_out(batch: Batch) -> pa.Schema:
@@ -74,29 +88,83 @@ class Grouped(ABC):
         return self.keyed.stream.learn(try_out, operator=label)
 
     def count(self, column: str | None = None, *, name: str = "count") -> Stream:
-        """How many records each group has (with a column: not null in it)."""
+        """The number of records of each group, or of those that are not null in a column.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.count())
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["count"].to_pylist()
+        [2, 1]
+        """
         return self.aggregate(**{name: agg.count(column)})
 
     def sum(self, column: str, *, widen: bool = False, name: str = "sum") -> Stream:
-        """The sum of a column in each group; see `agg.sum` for those that do not fit 64 bits."""
+        """The sum of a column in each group; see `agg.sum` for those that do not fit 64 bits.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.sum("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["sum"].to_pylist()
+        [8, 4]
+        """
         return self.aggregate(**{name: agg.sum(column, widen=widen)})
 
     def min(self, column: str, *, name: str = "min") -> Stream:
-        """The least value of a column in each group."""
+        """The least value of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.min("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["min"].to_pylist()
+        [3, 4]
+        """
         return self.aggregate(**{name: agg.min(column)})
 
     def max(self, column: str, *, name: str = "max") -> Stream:
-        """The greatest value of a column in each group."""
+        """The greatest value of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.max("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["max"].to_pylist()
+        [5, 4]
+        """
         return self.aggregate(**{name: agg.max(column)})
 
     def mean(self, column: str, *, name: str = "mean") -> Stream:
-        """The mean of a column in each group."""
+        """The mean of a column in each group.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.mean("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["mean"].to_pylist()
+        [4.0, 4.0]
+        """
         return self.aggregate(**{name: agg.mean(column)})
 
     def reduce(
         self, column: str, function: Callable[[Any, Any], Any], *, name: str = "reduce"
     ) -> Stream:
-        """Two values to one until one is left, with a function of your own: see `agg.reduce`."""
+        """Two values to one until one is left, with a function of your own: see `agg.reduce`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.reduce("n", lambda a, b: a * b))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["reduce"].to_pylist()
+        [15, 4]
+        """
         return self.aggregate(**{name: agg.reduce(column, function)})
 
     def fold(
@@ -109,6 +177,110 @@ class Grouped(ABC):
         merge: Callable[[Any, Any], Any] | None = None,
         name: str = "fold",
     ) -> Stream:
-        """A state and a value to the next state: see `agg.fold`."""
+        """A state and a value to the next state: see `agg.fold`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.fold("n", 100, lambda state, n: state - n))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["fold"].to_pylist()
+        [92, 96]
+        """
         folding = agg.fold(column, initial, function, finish=finish, merge=merge)
         return self.aggregate(**{name: folding})
+
+
+class Running(Grouped):
+    """Groups that never end: each record comes out with the results so far.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("totals")
+    >>> flow.output("totals", flow.input("n").key_by().running().sum("n"))
+    >>> flow.run({"n": {"time": [0, 1], "n": [2, 3]}})["totals"]["sum"].to_pylist()
+    [2, 5]
+    """
+
+    def __init__(self, keyed: KeyedStream, *, ordered: bool) -> None:
+        super().__init__(keyed)
+        self._ordered = ordered
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        results = self._results(aggregates, name)
+        return add_running(
+            self.keyed, aggregates, ordered=self._ordered, name=name, results=results
+        )
+
+
+class Sessions(Grouped):
+    """Groups of records by key and session.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("visits")
+    >>> flow.output("visits", flow.input("clicks").key_by().session_window(10).count())
+    >>> flow.run({"clicks": {"time": [0, 7, 30]}})["visits"].to_pylist()
+    [{'time': 17, 'start': 0, 'count': 2}, {'time': 40, 'start': 30, 'count': 1}]
+    """
+
+    def __init__(self, keyed: KeyedStream, gap: int) -> None:
+        super().__init__(keyed)
+        self._gap = checked_gap(keyed, gap)
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        require_own_time(self.keyed, name)
+        results = self._results(aggregates, name)
+        return add_session_window(self.keyed, self._gap, aggregates, name=name, results=results)
+
+
+class Windows(Grouped):
+    """Groups of records by key and window, or by key and time.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("counts")
+    >>> flow.output("counts", flow.input("clicks").key_by().tumbling(10).count())
+    >>> flow.run({"clicks": {"time": [0, 7, 30]}})["counts"].to_pylist()
+    [{'time': 10, 'count': 2}, {'time': 40, 'count': 1}]
+    """
+
+    def __init__(self, keyed: KeyedStream, assigner: Assigner) -> None:
+        super().__init__(keyed)
+        if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
+            raise GraphError("windows need integer times: inside a loop, use each_time()")
+        self._assigner = assigner
+
+    def top_k(self, k: int, by: str, *, ascending: bool = False, name: str = "rank") -> Stream:
+        """The ``k`` whole records of each group with the greatest values of ``by``.
+
+        With ``ascending``, the least. They come at the window's end, with a rank from 1 in the
+        column ``name``; windows keep the records' own times in ``event_time``. Nulls come
+        after everything else; NaN is the greatest number. Of equal values the earlier record
+        comes first, then the one with lesser values in its columns, from the first to the last.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("best bids")
+        >>> flow.output("best", flow.input("bids").key_by("item").tumbling(10).top_k(2, by="price"))
+        >>> bids = {"time": [1, 2, 3], "item": [7, 7, 7], "price": [5, 4, 9]}
+        >>> flow.run({"bids": bids})["best"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
+         {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
+        """
+        return add_top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
+
+    def distinct(self) -> Stream:
+        """Each key that occurs in a window, once, at the window's end.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("visitors")
+        >>> flow.output("visitors", flow.input("visits").key_by("who").tumbling(10).distinct())
+        >>> visits = {"time": [1, 2, 12], "who": ["ann", "ann", "ann"]}
+        >>> flow.run({"visits": visits})["visitors"].to_pylist()
+        [{'time': 10, 'who': 'ann'}, {'time': 20, 'who': 'ann'}]
+        """
+        if not self.keyed.key:
+            raise GraphError("distinct needs key columns: key_by() names some")
+        return self._aggregate({}, "distinct")
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        require_own_time(self.keyed, name)
+        results = self._results(aggregates, name)
+        return add_windows(self.keyed, self._assigner, aggregates, name=name, schema=results)

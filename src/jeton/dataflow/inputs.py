@@ -1,4 +1,4 @@
-"""Inputs in user hands: handles that send records and say which times are over."""
+"""Inputs: handles that send records from outside and advance their times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import plain
-from jeton.columns.schema import SchemaLike, as_schema, conform
+from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema, conform
 from jeton.columns.tables import as_table
 from jeton.columns.time_arithmetic import whole
 from jeton.columns.time_columns import Times
@@ -27,23 +27,23 @@ from jeton.core.errors import (
     TokenError,
 )
 from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
-from jeton.core.tokens import TimestampToken
-from jeton.dataflow.lateness import passed, sift
-from jeton.dataflow.partitions import Partition, PartitionKey, restored, slowest, stored
-from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import is_single
-from jeton.dataflow.posted import PostedOutput
+from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
+from jeton.dataflow.partitions import (
+    Partition,
+    PartitionKey,
+    passed,
+    restored,
+    sift,
+    slowest,
+    stored,
+)
+from jeton.dataflow.plan import OperatorInfo, SourcePort
+from jeton.dataflow.ports import PostedOutput, Session, is_single
 from jeton.dataflow.stream import Stream
 from jeton.state.snapshot import BIN, for_everyone
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
-
-EVENT_TIME = "event_time"
-"""The column of a late output that keeps the time at which a late record should have come.
-
-If records have a column of that name already, an underscore is added.
-"""
 
 
 class InputStream(Stream):
@@ -51,10 +51,11 @@ class InputStream(Stream):
 
     @property
     def late(self) -> Stream:
-        """Records whose time the input had already given up when they were sent.
+        """Records below the input's time when they were sent.
 
-        They come at the least time at which they would not have been late, with the time they
-        claim in ``event_time``.
+        They come at the least time at which they would not have been late, with their own time
+        in ``event_time`` (``event_time_`` if there is such a column). Until an operator reads
+        this stream, the output behind it does not exist, and costs nothing.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("late")
@@ -66,18 +67,17 @@ class InputStream(Stream):
         ...     run.finish()["late"].to_pylist()
         [{'time': 5, 'n': 1, 'event_time': 3}]
         """
-        plan = self.flow.operators[self.sources[0].operator]
-        plan.outputs = 2
         schema = self.schema
         if schema is not None:
             plain = isinstance(self.kind, IntegerTimes)
             name = _claimed([self.time_name, *schema.names])
             schema = schema.append(pa.field(name, pa.int64() if plain else pa.null()))
-        return self.scope.stream([Source(plan.index, 1)], self.time_name, schema)
+        late = SourcePort(self.sources[0].operator, 1)
+        return self.scope.stream([late], self.time_name, schema)
 
 
 def _claimed(taken: Sequence[str]) -> str:
-    """What the column with the times that late records claim is called beside others."""
+    """The name of the column with late records' own times: underscores make it a new one."""
     name = EVENT_TIME
     while name in taken:
         name += "_"
@@ -92,7 +92,7 @@ def add_input(
     lateness: int | None = None,
     idle_after: float | None = None,
 ) -> InputStream:
-    """Add an ordered input to a scope."""
+    """Add the operator of `Flow.input`."""
     if lateness is not None:
         if not isinstance(scope.kind, IntegerTimes):
             raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
@@ -114,14 +114,14 @@ def add_input(
         info.keep(handle)
 
     builder.build(build)
-    return InputStream(scope, [Source(scope.flow.operators[-1].index, 0)], time, known)
+    return InputStream(scope, [SourcePort(scope.flow.operators[-1].index, 0)], time, known)
 
 
 class InputHandle:
     """One worker's end of an input: send records, advance, close.
 
     Records may be sent at the input's time or any later one. Those below it are *late*: they
-    are counted in `late_count` and go to the input's late output if somebody uses it.
+    are counted in `late_count` and go to the input's late output if an operator reads it.
 
     An input with a `lateness` also advances by itself, to the greatest time sent so far less
     that: as if records were sent one by one, so that it does not matter how they are batched.
@@ -153,10 +153,10 @@ class InputHandle:
         self._restored: dict[PartitionKey, tuple[int, bool]] = {}
         """Floors of partitions before a restart, and whether they had ended."""
         self.became_idle: Callable[[], None] = lambda: None
-        """Called when there is no partition left that this input waits for on this worker."""
+        """Called when this input no longer waits for any partition on this worker."""
         self.late_count = 0
         self.sent_count = 0
-        """How many records were sent, the late ones included."""
+        """The number of records sent, late ones included."""
         self._closed = False
 
     @property
@@ -278,7 +278,7 @@ class InputHandle:
                 token.drop()
 
     def snapshot(self) -> pa.Table:
-        """Where this input is; every worker gets to know."""
+        """The input's time and partitions; every worker restores them."""
         if not isinstance(self.kind, IntegerTimes):
             raise SnapshotError("snapshots need integer times").located(operator=self.name)
         return for_everyone(
@@ -360,7 +360,7 @@ class InputHandle:
         return late
 
     def _set_late_aside(self, batch: Batch, late: npt.NDArray[np.bool_], at: Times) -> Batch:
-        """Send what is late to the late output, if there is one; return what is not."""
+        """Send late records to the late output, if it exists; returns the others."""
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
@@ -374,3 +374,51 @@ class InputHandle:
             raise TokenError(f"input {self.name!r} is closed").located(
                 operator=self.name, worker=self._info.worker
             )
+
+
+def add_unordered_input(scope: Scope, name: str, time: str) -> Stream:
+    """Add the operator of `Flow.unordered_input`."""
+    builder = scope.operator(name, time=time)
+    builder.output()
+
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
+        info.publish(UnorderedInputHandle(tokens.pop(), info))
+
+    return builder.build(build)[0]
+
+
+class UnorderedInputHandle:
+    """One worker's end of an input whose tokens the caller holds.
+
+    `token` is the first one. Clone and downgrade tokens at will, send with `session`, and drop
+    every token to end the input.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("unordered")
+    >>> flow.output("seen", flow.unordered_input("n"))
+    >>> with flow.open() as run:
+    ...     numbers = run.input("n")
+    ...     with numbers.token as token:
+    ...         for time in (3, 1, 2):
+    ...             numbers.session(token, time).give(n=time * 10)
+    ...     run.finish()["seen"].to_pylist()
+    [{'time': 1, 'n': 10}, {'time': 2, 'n': 20}, {'time': 3, 'n': 30}]
+    """
+
+    def __init__(self, token: TimestampToken, info: OperatorInfo) -> None:
+        self.token: ActivatingToken = token.activating()
+        self._output = PostedOutput(info.outputs[0], info.post)
+
+    def session(self, token: TimestampToken | TokenRef, time: Time | None = None) -> Session:
+        """A session at the token's time, or at a later ``time``."""
+        return self._output.session(token, time)
+
+    @property
+    def closed(self) -> bool:
+        """Never for certain: clones of the token may be anywhere."""
+        return False
+
+    def close(self) -> None:
+        """Drop the first token if it is still held; clones are the user's own."""
+        if not self.token.dropped:
+            self.token.drop()

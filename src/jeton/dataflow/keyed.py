@@ -1,4 +1,4 @@
-"""Keyed streams: records with a key, and when the groups of equal keys are told."""
+"""Keyed streams: records with a key, and every operator on groups of equal keys as a method."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pyarrow as pa
 from jeton.columns.schema import SchemaLike
 from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
-from jeton.dataflow.operators.asof_join import AsofJoin
-from jeton.dataflow.operators.cogroup import Cogroup
-from jeton.dataflow.operators.distinct import distinct
-from jeton.dataflow.operators.interval_join import IntervalJoin
-from jeton.dataflow.operators.join import Join
-from jeton.dataflow.operators.running import Running
-from jeton.dataflow.operators.session_window import Sessions
-from jeton.dataflow.operators.stateful_map import Transition, stateful_map
-from jeton.dataflow.operators.unary import UnaryBuild
-from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until, Windows
+from jeton.dataflow.grouped import Running, Sessions, Windows
+from jeton.dataflow.operators.asof_join import add_asof_join
+from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
+from jeton.dataflow.operators.distinct import add_distinct
+from jeton.dataflow.operators.interval_join import add_interval_join
+from jeton.dataflow.operators.join import add_join
+from jeton.dataflow.operators.joined import How
+from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
+from jeton.dataflow.operators.unary import UnaryBuild, add_unary
+from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until
 from jeton.dataflow.pacts import Exchange, Gather, Pact
 from jeton.dataflow.plan import Notify
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
+class KeyedStream:
     """A stream whose records are grouped by one or more columns; without any, all together.
 
-    Say *when* groups are told, then *what*: ``words.key_by("word").running().count()``.
+    Say *when* results are emitted, then *which*: ``words.key_by("word").running().count()``.
+
+    >>> import jeton as jt
+    >>> jt.Flow("words").input("words").key_by("word").key
+    ('word',)
     """
 
     def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
@@ -37,15 +41,20 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         self.key = key
 
     def named(self, name: str) -> KeyedStream:
-        """These records, such that the operator that comes next has a name of its own.
+        """These records, with a name of its own for the operator that comes next.
 
         See `Stream.named`, which does the same before the key is chosen.
+
+        >>> import jeton as jt
+        >>> orders = jt.Flow("purchases").input("orders").key_by("item")
+        >>> orders.named("bought").running().count()
+        <Stream of bought[0]>
         """
         return KeyedStream(self.stream.named(name), self.key)
 
     @property
     def pact(self) -> Pact:
-        """How records reach the worker that keeps their key."""
+        """How records reach the worker that owns their key."""
         return Exchange(*self.key) if self.key else Gather()
 
     def running(self, *, ordered: bool = False) -> Running:
@@ -62,10 +71,10 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         >>> flow.run({"words": words})["counts"]["count"].to_pylist()
         [1, 1, 2]
         """
-        return Running(self, ordered)
+        return Running(self, ordered=ordered)
 
     def each_time(self) -> Windows:
-        """Groups of records at the same time, told once that time is complete.
+        """Groups of records at the same time, emitted once that time is complete.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("count")
@@ -77,10 +86,10 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         return Windows(self, EachTime())
 
     def tumbling(self, size: int, *, offset: int = 0) -> Windows:
-        """Windows ``[start, start + size)`` one after the other, told at their ends.
+        """Windows ``[start, start + size)`` one after the other, emitted at their ends.
 
-        A record whose window would end after the last time there is, 2**63 - 1, is an error, since
-        nothing could be told of it; so it is for `sliding` windows and sessions.
+        A record whose window would end after the last time there is, 2**63 - 1, is an error, as
+        for `sliding` windows and sessions.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("means")
@@ -105,7 +114,7 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         return Windows(self, Sliding(size, every, offset))
 
     def until(self, column: str) -> Windows:
-        """Windows whose end each record gives itself, as an auction its expiry.
+        """Windows whose end is in a column of each record, such as the expiry of an auction.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("auctions")
@@ -131,9 +140,9 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
     def session_window(self, gap: int) -> Sessions:
         """Sessions: records of a key that follow each other by less than ``gap``.
 
-        A session is told once nothing can prolong it any more: at its last record's time plus
+        A session is emitted once nothing can prolong it any more: at its last record's time plus
         ``gap``, with the time of its first record in the column ``start`` (as an integer, in the
-        unit of the times). Records out of order prolong and join sessions as they should.
+        unit of the times). Records out of order prolong and merge sessions as needed.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("visits")
@@ -149,7 +158,7 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         """Each key once, at the least time at which it occurs.
 
         A key comes out once that time is complete, so the answer does not depend on which record
-        came first. All keys are remembered for ever; ``each_time().distinct()`` and
+        came first. All keys are kept indefinitely; ``each_time().distinct()`` and
         ``tumbling(…).distinct()`` forget them with their windows. Inside a loop a key may have
         several least times (in round 5 of one time, in round 2 of the next): it comes at each.
 
@@ -160,7 +169,7 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         >>> flow.run({"visits": visits})["first"].to_pylist()
         [{'time': 1, 'who': 'ann'}, {'time': 2, 'who': 'bob'}]
         """
-        return distinct(self)
+        return add_distinct(self)
 
     def stateful_map(
         self, function: Transition, initial: Any, *, name: str = "stateful_map"
@@ -172,11 +181,11 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         makes it. Rows come as dictionaries in the order of their times; those of the same time by
         the values of their columns, from the first column to the last (nulls last, NaN the
         greatest number, lists and structures as text), never by when they came: put a sequence
-        number first to decide yourself. Answers bear the record's time, or a later one if they
-        name it. Inside a loop, times that cannot be compared may come in either order.
+        number first to decide yourself. Rows that are sent have the record's time, or a later one
+        that they name. Inside a loop, times that cannot be compared may come in either order.
 
         States must be values that can be pickled, to be stored. This is plain Python for each
-        record: a few microseconds, against some ten nanoseconds for the aggregates of `rolling`.
+        record: a few microseconds, against about ten nanoseconds for the aggregates of `running`.
 
         >>> import jeton as jt
         >>> def turnstile(locked, row):
@@ -190,17 +199,174 @@ class KeyedStream(Join, AsofJoin, IntervalJoin, Cogroup):
         >>> flow.run({"events": rows})["pushes"].to_pylist()
         [{'time': 2, 'gate': 7, 'alarm': False}, {'time': 3, 'gate': 7, 'alarm': True}]
         """
-        return stateful_map(self, function, initial, name=name)
+        return add_stateful_map(self, function, initial, name=name)
 
-    def unary(
+    def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
+        """Pairs of records with equal keys and equal times, also inside loops.
+
+        A pair is sent as soon as both records are there. With ``how="left"``, a left record
+        without a partner comes with nulls once the right side is complete at its time; the right
+        side's columns must then be known. For records at different times see `asof_join` and
+        `interval_join`.
+
+        The result has the left columns and the right ones that are not keys; a right column that
+        the left side has too gets the ``suffix``. Key columns may have different names on both
+        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("sales")
+        >>> items = flow.input("items", schema={"seller": int, "item": str})
+        >>> people = flow.input("people", schema={"id": int, "name": str})
+        >>> flow.output("sales", items.key_by("seller").join(people.key_by("id"), how="left"))
+        >>> items = {"time": [0, 1], "seller": [7, 7], "item": ["cup", "pen"]}
+        >>> people = {"time": [0], "id": [7], "name": ["Ann"]}
+        >>> flow.run({"items": items, "people": people})["sales"].to_pylist()
+        [{'time': 0, 'seller': 7, 'item': 'cup', 'name': 'Ann'},
+         {'time': 1, 'seller': 7, 'item': 'pen', 'name': None}]
+        """
+        return add_join(self, other, how=how, suffix=suffix)
+
+    def asof_join(
+        self,
+        other: KeyedStream,
+        *,
+        tolerance: int | None = None,
+        how: How = "left",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Each record with the latest one of ``other`` that has its key and is not after it.
+
+        Like pandas' ``merge_asof`` with ``by`` and Polars' ``join_asof``, backwards. The result
+        bears the left record's time and is sent once the right side is complete up to it: at
+        once, if the right side has ended. A right record that is earlier by more than
+        the ``tolerance`` does not count. A left record without a partner comes with nulls (the
+        right side's columns must then be known), or not at all with ``how="inner"``.
+
+        Of several right records with the same key and time, the one with the greatest values
+        counts, comparing its columns from the first to the last, with nulls least and NaN the
+        greatest number, so that the answer does not depend on the order of arrival. Put a
+        sequence number first to decide yourself. Lists and structures are compared as text.
+
+        The result has the left columns and the right ones that are not keys; a right column that
+        the left side has too gets the ``suffix``. Key columns may have different names on both
+        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN.
+
+        The operator keeps the latest right record of each key and those that a left record may
+        still need.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("trades")
+        >>> trades = flow.input("trades")
+        >>> quotes = flow.input("quotes", schema={"stock": str, "price": float})
+        >>> flow.output("priced", trades.key_by("stock").asof_join(quotes.key_by("stock")))
+        >>> trades = {"time": [3, 9], "stock": ["A", "A"], "n": [100, 200]}
+        >>> quotes = {"time": [5, 8, 11], "stock": ["A", "A", "A"], "price": [1.0, 1.5, 2.0]}
+        >>> flow.run({"trades": trades, "quotes": quotes})["priced"].to_pylist()
+        [{'time': 3, 'stock': 'A', 'n': 100, 'price': None},
+         {'time': 9, 'stock': 'A', 'n': 200, 'price': 1.5}]
+        """
+        return add_asof_join(self, other, tolerance=tolerance, how=how, suffix=suffix)
+
+    def interval_join(
+        self,
+        other: KeyedStream,
+        lower: int,
+        upper: int,
+        *,
+        how: How = "inner",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Pairs with equal keys and ``left.time + lower <= right.time <= left.time + upper``.
+
+        Both bounds may have either sign: ``lower=-10, upper=0`` pairs each left record with the
+        right ones of the last 10. A pair bears the later of its two times and is sent as soon as
+        both records are there. With ``how="left"``, a left record that has found no partner
+        comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
+        its own, if ``upper`` is negative); the right side's columns must then be known.
+
+        The result has the left columns and the right ones that are not keys; a right column that
+        the left side has too gets the ``suffix``. Key columns may have different names on both
+        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN. To keep the
+        time of one side, give it a column of its own before:
+        ``bids.with_columns(bid_time=lambda batch: batch["time"])``.
+
+        Records are kept for as long as a partner may still come.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("clicks")
+        >>> shown, clicked = flow.input("shown"), flow.input("clicked")
+        >>> near = shown.key_by("ad").interval_join(clicked.key_by("ad"), 0, 10)
+        >>> flow.output("near", near)
+        >>> shown = {"time": [0, 20], "ad": [7, 7], "page": ["home", "news"]}
+        >>> clicked = {"time": [8, 15], "ad": [7, 7], "user": ["Ann", "Bob"]}
+        >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
+        [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
+        """
+        return add_interval_join(self, other, lower, upper, how=how, suffix=suffix)
+
+    def cogroup(
+        self, other: KeyedStream, function: GroupFunction, *, schema: SchemaLike | None = None
+    ) -> Stream:
+        """The results of a function of both streams' records at each key and time.
+
+        ``function(key, left, right)`` is called once for each key and time, when that time is
+        complete on both sides. It is plain Python, which costs some microseconds for each group:
+        use `join` where that is too slow. ``key`` has the key's values under the left names. The
+        batches have the records of each side by the values of their columns, from the first to
+        the last, not in order of arrival; a side without records is an empty batch, which has
+        columns if that stream's schema is known.
+
+        It returns a row (a dictionary of plain values), several (a list of them), columns (a
+        dictionary of arrays, or a batch), or nothing. They are sent at the group's time, with
+        the key's columns before them; values under a key's name or the time's are left out.
+        ``schema`` declares the columns other than the key's.
+
+        As in other groups, nulls are a key of their own, and equal to each other.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("stock")
+        >>> bought, sold = flow.input("bought"), flow.input("sold")
+        >>> def balance(key, bought, sold):
+        ...     return {"left": sum(bought["n"]) - (sum(sold["n"]) if len(sold) else 0)}
+        >>> flow.output("stock", bought.key_by("item").cogroup(sold.key_by("item"), balance))
+        >>> bought = {"time": [0, 0, 0], "item": ["cup", "pen", "cup"], "n": [5, 3, 1]}
+        >>> sold = {"time": [0], "item": ["cup"], "n": [2]}
+        >>> flow.run({"bought": bought, "sold": sold})["stock"].to_pylist()
+        [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
+        """
+        return add_cogroup(self, other, function, schema=schema)
+
+    def unary_frontier(
         self,
         build: UnaryBuild,
-        name: str,
         *,
+        name: str = "unary_frontier",
         notify: Notify = "held",
         schema: SchemaLike | None = None,
     ) -> Stream:
-        """An operator of your own on the records of each key, which all come to one worker."""
-        return self.stream.unary_frontier(
-            build, pact=self.pact, name=name, notify=notify, schema=schema
+        """An operator of your own; all records of a key come to one worker.
+
+        The same as `Stream.unary_frontier` with `pact`.
+
+        >>> import jeton as jt
+        >>> def largest_so_far(token, info):
+        ...     token.drop()
+        ...     largest = {}
+        ...
+        ...     def step(input, output):
+        ...         for ref, batch in input:
+        ...             for key, n in zip(batch["key"].tolist(), batch["n"].tolist()):
+        ...                 largest[key] = max(n, largest.get(key, n))
+        ...                 output.session(ref).give(key=key, n=largest[key])
+        ...
+        ...     return step
+        >>> flow = jt.Flow("largest")
+        >>> numbers = flow.input("numbers").key_by("key")
+        >>> flow.output("largest", numbers.unary_frontier(largest_so_far))
+        >>> rows = {"time": [0, 1, 2], "key": [1, 1, 1], "n": [4, 9, 2]}
+        >>> flow.run({"numbers": rows})["largest"]["n"].to_pylist()
+        [4, 9, 9]
+        """
+        return add_unary(
+            self.stream, build, name=name, notify=notify, pact=self.pact, schema=schema
         )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column, plain
+from jeton.columns.column import Column, as_column, plain
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import bin_owners
@@ -47,7 +47,7 @@ class Pipeline(Pact):
     local = True
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
-        """Never asked: local messages are not routed."""
+        """Never called: local messages are not routed."""
         raise GraphError("a pipeline edge does not route")
 
     def placement(self, batch: Batch) -> list[Column]:
@@ -87,7 +87,7 @@ class Exchange(Pact):
         return lambda batch: self._deal(batch, workers, owners)
 
     def keys(self, batch: Batch) -> list[Column]:
-        """The key columns of a batch, or what a function makes of it instead."""
+        """The key columns of a batch, or the results of a function of it."""
         return [
             batch.column(k) if isinstance(k, str) else self._computed(k, batch) for k in self.key
         ]
@@ -120,14 +120,19 @@ class Exchange(Pact):
                 yield worker, together.slice(start, stop)
 
     @staticmethod
-    def _computed(key: Callable[[Batch], Any], batch: Batch) -> npt.NDArray[Any]:
-        values = np.asarray(key(batch))
-        if values.shape != (len(batch),):
+    def _computed(key: Callable[[Batch], Any], batch: Batch) -> Column:
+        values = key(batch)
+        shape = np.shape(values) if isinstance(values, np.ndarray) or np.isscalar(values) else None
+        # Not through NumPy where there are nulls, which makes floating-point numbers of integers.
+        column = values if shape is not None else as_column(values)
+        if shape is None:
+            shape = (len(column),)
+        if shape != (len(batch),):
             raise BatchError(
                 f"an Exchange function must give one key for each of {len(batch)} records, "
-                f"not an array of shape {values.shape}"
+                f"not an array of shape {shape}"
             )
-        return values
+        return as_column(column)
 
     def __repr__(self) -> str:
         return f"Exchange({', '.join(map(repr, self.key))})"

@@ -1,4 +1,4 @@
-"""The plan: what a flow is made of before any worker runs it."""
+"""The plan: the parts of a flow before any worker runs it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Crossing(Enum):
 
     @property
     def summary(self) -> Summary:
-        """What the crossing does to times."""
+        """The effect of the crossing on times."""
         summary: Summary = self.value
         return summary
 
@@ -58,7 +58,7 @@ class Crossing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourcePort:
     """An output that feeds a stream, and the borders that lie between them."""
 
     operator: int
@@ -67,7 +67,7 @@ class Source:
 
     @property
     def summary(self) -> Summary:
-        """What the way from the output into the stream does to times."""
+        """The effect on times of the path from the output into the stream."""
         whole: Summary = IDENTITY
         for crossing in self.crossings:
             longer = whole.then(crossing.summary)
@@ -75,18 +75,18 @@ class Source:
             whole = longer
         return whole
 
-    def cross(self, crossing: Crossing) -> Source:
+    def cross(self, crossing: Crossing) -> SourcePort:
         """The same output seen from behind one more border."""
         if crossing is Crossing.LEAVE and self.crossings[-1:] == (Crossing.ENTER,):
-            return Source(self.operator, self.output, self.crossings[:-1])
-        return Source(self.operator, self.output, (*self.crossings, crossing))
+            return SourcePort(self.operator, self.output, self.crossings[:-1])
+        return SourcePort(self.operator, self.output, (*self.crossings, crossing))
 
 
 @dataclass(slots=True)
 class InputPlan:
-    """One input of an operator: what feeds it and how messages travel."""
+    """One input of an operator: its sources and how messages travel."""
 
-    sources: list[Source]
+    sources: list[SourcePort]
     pact: Pact
     time_name: str = "time"
     observes: bool = False
@@ -103,11 +103,12 @@ class OperatorPlan:
     time_name: str
     inputs: list[InputPlan]
     outputs: int
+    """How many outputs it has at least: an input has another one if a stream reads it."""
     summaries: list[list[tuple[Summary, ...]]]
     build: Build
     notify: Notify
     label: str = ""
-    """Its name without the number that tells it from others of that name."""
+    """Its name without the number that distinguishes it from others of that name."""
     named: bool = False
     """Whether the user chose the name for this one operator."""
     defined: SourceLine | None = None
@@ -116,7 +117,7 @@ class OperatorPlan:
 
 @dataclass(slots=True)
 class OperatorInfo:
-    """What an operator's logic is told when it is built.
+    """The context in which an operator's logic is built.
 
     `worker` is the worker it is built on, `workers` how many there are, and `activator` asks to
     be invoked again: now, after a delay, or from another thread.
@@ -132,12 +133,12 @@ class OperatorInfo:
     post: Callable[[Callable[[], None]], None] = lambda act: act()
     """Run an act in the worker's own step, later: for handles used from outside."""
     publish: Callable[[Any], None] = lambda handle: None
-    """Make a handle of this operator known to whoever runs the flow."""
+    """Make a handle of this operator known to the host."""
     restored: Callable[[str], Any] = lambda name: None
     """The state of that name to go on from (a table), or nothing."""
     at_end: Callable[[Callable[[], None]], None] = lambda act: None
-    """Have an act called when the run is over, be it complete, failed or given up: for whatever
-    must not outlive it, such as threads and connections."""
+    """Have an act called when the run is over, complete or not: to end threads, connections
+    and similar things that must not outlive it."""
     kept: dict[str, TaggedState] = field(default_factory=dict)
     common: dict[Hashable, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(""))
@@ -146,11 +147,11 @@ class OperatorInfo:
     """How records come to its inputs."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Something that operators of this worker share in this run: made by the first to ask.
+        """A value that operators of this worker share in this run; the first caller makes it.
 
         Operators of one worker never run at the same time, so it needs no lock. The others have
         one of their own, and so has the same flow in another run. An `object()` that all those
-        operators know makes a key that nobody else has.
+        operators know makes a key of their own.
 
         >>> import jeton as jt
         >>> def remember(token, info):
@@ -207,7 +208,7 @@ class OperatorInfo:
                 ) from error
 
     def keep_nothing(self) -> None:
-        """Say that there is nothing to keep, though the operator may hold tokens.
+        """Declare that there is nothing to keep, though the operator may hold tokens.
 
         Snapshots refuse an operator that holds tokens and keeps nothing, since as a rule it waits
         with something. One that does not begins anew, with its initial tokens.
@@ -232,11 +233,14 @@ def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:
 def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:
     """The graph as progress sees it; operators keep their indices."""
     graph = ProgressGraph()
+    read = Counter[int]()
+    for source in (s for plan in operators for port in plan.inputs for s in port.sources):
+        read[source.operator] = max(read[source.operator], source.output + 1)
     for plan in operators:
         graph.add(
             plan.name,
             inputs=len(plan.inputs),
-            outputs=plan.outputs,
+            outputs=max(plan.outputs, read[plan.index]),
             kind=plan.kind,
             summaries=plan.summaries,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,15 +11,14 @@ from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike, summary
 from jeton.core.times import Time, TimeKind
-from jeton.core.tokens import TimestampToken
 from jeton.dataflow.builder import OperatorBuilder
-from jeton.dataflow.operators.feedback import Feedback, feedback
-from jeton.dataflow.plan import OperatorInfo, Source
-from jeton.dataflow.ports import Output
+from jeton.dataflow.operators.feedback import Feedback, add_feedback
+from jeton.dataflow.operators.source import SourceBuild, add_source
+from jeton.dataflow.plan import SourcePort
+from jeton.dataflow.stream import Stream
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
-    from jeton.dataflow.stream import Stream
 
 
 class Scope:
@@ -62,15 +61,15 @@ class Scope:
 
     def source(
         self,
-        build: Callable[[TimestampToken, OperatorInfo], Callable[[Output], None]],
+        build: SourceBuild,
         *,
         name: str = "source",
         time: str = "time",
         start: Time | None = None,
     ) -> Stream:
-        """An operator without inputs: ``build(token, info)`` returns ``step(output)``.
+        """An operator of your own without inputs: ``build(token, info)`` returns ``step(output)``.
 
-        It is invoked once at the start, and then whenever it asks for it with
+        It is invoked once at the start, and then whenever it asks for that with
         ``info.activator``. It ends by dropping its token, which is at ``start``: by default at 0
         (or at the least time of a kind of your own). A source of earlier times says so, with
         ``start=jt.START_OF_TIME`` if it may send at any.
@@ -92,20 +91,7 @@ class Scope:
         >>> flow.run()["numbers"].to_pylist()
         [{'time': 0, 'left': 3}, {'time': 1, 'left': 2}, {'time': 2, 'left': 1}]
         """
-        builder = self.operator(name, time=time)
-        out = builder.output()
-        first = self.kind.origin if start is None else self.kind.check(start)
-
-        def build_all(
-            tokens: list[TimestampToken], info: OperatorInfo
-        ) -> Callable[[Sequence[object], Sequence[Output]], None]:
-            token = tokens.pop()
-            token.downgrade(first)
-            step = build(token, info)
-            del token
-            return lambda _, outputs: step(outputs[out])
-
-        return builder.build(build_all)[out]
+        return add_source(self, build, name=name, time=time, start=start)
 
     def feedback(
         self, step: SummaryLike = 1, *, name: str = "feedback", schema: SchemaLike | None = None
@@ -122,14 +108,12 @@ class Scope:
         advance = summary(step)
         if advance is None or not advance.advances:
             raise GraphError("a feedback must advance times: step must be at least 1")
-        return feedback(self, advance, name, None if schema is None else as_schema(schema))
+        return add_feedback(self, advance, name, None if schema is None else as_schema(schema))
 
     def stream(
-        self, sources: Sequence[Source], time: str, schema: pa.Schema | None = None
+        self, sources: Sequence[SourcePort], time: str, schema: pa.Schema | None = None
     ) -> Stream:
         """A stream of this scope, fed by some outputs."""
-        from jeton.dataflow.stream import Stream  # the one class that knows every operator
-
         return Stream(self, sources, time, schema)
 
     def unique_name(self, name: str) -> str:
@@ -166,7 +150,7 @@ class Scope:
 class Loop(Scope):
     """A scope whose times count rounds: ``Product(outer, round)``.
 
-    Records come in at round 0, go around through a `feedback`, which adds a round, and come out
+    Records come in at round 0, come round through a `feedback`, which adds a round, and come out
     at their outer time. Loops nest.
 
     >>> import jeton as jt

@@ -1,16 +1,19 @@
-"""The base of streams: where a stream's records come from, and how operators attach to it."""
+"""The base of streams: where a stream's records come from, and how operators attach to it.
+
+Operators know this much of a stream; `Stream` has all of them as methods.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from jeton.columns import schema as schemas
 from jeton.columns.batch import Batch
 from jeton.core.errors import GraphError, MissingColumn
-from jeton.dataflow.plan import Crossing, Source, require_same_flow
+from jeton.dataflow.plan import Crossing, SourcePort
 
 if TYPE_CHECKING:
     from jeton.core.times import TimeKind
@@ -28,7 +31,7 @@ class StreamBase:
     def __init__(
         self,
         scope: Scope,
-        sources: Sequence[Source],
+        sources: Sequence[SourcePort],
         time_name: str,
         schema: pa.Schema | None = None,
     ) -> None:
@@ -37,8 +40,8 @@ class StreamBase:
         self.time_name = time_name
         self._next_name: str | None = None
         self.schema = schema
-        """The value columns and their types, as far as known (``pa.null()`` is a type that is not
-        known); ``None`` if the columns are not known."""
+        """The value columns and their types, as far as known (``pa.null()`` stands for a type that
+        is not known); ``None`` if the columns are not known."""
 
     @property
     def flow(self) -> Flow:
@@ -51,17 +54,17 @@ class StreamBase:
         return self.scope.kind
 
     def operator(self, name: str) -> OperatorBuilder:
-        """Start building an operator in this stream's scope."""
+        """Start building an operator in this stream's scope: see `OperatorBuilder`."""
         if self._next_name is not None:
             return self.scope.operator(self._next_name, time=self.time_name, named=True)
         return self.scope.operator(name, time=self.time_name)
 
     def named(self, name: str) -> Stream:
-        """This stream, such that the operator that comes next has a name of its own.
+        """This stream, with a name of its own for the operator that comes next.
 
-        State is found again by operators' names after a restart. Those that are not named are
-        called after what they do, with a number if there are several: which of them is which may
-        change when code does.
+        State is found again by operators' names after a restart. Operators without a name of
+        their own have that of their kind, with a number if there are several: which number is
+        whose may change when the code does.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("purchases")
@@ -73,51 +76,15 @@ class StreamBase:
         stream._next_name = name
         return stream
 
-    def concat(self, *others: StreamBase) -> Stream:
-        """This stream and others as one. Costs nothing where the types of columns agree.
-
-        This is what other systems also call union: all records of all streams. The time column
-        has this stream's name for it. Streams that are known to have different columns are
-        refused; where only their types or their order differ, values are cast to a
-        type that holds both, in this stream's order. Without schemas, ``select`` the same order in
-        all of them where it decides between records, as in `stateful_map` and ``top_k``.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("both")
-        >>> flow.output("both", flow.input("left").concat(flow.input("right")))
-        >>> inputs = {"left": {"time": [0], "n": [1]}, "right": {"time": [1], "n": [2]}}
-        >>> flow.run(inputs)["both"]["n"].to_pylist()
-        [1, 2]
-        """
-        require_same_flow([self, *others])
-        schema = self.schema
-        for other in others:
-            schema = schemas.unify(schema, other.schema, f"{self!r} and {other!r}")
-        streams = [stream._as(schema) for stream in (self, *others)]
-        sources = [source for stream in streams for source in stream.sources]
-        return self.scope.stream(sources, self.time_name, schema)
-
-    def _as(self, common: pa.Schema | None) -> StreamBase:
-        """This stream with columns of the types of a schema that has the same names."""
-        if common is None or self.schema is None:
-            return self
-        pairs = zip(self.schema, common, strict=True)
-        if all(own.name == new.name and own.type in (new.type, pa.null()) for own, new in pairs):
-            return self
-        what = f"{self!r}, beside others"
-        return cast("Stream", self)._stateless(
-            lambda batch: schemas.conform(batch, common, what), "cast", schema=common
-        )
-
     def require_columns(self, *names: str, operator: str) -> None:
         """Refuse to build ``operator`` if this stream is known to lack a column that it needs."""
         schemas.require_columns(names, self.schema, self.time_name, operator, repr(self))
 
     def learn(self, function: Callable[[Batch], T], *, operator: str) -> T | None:
-        """What a function of ``operator`` makes of an empty batch of this stream's columns.
+        """The result of a function of ``operator`` on an empty batch of this stream's columns.
 
-        ``None`` if the schema is not known or the function needs data to tell. A column that
-        is known to be missing is an error.
+        ``None`` if the schema is not known or the function needs data. A column that is known
+        to be missing is an error.
         """
         if self.schema is None:
             return None
@@ -127,7 +94,14 @@ class StreamBase:
             raise GraphError(f"{error.message} in {self!r}").located(operator=operator) from error
 
     def enter(self, scope: Scope) -> Stream:
-        """This stream inside a scope or loop of its scope; entering a loop, round 0 is added."""
+        """This stream inside a scope or loop of its scope; entering a loop, round 0 is added.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("outside")
+        >>> inside = flow.input("n").enter(flow.loop())
+        >>> inside.kind.origin
+        Product(0, 0)
+        """
         if scope.parent is not self.scope:
             raise GraphError(
                 f"a stream of scope {self.scope.path!r} cannot enter {scope.path!r}: "
@@ -138,7 +112,14 @@ class StreamBase:
         return self._like(scope, [source.cross(Crossing.ENTER) for source in self.sources])
 
     def leave(self) -> Stream:
-        """This stream outside its scope; leaving a loop, the round is forgotten."""
+        """This stream outside its scope; leaving a loop, the round is forgotten.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("there and back")
+        >>> flow.output("n", flow.input("n").enter(flow.loop()).leave())
+        >>> flow.run({"n": {"time": [4], "n": [1]}})["n"].to_pylist()
+        [{'time': 4, 'n': 1}]
+        """
         scope = self.scope
         if scope.parent is None:
             raise GraphError("this stream is in the outermost scope: there is nothing to leave")
@@ -146,7 +127,7 @@ class StreamBase:
             return self._like(scope.parent, self.sources)
         return self._like(scope.parent, [source.cross(Crossing.LEAVE) for source in self.sources])
 
-    def _like(self, scope: Scope, sources: Sequence[Source]) -> Stream:
+    def _like(self, scope: Scope, sources: Sequence[SourcePort]) -> Stream:
         return scope.stream(sources, self.time_name, self.schema)
 
     def __repr__(self) -> str:

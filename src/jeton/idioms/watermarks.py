@@ -55,7 +55,10 @@ class Logic(Protocol):
 
 
 class Forward:
-    """Logic that passes data on, late or not, and lets marks pass."""
+    """Logic that passes data on, late or not, and lets marks pass; it keeps nothing."""
+
+    def __init__(self, info: jt.OperatorInfo) -> None:
+        info.keep_nothing()
 
     def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
         """Pass data on."""
@@ -137,8 +140,6 @@ def watermark_operator(
         senders = [0 if crosses else 4 * info.worker for crosses in crossing]
         writer = MarkWriter(tokens[0], info)
         logic = build(info)
-        if isinstance(logic, Forward):
-            info.keep_nothing()
 
         def step(ports: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             output = outputs[0]

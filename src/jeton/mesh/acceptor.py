@@ -1,4 +1,4 @@
-"""The acceptor: one thread that accepts connections and lets in those that authenticate.
+"""The acceptor: one thread that accepts connections and admits those that authenticate.
 
 Anyone on the network can connect to a listening socket. So unauthenticated connections get neither
 a thread nor much time, and their number is bounded. A flood fills the bound, and then the oldest
@@ -25,7 +25,7 @@ from jeton.mesh.open_files import limit_of_files
 log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 5.0
-"""Seconds that a connection has to authenticate, and to say what it came for."""
+"""Seconds that a connection has to authenticate, and to state its purpose."""
 GRACE: Final = 0.25
 """Seconds that a connection has even while others wait to be accepted."""
 MOST: Final = 512

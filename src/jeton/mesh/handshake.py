@@ -1,4 +1,4 @@
-"""The handshake: both ends prove that they know a secret, and say who they are.
+"""The handshake: both ends prove that they know a secret, and identify themselves.
 
 Each end sends 16 random bytes and answers the other's with a keyed hash (HMAC-SHA256) over both,
 its role, its worker's number and its group: the epoch between workers, the number of the plan at
@@ -17,6 +17,7 @@ import time
 from typing import Final, NamedTuple
 
 from jeton.core.errors import ProtocolError
+from jeton.mesh.receive import receive_exactly
 
 MAGIC: Final = b"JETON/1\0"
 CROWDED: Final = b"CROWDED\0"
@@ -37,7 +38,7 @@ class Crowded(HandshakeError):
 
 
 class Claim(NamedTuple):
-    """What the connecting end says about itself."""
+    """The identity that the connecting end claims."""
 
     worker: int
     group: int
@@ -112,20 +113,16 @@ def _prove(secret: bytes, role: bytes, *parts: bytes) -> bytes:
 
 def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
     """Exactly ``size`` bytes before the deadline, or an error."""
-    received = b""
-    while len(received) < size:
-        try:
-            sock.settimeout(max(deadline - time.monotonic(), 1e-3))
-            part = sock.recv(size - len(received))
-        except TimeoutError:
-            raise HandshakeError("the other end said nothing in time") from None
-        except OSError as error:
-            raise _broken(error) from error
-        if not part:
-            if received.endswith(CROWDED):
-                raise Crowded("the listener is flooded with connections")
-            raise HandshakeError("the other end hung up in the handshake")
-        received += part
+    try:
+        received = receive_exactly(sock, size, deadline)
+    except TimeoutError:
+        raise HandshakeError("the other end said nothing in time") from None
+    except OSError as error:
+        raise _broken(error) from error
+    if len(received) < size:
+        if received.endswith(CROWDED):
+            raise Crowded("the listener is flooded with connections")
+        raise HandshakeError("the other end hung up in the handshake")
     return received
 
 

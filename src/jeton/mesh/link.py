@@ -20,7 +20,7 @@ _AT_ONCE: Final = 512
 _AT_FIRST: Final = 1 << 26
 """The most bytes that are reserved because a header announces them, before they have arrived."""
 _AT_A_TIME: Final = 1 << 20
-"""Bytes from which on `receive` lets others have their turn."""
+"""Bytes after which `receive` returns, so that other links are read too."""
 
 
 class PeerLost(JetonError):
@@ -43,7 +43,7 @@ def machine_lost(peer: int, error: OSError) -> PeerLost:
 
 
 class Link:
-    """One socket, and what waits to go out on it."""
+    """One socket, and the bytes that wait to be sent on it."""
 
     def __init__(self, sock: socket.socket, peer: int) -> None:
         sock.setblocking(False)
@@ -64,7 +64,7 @@ class Link:
         self.bytes_out = 0
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send now as much as goes, and keep the rest for `flush`; buffers are of bytes."""
+        """Send as much as possible now, and keep the rest for `flush`; buffers are of bytes."""
         if not self._out:
             # Mostly all of it goes at once, and nothing needs to be kept.
             size = sum(map(len, buffers))
@@ -98,7 +98,7 @@ class Link:
         return sent
 
     def flush(self) -> bool:
-        """Send what waits; tells whether all is gone."""
+        """Send the bytes that wait; returns whether all are sent."""
         out = self._out
         while out:
             try:
@@ -150,7 +150,7 @@ class Link:
         return frames
 
     def _parse(self, frames: list[tuple[int, int, Buffer]]) -> None:
-        """Take whole frames out of what was read ahead; begin a payload that is longer."""
+        """Take whole frames out of the bytes read ahead; begin a payload that is longer."""
         at = 0
         view, filled = self._view, self._filled
         while filled - at >= HEADER.size:

@@ -93,7 +93,7 @@ class Doorway:
         while True:
             sock = connect(address)
             try:
-                # It may still be waiting to be told the epoch.
+                # It may not know the epoch yet.
                 left = max(deadline - time.monotonic(), 1.0)
                 greet(sock, self._secret, worker, self._epoch, purpose, left)
             except Crowded:

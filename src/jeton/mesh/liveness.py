@@ -1,11 +1,11 @@
-"""Liveness: how a worker notices that the machine of a peer is gone, however busy the peer is.
+"""Liveness: how a worker notices that the machine of a peer is gone, also while the peer is busy.
 
 A process that ends has its sockets closed by its system. A machine that loses power or its network
-closes nothing, so something has to be sent to it that it must answer. The peer's worker is no good
-for that: an operator may keep it from answering for minutes. Its system answers keepalives at any
+closes nothing, so it has to be sent something that it must answer. The peer's worker cannot do
+that: an operator may keep it from answering for minutes. Its system answers keepalives at any
 time, but they are only sent on a connection where nothing else is under way; where data waits, be
 it unacknowledged or held back by a full window, TCP tries for a quarter of an hour and more, and
-its own limit for that (TCP_USER_TIMEOUT) cannot tell a busy reader from a dead machine.
+its own limit for that (TCP_USER_TIMEOUT) cannot distinguish a busy reader from a dead machine.
 
 So there is a third connection between workers on different machines, the *lifeline*, on which
 nothing is ever sent. Its keepalives ask the other system, and that alone.
@@ -80,7 +80,7 @@ class Lifeline:
     def check(self) -> bool:
         """Whether the peer still has it open; raises `PeerLost` if its machine is gone.
 
-        A peer that closes it has left or died, which the other links tell, with the reason.
+        A peer that closes it has left or died, which the other links report, with the reason.
         """
         try:
             received = self.sock.recv(1)

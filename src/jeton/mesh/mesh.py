@@ -4,10 +4,10 @@ Between two workers there are two links: one for data, whose reading stops while
 more than enough to do, so that back-pressure reaches the sender; and one for progress, which never
 waits behind data. Unix sockets join workers on one machine, TCP those on different ones.
 
-A worker that stops before its time says why on all its progress links, or passes on what it was
-told, so that all fail with the first cause. One that cannot say anything any more is noticed by its
-sockets, which its system closes, or by its lifeline (see `liveness`) if its machine is gone. A
-worker that is busy, in an operator or in Spark, is not lost, for however long that may be.
+A worker that stops early sends the reason on all its progress links, or forwards the one that it
+received, so that all fail with the first cause. A worker that cannot send anything any more is
+noticed by its sockets, which its system closes, or by its lifeline (see `liveness`) if its machine
+is gone. A worker that is busy, in an operator or in Spark, is not lost, for any length of time.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ DATA, CONTROL, LIFELINE = range(3)
 
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 30.0
-"""A peer that says nothing for so long, not even a heartbeat, is mentioned in the log."""
+"""Seconds without a byte from a peer, not even a heartbeat, after which the log mentions it."""
 LAST_WORDS: Final = 1.0
-"""Seconds to wait for what a peer whose connection broke may have said before."""
+"""Seconds to wait for the last frames of a peer whose connection broke."""
 
 
 class PeerFailed(JetonError):
-    """A peer stopped because of an error, which it tells."""
+    """A peer stopped because of an error, which it reported."""
 
     def __init__(self, peer: int, text: str) -> None:
         super().__init__(f"worker {peer} failed: {text}")
         self.peer = peer
         """The worker that failed first."""
         self.text = text
-        """What it said, with its traceback."""
+        """Its report, with its traceback."""
 
 
 class Mesh:
@@ -90,8 +90,8 @@ class Mesh:
         """Bytes of messages that have come from peers."""
         self.messages_in = 0
         self._progress_in = 0
-        self.rounds = Rounds(worker, self.workers, partial(self._tell_all, Kind.REST, worker))
-        """What workers tell each other about coming to rest together."""
+        self.rounds = Rounds(worker, self.workers, partial(self._send_all, Kind.REST, worker))
+        """The exchange by which workers come to rest together."""
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -128,7 +128,7 @@ class Mesh:
         self._heard[peer] = time.monotonic()
 
     def attach(self, receiver: Receiver) -> None:
-        """Say where what arrives goes."""
+        """Set the receiver of messages and progress."""
         self._receiver = receiver
 
     # What workers call
@@ -162,7 +162,7 @@ class Mesh:
         return bool(self._busy_peers)
 
     def poll(self, timeout: float = 0.0) -> bool:
-        """Receive what has arrived and send what waits, after at most ``timeout`` seconds."""
+        """Receive arrived frames and send waiting ones, after at most ``timeout`` seconds."""
         try:
             if self._broken is not None:
                 raise self._broken
@@ -183,7 +183,7 @@ class Mesh:
                 self._check(link)
                 continue
             if events & selectors.EVENT_WRITE and link.flush():
-                self._mind(link)
+                self._update_interest(link)
             if events & selectors.EVENT_READ:
                 did = self._receive(link) or did
         return did
@@ -193,7 +193,7 @@ class Mesh:
         now = time.monotonic()
         if now - self._spoke > HEARTBEAT:
             self._spoke = now
-            self._tell_all(Kind.HEARTBEAT, self.worker)
+            self._send_all(Kind.HEARTBEAT, self.worker)
         for peer, heard in self._heard.items():
             if now - heard <= SILENCE or self._control[peer].closing:
                 self._silent.discard(peer)
@@ -207,23 +207,23 @@ class Mesh:
                 )
 
     def say_rest(self, number: int) -> None:
-        """This worker has nothing left to do: tell the others, once nothing waits to go out."""
+        """Report that this worker has nothing left to do, once nothing waits to be sent."""
         if not any(link.waiting for link in (*self._data.values(), *self._control.values())):
             sent, received = self.messages + self.progress_batches, self.messages_in
             self.rounds.say(number, sent=sent, received=received + self._progress_in)
 
     def announce(self, busy: bool) -> None:
-        """Tell all peers that this worker has more than enough to do, or not any more."""
+        """Report to all peers that this worker has more than enough to do, or no longer has."""
         if busy != self._busy:
             self._busy = busy
-            self._tell_all(Kind.BUSY, int(busy))
+            self._send_all(Kind.BUSY, int(busy))
 
     def pause(self, paused: bool) -> None:
-        """Stop or go on reading data, so that peers feel that this worker has enough."""
+        """Stop or resume reading data, so that back-pressure reaches the peers."""
         if paused != self._paused:
             self._paused = paused
             for link in self._data.values():
-                self._mind(link)
+                self._update_interest(link)
 
     def wake(self) -> None:
         """Make `poll` return at once; safe from any thread."""
@@ -232,18 +232,18 @@ class Mesh:
             self._wake_out.send(b"!")
 
     def fail(self, error: BaseException, text: str = "") -> None:
-        """Tell all peers why this worker stops: its own error, or what another told or lost."""
+        """Report to all peers why this worker stops: its own error, or that of another worker."""
         if isinstance(error, PeerLost):
             kind, number, text = Kind.LOST, error.peer, error.message
         elif isinstance(error, PeerFailed):
             kind, number, text = Kind.FAILED, error.peer, error.text
         else:
             kind, number = Kind.FAILED, self.worker
-        told = (text or f"{type(error).__name__}: {error}").encode()[:65_536]
+        reason = (text or f"{type(error).__name__}: {error}").encode()[:65_536]
         waiting = []
         for link in self._control.values():
             with suppress(JetonError):
-                link.send([HEADER.pack(kind, number, len(told)), told])
+                link.send([HEADER.pack(kind, number, len(reason)), reason])
                 waiting.append(link)
         deadline = time.monotonic() + LAST_WORDS
         while waiting and time.monotonic() < deadline:
@@ -257,7 +257,7 @@ class Mesh:
                 time.sleep(0.01)
 
     def begin_goodbye(self) -> None:
-        """Say that nothing more will come from here; what still comes from others is dropped."""
+        """Announce that nothing more comes from here; from now on, arriving frames are dropped."""
         if not self._leaving:
             self._leaving = True
             self.pause(False)
@@ -345,16 +345,16 @@ class Mesh:
             self._broken = self._broken or error
             return
         if link.waiting:
-            self._mind(link)
+            self._update_interest(link)
 
-    def _tell_all(self, kind: Kind, number: int, payload: bytes = b"") -> None:
-        # Good-bye is the last word: nobody reads what comes after it.
+    def _send_all(self, kind: Kind, number: int, payload: bytes = b"") -> None:
+        # Good-bye is the last frame: peers read nothing after it.
         for link in () if self._leaving else self._control.values():
             if not link.closing:
                 self._send(link, [HEADER.pack(kind, number, len(payload)), payload])
 
     def _hear_last_words(self, peer: int) -> None:
-        """Raise what a peer said before its connection broke, if it said why."""
+        """Raise the error that a peer reported before its connection broke, if it did."""
         link = self._control.get(peer)
         deadline = time.monotonic() + LAST_WORDS
         while link is not None and not link.closing and time.monotonic() < deadline:
@@ -375,8 +375,8 @@ class Mesh:
         events = selectors.EVENT_READ if reading else 0
         return events | (selectors.EVENT_WRITE if link.waiting else 0)
 
-    def _mind(self, link: Link) -> None:
-        """Ask the selector about what the link waits for now."""
+    def _update_interest(self, link: Link) -> None:
+        """Register with the selector the events that the link waits for now."""
         if not link.closing:
             events = self._interest(link)
             registered = link.sock in self._selector.get_map()

@@ -28,17 +28,17 @@ Buffer = bytes | bytearray | memoryview
 HEADER: Final = struct.Struct("<BxxxiQ")
 _CONTENTS: Final = struct.Struct("<IIII")
 _SLACK: Final = 4096
-"""Bytes beyond what a column needs that are not worth a copy."""
+"""Bytes beyond those that a column needs that are not worth a copy."""
 _GARBLED: Final = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError),
     *(OSError, StopIteration, struct.error, pa.ArrowException),
 )
-"""What reading bytes that make no sense may raise."""
+"""The errors that reading damaged bytes may raise."""
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
 
 class Kind(IntEnum):
-    """What a frame carries."""
+    """The kind of a frame."""
 
     LAYOUT = 1
     MESSAGE = 2
@@ -52,7 +52,7 @@ class Kind(IntEnum):
     BUSY = 8
     """A worker has more than enough to do (1), or not any more (0): sources should wait."""
     REST = 9
-    """A worker rests, and tells what it has sent and received."""
+    """A worker rests, and reports how much it has sent and received."""
 
 
 LONGEST: Final[dict[int, int]] = {
@@ -79,11 +79,11 @@ class Layout(NamedTuple):
     columns: tuple[tuple[str, str, pa.DataType | None], ...]
     """Name, NumPy type (or nothing) and Arrow type of each column."""
     unit: str | None = None
-    """What times count, if that is known."""
+    """The unit of times, if known."""
 
 
 class Encoder:
-    """Turns what goes to one peer into frames, remembering which layouts the peer knows."""
+    """Encoder of the messages for one peer, which remembers the layouts that the peer knows."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], int] = {}
@@ -119,7 +119,7 @@ class Encoder:
     def _number(self, batch: Batch, frames: list[Buffer]) -> int:
         """The number of a batch's layout; one that is new goes out first."""
         columns = batch.columns
-        # What tells layouts apart, as cheaply as it can be read off a batch.
+        # The properties that distinguish layouts, as cheap to read as possible.
         kinds = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
         shape = (batch.time_name, batch.unit, batch.times.shape[1:], *columns, *kinds)
         number = self._known.get(shape)
@@ -151,7 +151,7 @@ class Decoder:
         self._layouts: dict[int, Layout] = {}
 
     def layout(self, number: int, payload: Buffer) -> None:
-        """Take note of a layout."""
+        """Record a layout."""
         try:
             self._layouts[number] = _read_layout(bytes(payload))
         except _GARBLED as error:
@@ -221,7 +221,7 @@ class Decoder:
 
 
 def _garbled(what: str, error: Exception) -> ProtocolError:
-    """Say what could not be read, whatever it was that stumbled over it."""
+    """The error for bytes that could not be read."""
     return ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}")
 
 
@@ -339,7 +339,7 @@ def _check_offsets(kind: pa.DataType, rows: int, buffer: pa.Buffer | None) -> No
 
 
 def _viewed(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column travels: views as what they show."""
+    """The type in which a column is sent: that of the values, for views."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     return pa.large_binary() if pa.types.is_binary_view(kind) else kind

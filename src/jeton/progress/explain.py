@@ -1,4 +1,4 @@
-"""Explain: what holds a frontier back, in words."""
+"""Explain: the holders of a frontier, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broadcast protocol: what one worker did, as indivisible numbered batches.
+"""The broadcast protocol: the changes of one worker, in indivisible numbered batches.
 
 A batch holds the net changes of whole operator invocations. Batches of one worker are applied in
 order and at most once; batches of different workers in any order. Whatever a worker has seen, its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from jeton.core.changes import ChangeBatch
 from jeton.core.errors import ProtocolError
 from jeton.progress.tracker import Pointstamp
 
@@ -24,16 +25,16 @@ class ProgressBatch(NamedTuple):
 class Outbox:
     """Gathers one worker's changes and seals them into numbered batches.
 
-    The worker itself takes its changes earlier than it tells the others: as often as it likes, it
-    settles what whole invocations did since the last time.
+    The worker applies its own changes earlier than it sends them to the others: it may settle the
+    changes of whole invocations at any time.
 
     >>> outbox = Outbox(worker=0)
-    >>> for location, time, delta in [(3, 17, +1), (3, 17, -1), (4, 5, +1)]:
-    ...     outbox.add(location, time, delta)
+    >>> for pointstamp, delta in [((3, 17), +1), ((3, 17), -1), ((4, 5), +1)]:
+    ...     outbox.add(pointstamp, delta)
     >>> outbox.settle()
     {(4, 5): 1}
-    >>> outbox.add(4, 5, -1)
-    >>> outbox.add(4, 8, +1)
+    >>> outbox.add((4, 5), -1)
+    >>> outbox.add((4, 8), +1)
     >>> outbox.settle()
     {(4, 5): -1, (4, 8): 1}
     >>> outbox.seal()
@@ -42,47 +43,30 @@ class Outbox:
     True
     """
 
-    __slots__ = ("_net", "_sequence", "_settled", "worker")
+    __slots__ = ("_changes", "_sequence", "_settled", "add", "worker")
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        self._net: dict[Pointstamp, int] = {}
-        self._settled: dict[Pointstamp, int] = {}
+        self._changes = ChangeBatch[Pointstamp]()
+        self._settled = ChangeBatch[Pointstamp]()
         self._sequence = 0
-
-    def add(self, location: int, time: object, delta: int) -> None:
+        self.add = self._changes.update
         """Add to the count of a pointstamp."""
-        net = self._net
-        pointstamp = (location, time)
-        total = net.get(pointstamp, 0) + delta
-        if total:
-            net[pointstamp] = total
-        else:
-            del net[pointstamp]
 
     def settle(self) -> dict[Pointstamp, int]:
         """The net changes since the last time, which are final now."""
-        net = self._net
+        net = self._changes.net
         if net:
-            self._net = {}
-            settled = self._settled
-            if settled:
-                for pointstamp, delta in net.items():
-                    total = settled.get(pointstamp, 0) + delta
-                    if total:
-                        settled[pointstamp] = total
-                    else:
-                        del settled[pointstamp]
-            else:
-                self._settled = net.copy()
+            self._changes.net = {}
+            self._settled.absorb(net)
         return net
 
     def seal(self) -> ProgressBatch | None:
         """All settled changes since the last batch, or nothing if they cancelled out."""
-        if not self._settled:
+        if not self._settled.net:
             return None
-        batch = ProgressBatch(self.worker, self._sequence, tuple(self._settled.items()))
-        self._settled = {}
+        changes = tuple(self._settled.drain().items())
+        batch = ProgressBatch(self.worker, self._sequence, changes)
         self._sequence += 1
         return batch
 
@@ -103,7 +87,7 @@ class Inbox:
         self._due = [0] * workers
 
     def accept(self, batch: ProgressBatch) -> None:
-        """Take note of a batch, or raise if it is not the next one of its worker."""
+        """Count a batch, or raise if it is not the next one of its worker."""
         due = self._due[batch.worker]
         if batch.sequence != due:
             raise ProtocolError(

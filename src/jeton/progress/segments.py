@@ -31,7 +31,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SegmentLayout:
     """A graph cut into segments."""
 
     places: list[Place]
@@ -42,7 +42,7 @@ class Layout:
     """For each segment, whether its times are totally ordered."""
 
 
-def lay_out(graph: ProgressGraph) -> Layout:
+def lay_out(graph: ProgressGraph) -> SegmentLayout:
     """Cut a graph into segments."""
     incoming = [0] * len(graph.steps)
     for steps in graph.steps:
@@ -72,7 +72,7 @@ def lay_out(graph: ProgressGraph) -> Layout:
     # refused before, so every location has a place by now.
     placed = [place for place in places if place is not None]
     assert len(placed) == len(graph.steps), "graph.check() refuses cycles without a start"
-    return Layout(
+    return SegmentLayout(
         places=placed,
         exits=[
             [(placed[step.to].segment, step.summary) for step in graph.steps[end]] for end in ends
@@ -85,11 +85,11 @@ class Segment(Protocol):
     """Counts along one segment, and the frontiers that they imply."""
 
     def count(self, position: int, time: Time, delta: int) -> bool:
-        """Add to the pointstamps at a position; tells whether frontiers may have changed."""
+        """Add to the pointstamps at a position; returns whether frontiers may have changed."""
         ...
 
     def enter(self, time: Time, delta: int) -> bool:
-        """Add to what the segments before imply at the start; tells the same."""
+        """Add to the times that the segments before imply at the start; returns the same."""
         ...
 
     def frontier(self, position: int) -> tuple[Time, ...]:
@@ -101,11 +101,11 @@ class Segment(Protocol):
         ...
 
     def exit_changes(self) -> list[tuple[Time, int]]:
-        """How the frontier at the segment's end changed since this was last asked."""
+        """The changes of the frontier at the segment's end since the last call."""
         ...
 
     def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """What is counted at a position."""
+        """The pointstamps at a position, with their counts."""
         ...
 
     @property
@@ -136,7 +136,7 @@ class TotalSegment:
         return changed
 
     def enter(self, time: Time, delta: int) -> bool:
-        """Add to what is implied at the start."""
+        """Add to the times that are implied at the start."""
         return self._entry.change(time, delta)
 
     def least(self, position: int) -> Time | None:
@@ -183,7 +183,7 @@ class TotalSegment:
         return changes
 
     def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """What is counted at a position."""
+        """The pointstamps at a position, with their counts."""
         counts = self._at.get(position)
         return list(counts.items()) if counts is not None else []
 
@@ -214,7 +214,7 @@ class PartialSegment:
         return changed
 
     def enter(self, time: Time, delta: int) -> bool:
-        """Add to what is implied at the start."""
+        """Add to the times that are implied at the start."""
         return self._entry.change(time, delta)
 
     def frontier(self, position: int) -> tuple[Time, ...]:
@@ -241,7 +241,7 @@ class PartialSegment:
         return frontier_changes(before, after)
 
     def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """What is counted at a position."""
+        """The pointstamps at a position, with their counts."""
         counts = self._at.get(position)
         return list(counts.items()) if counts is not None else []
 

@@ -3,7 +3,7 @@
 It is fed with net changes to the number of pointstamps (tokens held at outputs, messages in
 flight to inputs) and answers which times may still appear where. Changes travel from segment to
 segment least time first, equal ones summed before they are applied: on cycles, any other order
-may chase its own tail for ever.
+may never end.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Tracker:
         while work:
             rank, segment, _, time, delta = heappop(work)
             net = {time: delta}
-            # Equal keys of one segment are taken together, so that what cancels never shows.
+            # Equal keys of one segment are taken together, so that changes that cancel never show.
             while work and work[0][0] == rank and work[0][1] == segment:
                 _, _, _, time, delta = heappop(work)
                 net[time] = net.get(time, 0) + delta
@@ -117,7 +117,7 @@ class Tracker:
         return self._segments[segment].frontiers(positions)
 
     def pointstamps(self) -> dict[Pointstamp, int]:
-        """All counted pointstamps: what the frontiers are derived from."""
+        """All counted pointstamps, from which the frontiers are derived."""
         return {
             (location, time): count
             for location, (segment, position) in enumerate(self.places)

@@ -10,7 +10,7 @@ import numpy as np
 from jeton.columns.batch import Batch
 from jeton.core.times import Time
 from jeton.dataflow.pacts import Pact
-from jeton.dataflow.plan import Source
+from jeton.dataflow.plan import SourcePort
 from jeton.progress.protocol import Outbox
 from jeton.runtime.network import Network
 
@@ -29,7 +29,7 @@ class Channel:
     __slots__ = ("_crossings", "_here", "_outbox", "_time_name", "location")
 
     def __init__(
-        self, here: Receiving, outbox: Outbox, location: int, source: Source, time_name: str
+        self, here: Receiving, outbox: Outbox, location: int, source: SourcePort, time_name: str
     ) -> None:
         self._here = here
         self._outbox = outbox
@@ -41,7 +41,7 @@ class Channel:
         """Deliver a batch, and count it as under way."""
         if self._crossings or batch.time_name != self._time_name:
             time, batch = self._translate(time, batch)
-        self._outbox.add(self.location, time, +1)
+        self._outbox.add((self.location, time), +1)
         self._here.receive_message(self.location, time, batch)
 
     def _translate(self, time: Time, batch: Batch) -> tuple[Time, Batch]:
@@ -63,7 +63,7 @@ class RoutedChannel(Channel):
         here: Receiving,
         outbox: Outbox,
         location: int,
-        source: Source,
+        source: SourcePort,
         time_name: str,
         pact: Pact,
         network: Network,
@@ -85,7 +85,7 @@ class RoutedChannel(Channel):
         if self._announced is not None:
             parts = self._announce(batch, parts, self._announced)
         for worker, part in parts:
-            self._outbox.add(self.location, time, +1)
+            self._outbox.add((self.location, time), +1)
             if worker == self._worker:
                 self._here.receive_message(self.location, time, part)
             else:

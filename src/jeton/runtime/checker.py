@@ -1,7 +1,7 @@
 """The checker: no worker's frontier is ever ahead of a pointstamp that exists.
 
-It listens to all that workers do, so it knows the true pointstamps of all workers at any
-moment, and derives from them, by the plain reference, what every frontier may show at most.
+It observes all changes that workers make, so it knows the true pointstamps of all workers at any
+moment. The plain reference derives from them how far every frontier may be at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jeton.runtime.worker import Worker
 
 
 class Checker:
-    """Knows the truth, and compares every worker's frontiers with it."""
+    """The true pointstamps of all workers, and a comparison of every frontier with them."""
 
     def __init__(self, graph: ProgressGraph, workers: list[Worker]) -> None:
         self._graph = graph
@@ -27,17 +27,16 @@ class Checker:
         }
         self.checks = 0
         for worker in workers:
-            worker.settled = partial(self.settled, worker.index)  # type: ignore[method-assign]
+            worker.observe(partial(self._record, worker.index))
 
-    def settled(self, worker: int, changes: Mapping[Pointstamp, int]) -> None:
-        """Take note of what a worker did."""
+    def _record(self, worker: int, changes: Mapping[Pointstamp, int]) -> None:
         for pointstamp, delta in changes.items():
             count = self.truth.get(pointstamp, 0) + delta
             if count < 0:
                 location, time = pointstamp
                 raise ProtocolError(
                     f"{self._graph.describe(location)} has {count} pointstamps at {time}: "
-                    f"worker {worker} took away what was not there"
+                    f"worker {worker} took away some that did not exist"
                 )
             if count:
                 self.truth[pointstamp] = count
@@ -45,7 +44,7 @@ class Checker:
                 del self.truth[pointstamp]
 
     def check(self) -> None:
-        """Raise if some worker shows a frontier that is ahead of the truth."""
+        """Raise if a worker shows a frontier that is ahead of the true one."""
         self.checks += 1
         true = reference.frontiers(self._graph, self.truth)
         for worker in self._workers:
@@ -58,7 +57,7 @@ class Checker:
                     )
 
     def check_at_rest(self) -> None:
-        """Raise unless every worker shows exactly the truth: nothing is under way."""
+        """Raise unless every worker shows exactly the true frontiers, as it must at rest."""
         true = reference.frontiers(self._graph, self.truth)
         for worker in self._workers:
             for location, exact in enumerate(true):

@@ -1,12 +1,13 @@
 """The in-process host: all workers in one thread, over a simulated network.
 
-Without a seed it runs straight on. With one, it interleaves steps, deliveries and feeding at
-random, the same way each time, and checks every frontier against the truth at every step.
+Without a seed it runs straight on. With one, it interleaves the turns of the agents, deliveries
+and feeding at random, the same way each time, and checks every frontier against the truth at every
+step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from threading import Condition
@@ -14,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
 from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
-from jeton.dataflow.capture import Event
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.operators.capture import Event
+from jeton.dataflow.operators.sequencer import SequencerHandle
 from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
-from jeton.dataflow.sequencer import SequencerHandle
 from jeton.progress.explain import holders
+from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.checker import Checker
+from jeton.runtime.commands import Connection
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
-from jeton.runtime.tables import Tables, feed
-from jeton.runtime.worker import Worker
+from jeton.runtime.tables import TableFeed, Tables
 from jeton.state.snapshot import Snapshot, merge
 
 if TYPE_CHECKING:
@@ -67,36 +69,36 @@ class Run:
             restore.check(flow.name, [plan.name for plan in flow.operators])
         self.flow = flow
         self.graph = progress_graph(flow.operators)
-        self.network = SimulatedNetwork()
+        self.network = SimulatedNetwork(self._wake)
         self.now = 0.0
         """The simulated clock, in seconds: it jumps when there is nothing else to do."""
         self.steps = 0
         self._failure: BaseException | None = None
         self._random = None if seed is None else Random(seed)
-        self._feeds: list[Iterator[None]] = []
+        self._feeding: list[Agent] = []
+        """The agents whose feeds have not ended."""
         self._woken = Condition()
         self._tables = Tables(flow)
         try:
-            self.workers = [
-                Worker(
-                    flow.operators,
-                    self.graph,
+            ports = [self.network.port(index) for index in range(workers)]
+            self.agents = [
+                Agent(
+                    flow,
+                    port,
                     index=index,
                     workers=workers,
-                    network=self.network.port(index),
-                    clock=lambda: self.now,
-                    wake=self._wake,
                     restore=restore,
-                    bins=flow.bins,
+                    clock=lambda: self.now,
+                    graph=self.graph,
                 )
-                for index in range(workers)
+                for index, port in enumerate(ports)
             ]
         except OperatorFailed as error:
             interrupt = _interrupt_behind(error)
             if interrupt is None:
                 raise
             raise interrupt from None
-        self.network.receivers.extend(self.workers)
+        self.workers = [agent.worker for agent in self.agents]
         self._idle: set[str] = set()
         """Inputs that may be idle on some workers, where they follow those of the others."""
         for name in flow.inputs:
@@ -186,11 +188,29 @@ class Run:
         """
         for name, data in inputs.items():
             self.flow.handle("input", name)
-            self._feeds += self._feeders(name, data)
+            self._feed_table(name, data)
+
+    def attach(
+        self,
+        worker: int,
+        *,
+        feed: Feed | None = None,
+        sink: Sink | None = None,
+        driver: Connection | None = None,
+        parts: PartWriter | None = None,
+    ) -> None:
+        """Have one worker's agent read, write, report and obey, as in a process of its own.
+
+        The simulated clock decides when it looks for commands: move `now` on between steps.
+        """
+        agent = self.agents[worker]
+        agent.attach(feed=feed, sink=sink, driver=driver, parts=parts)
+        if not agent.feed.ended:
+            self._feeding.append(agent)
 
     def finish(self) -> Result:
         """Close all inputs once what is fed has been sent, run to the end, return the results."""
-        while self._feeds:
+        while self._feeding:
             self.step()
         for name in self.flow.inputs:
             for worker in range(len(self.workers)):
@@ -223,7 +243,7 @@ class Run:
         ...     run.finish()["counts"].to_pylist()
         [{'time': 1, 'word': 'a', 'count': 2}]
         """
-        if self.network or self._feeds:
+        if self.network or self._feeding:
             raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
         parts = [worker.snapshot() for worker in self.workers]
         return merge(self.flow.name, parts, self.workers[0].bins)
@@ -243,15 +263,14 @@ class Run:
 
     def _step_in_order(self) -> bool:
         did = self.network.deliver_all()
-        for worker in self.workers:
-            if worker.has_work:
-                worker.step()
-                did = True
+        for agent in self.agents:
+            if agent.is_ready:
+                did = agent.step() or did
         return did or self._feed_one(0)
 
     def _step_at_random(self, random: Random) -> bool:
-        ready = [worker for worker in self.workers if worker.has_work]
-        choices = len(ready) + (2 if self.network else 0) + (1 if self._feeds else 0)
+        ready = [agent for agent in self.agents if agent.is_ready]
+        choices = len(ready) + (2 if self.network else 0) + (1 if self._feeding else 0)
         if not choices:
             return False
         choice = random.randrange(choices)
@@ -260,21 +279,19 @@ class Run:
         elif self.network and choice < len(ready) + 2:
             self.network.deliver_some(random)
         else:
-            self._feed_one(random.randrange(len(self._feeds)))
+            self._feed_one(random.randrange(len(self._feeding)))
         return True
 
     def _feed_one(self, index: int) -> bool:
-        if not self._feeds:
+        if not self._feeding:
             return False
-        try:
-            next(self._feeds[index])
-        except StopIteration:
-            del self._feeds[index]
-        else:
-            self._feeds.append(self._feeds.pop(index))
+        agent = self._feeding.pop(index)
+        agent.read()
+        if not agent.feed.ended:
+            self._feeding.append(agent)
         return True
 
-    def _feeders(self, name: str, data: Any) -> Iterator[Iterator[None]]:
+    def _feed_table(self, name: str, data: Any) -> None:
         workers = len(self.workers)
         handles = self._ends(name)
         if not isinstance(handles[0], InputHandle):
@@ -286,8 +303,12 @@ class Run:
         # Enough pieces for every worker to get some, even of a small table.
         rows = max(1, min(rows, -(-len(batch) // workers)))
         pieces = [batch.slice(at, at + rows) for at in range(0, len(batch), rows)]
-        for worker, handle in enumerate(handles):
-            yield feed(handle, pieces[worker::workers])
+        for worker, (agent, handle) in enumerate(zip(self.agents, handles, strict=True)):
+            if not isinstance(agent.feed, TableFeed):
+                agent.feed = TableFeed(self._random)
+            if agent.feed.ended:
+                self._feeding.append(agent)
+            agent.feed.add(handle, pieces[worker::workers])
 
     def _collected(self, name: str) -> list[Batch]:
         index = self.flow.handle("output", name)

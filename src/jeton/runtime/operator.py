@@ -32,6 +32,15 @@ class Operator:
     watching: bool = False
     """Whether it is told of its inputs' frontiers now."""
     invocations: int = 0
+    state_rows: int = 0
+    """Rows of what it keeps, in the latest snapshot."""
+    state_bytes: int = 0
+    # Kept by a worker that is measured:
+    seconds: float = 0.0
+    batches_in: int = 0
+    records_in: int = 0
+    batches_out: int = 0
+    records_out: int = 0
 
     @property
     def index(self) -> int:
@@ -57,10 +66,13 @@ class Operator:
                 "info.keep_nothing() if it can begin anew"
             ).located(operator=self.plan.name, worker=worker)
         try:
-            return {name: kept.snapshot() for name, kept in self.kept.items()}
+            found = {name: kept.snapshot() for name, kept in self.kept.items()}
         except JetonError as error:
             error.located(operator=self.plan.name, worker=worker)
             raise
+        self.state_rows = sum(table.num_rows for table in found.values())
+        self.state_bytes = sum(table.nbytes for table in found.values())
+        return found
 
     def has_input(self) -> bool:
         """Whether messages wait."""

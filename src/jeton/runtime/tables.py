@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from jeton.columns.tables import as_table
 from jeton.core.errors import GraphError, JetonError, TimeError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.inputs import InputHandle
+from jeton.runtime.agent import NoFeed
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -78,7 +80,41 @@ class Tables:
         return table
 
 
-def feed(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
+class TableFeed(NoFeed):
+    """The feed of a run in this process: pieces of tables, of one input after the other.
+
+    With ``random``, the inputs take turns at random.
+    """
+
+    def __init__(self, random: Random | None) -> None:
+        self._random = random
+        self._inputs: list[Iterator[None]] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether all tables have been sent."""
+        return not self._inputs
+
+    def add(self, handle: InputHandle, pieces: list[Batch]) -> None:
+        """Send the pieces of a table to an input, and close it after the last one."""
+        self._inputs.append(_pieces(handle, pieces))
+
+    def read(self, busy: bool) -> bool:
+        """Send one piece."""
+        if not self._inputs:
+            return False
+        random = self._random
+        index = 0 if random is None else random.randrange(len(self._inputs))
+        pieces = self._inputs.pop(index)
+        if next(pieces, _END) is not _END:
+            self._inputs.append(pieces)
+        return True
+
+
+_END: Final = object()
+
+
+def _pieces(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
     """Send pieces one at a time, advancing as far as those still to come allow.
 
     A whole table is complete by definition, so nothing in it is late, also if the input has a

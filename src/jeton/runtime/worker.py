@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from threading import Lock, get_ident
 from typing import Any, Final
@@ -79,6 +79,7 @@ class Worker:
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
+        self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
         self._common: dict[Hashable, Any] = {}
         self._units = Units()
         self._lock = Lock()
@@ -133,7 +134,12 @@ class Worker:
                     edges.setdefault((source.operator, source.output), []).append(edge)
         for operator in self.operators:
             for output in operator.outputs:
-                output.connect(edges.get((operator.index, output.index), ()))
+                found = edges.get((operator.index, output.index), ())
+                output.connect(self._edges(operator, found))
+
+    def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
+        """The edges of an output; a worker that is measured counts what goes over them."""
+        return edges
 
     def _build(self) -> None:
         self._thread = get_ident()
@@ -210,6 +216,10 @@ class Worker:
             warnings.warn(text, LeakedToken, stacklevel=2)
 
         self.post(report)
+
+    def observe(self, observer: Callable[[Mapping[Pointstamp, int]], None]) -> None:
+        """Call a function with the net changes of pointstamps whenever this worker settles some."""
+        self._observers.append(observer)
 
     def post(self, act: Callable[[], None]) -> None:
         """Run an act in the next step; safe from any thread."""
@@ -354,7 +364,7 @@ class Worker:
         for book in dirty:
             location = book.location
             for time, delta in book.drain().items():
-                outbox.add(location, time, delta)
+                outbox.add((location, time), delta)
             operator = self._by_book[location]
             if operator.watching != operator.wants_frontiers:
                 self._update_watch(operator)
@@ -378,11 +388,9 @@ class Worker:
         """Have what whole invocations did show in this worker's own frontiers."""
         changes = self._outbox.settle()
         if changes:
-            self.settled(changes)
+            for observer in self._observers:
+                observer(changes)
             self._apply(changes.items())
-
-    def settled(self, changes: Mapping[Pointstamp, int]) -> None:
-        """Something was done; the checker listens here."""
 
     def _tell(self) -> None:
         """Seal what was settled since the last time into one batch, for the other workers."""

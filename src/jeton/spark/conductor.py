@@ -1,8 +1,8 @@
-"""The conductor: the driver's side of micro-batches, which keeps the workers in step.
+"""The conductor: the driver's side of micro-batches, with a coordinator for each attempt.
 
 Tasks say what they keep, how far their inputs are, and what they wrote; each time all have spoken,
-all get the answer. The conductor alone commits versions, so that an attempt
-which was given up, and whose tasks may linger, cannot.
+all get the next command. The driver alone commits versions, so that an attempt which was given up,
+and whose tasks may linger, cannot.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from jeton.cluster.control import Control
+from jeton.cluster.coordinator import Coordinator
 from jeton.core.errors import GraphError, JetonError, ProtocolError, SnapshotError
+from jeton.runtime.commands import Advance, Command, Fail, Stop
+from jeton.runtime.commands import Checkpoint as CheckpointCommand
 from jeton.spark.query_location import Running, folder_of, skips_what_it_has
-from jeton.spark.streaming_tasks import damaged
+from jeton.spark.streaming_tasks import Orders, damaged
 from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
 
@@ -52,31 +54,16 @@ class Rules:
 
 
 @dataclass(slots=True, eq=False)
-class _Attempt:
-    """The tasks of one attempt at one micro-batch, and what they have said so far."""
+class _Attempt(Coordinator):
+    """The tasks of one attempt at one micro-batch."""
 
-    number: int
-    controls: dict[int, Control] = field(default_factory=dict)
-    said: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
-    workers: int = 0
+    attempt: int = 0
     batch: int = -1
     stage: int = -1
     epoch: int = 0
     place: _Place | None = None
     committed: bool = False
     failed: bool = False
-
-    def answer(self, kind: str, **what: Any) -> None:
-        """Tell all tasks the same."""
-        for control in self.controls.values():
-            # One that has left is noticed where its words are awaited.
-            with suppress(OSError):
-                control.send(kind, **what)
-
-    def give_up(self) -> None:
-        """Hang up on all of them."""
-        for control in self.controls.values():
-            control.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +88,7 @@ class _Place:
         """From now on this is the attempt that counts."""
         if attempt.batch != self.batch:
             self.batch, self.attempts = attempt.batch, {}
-        self.attempts[attempt.stage] = attempt.number
+        self.attempts[attempt.stage] = attempt.attempt
         self.epoch += 1
 
     def arrange(
@@ -121,7 +108,7 @@ class _Place:
 
     def counts(self, attempt: _Attempt) -> bool:
         """Whether no other attempt has begun since."""
-        return self.batch == attempt.batch and self.attempts.get(attempt.stage) == attempt.number
+        return self.batch == attempt.batch and self.attempts.get(attempt.stage) == attempt.attempt
 
 
 class Conductor:
@@ -141,9 +128,12 @@ class Conductor:
     >>> orders, _ = task.receive()
     >>> orders["version"], orders["restore"], orders["live"]
     (0, None, False)
-    >>> task.send("part", part={"worker": 0, "states": []})
+    >>> task.send("fed", floors={})
+    >>> [task.receive()[0]["kind"] for _ in range(2)]
+    ['advance', 'checkpoint']
+    >>> task.send("part", number=3, part={"worker": 0, "states": []})
     >>> task.receive()[0]["kind"], Checkpoints(home.path("counts")).versions()
-    ('part', [0])
+    ('stop', [0])
     >>> task.close()
     """
 
@@ -166,68 +156,65 @@ class Conductor:
 
     def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:
         """Listen to a task that has met the others (a listener of the rendezvous)."""
-        name = f"jeton-task-{rank}"
-        threading.Thread(
-            target=self._serve, args=(epoch, rank, Control(sock)), name=name, daemon=True
-        ).start()
-
-    def _serve(self, number: int, rank: int, control: Control) -> None:
+        control = Control(sock)
         with self._lock:
-            attempt = self._attempts.setdefault(number, _Attempt(number))
-            attempt.controls[rank] = control
-        try:
-            while (frame := control.receive()) is not None:
-                with self._lock:
-                    try:
-                        self._hear(attempt, rank, frame[0])
-                    except Exception as error:
-                        # The tasks hang up when they have heard it.
-                        self._fail(attempt, rank, error)
-        except Exception as error:
-            # A frame that cannot be read: where the next one begins is not known.
-            self._fail(attempt, rank, error)
-        finally:
-            with self._lock:
-                if not attempt.committed:
-                    attempt.give_up()
-                del attempt.controls[rank]
-                if not attempt.controls:
-                    self._attempts.pop(number, None)
-            control.close()
-        if rank == 0 and attempt.committed and attempt.batch % CLEAN_EVERY == 0:
-            self._clean(attempt)
+            made = _Attempt(name="jeton-task", attempt=epoch)
+            attempt = self._attempts.setdefault(epoch, made)
+            attempt.join(rank, control)
+            attempt.listen(rank, control, self)
 
-    def _fail(self, attempt: _Attempt, rank: int, error: Exception) -> None:
-        """Let all tasks of an attempt fail with the same cause."""
+    # What the coordinator calls, for each task in a thread of its own
+
+    def hear(
+        self, coordinator: Coordinator, worker: int, header: dict[str, Any], payload: bytes
+    ) -> None:
+        """A task has sent a frame; once all have sent the same kind, they get the answer."""
+        attempt = coordinator
+        assert isinstance(attempt, _Attempt)
+        answers = {"begin": self._begin, "fed": self._fed, "part": self._commit}
+        with self._lock:
+            if attempt.failed:
+                return
+            kind = header["kind"]
+            if kind not in answers:
+                raise ProtocolError(
+                    f"task {worker} of flow {self._flow.name!r} sent a frame of kind {kind!r}, but "
+                    f"the driver knows {list(answers)} only: is its version of Jeton another one?"
+                )
+            if kind == "begin":
+                attempt.workers = int(header["workers"])
+            said = attempt.gather(worker, header)
+            if said is not None:
+                for command in answers[kind](attempt, said):
+                    attempt.send(command)
+
+    def misheard(self, coordinator: Coordinator, worker: int, error: Exception) -> None:
+        """Let all tasks of an attempt fail with the same cause; they hang up then."""
         text = str(error)
         if isinstance(error, ProtocolError) or not isinstance(error, JetonError):
             name = self._flow.name
             log.error("the driver gives an attempt at flow %r up", name, exc_info=error)
-            text = f"{type(error).__name__} at the driver, of what task {rank} said: {error}"
+            text = f"{type(error).__name__} at the driver, of what task {worker} said: {error}"
+        assert isinstance(coordinator, _Attempt)
         with self._lock:
-            if not attempt.failed:
-                attempt.failed = True
-                attempt.answer("failed", text=text)
+            if not coordinator.failed:
+                coordinator.failed = True
+                coordinator.send(Fail(text=text))
 
-    def _hear(self, attempt: _Attempt, rank: int, header: Mapping[str, Any]) -> None:
-        if attempt.failed:
-            return
-        answers = {"begin": self._begin, "fed": self._fed, "part": self._commit}
-        kind = header.get("kind")
-        if kind not in answers:
-            raise ProtocolError(
-                f"task {rank} of flow {self._flow.name!r} sent a frame of kind {kind!r}, but the "
-                f"driver knows {list(answers)} only: is its version of Jeton another one?"
-            )
-        if kind == "begin":
-            attempt.workers = int(header["workers"])
-        said = attempt.said.setdefault(kind, {})
-        said[rank] = dict(header)
-        if len(said) == attempt.workers:
-            in_order = [said[task] for task in range(attempt.workers)]
-            attempt.answer(kind, **answers[kind](attempt, in_order))
+    def left(self, coordinator: Coordinator, worker: int) -> None:
+        """A task has hung up: if there is no commit, the others cannot go on either."""
+        attempt = coordinator
+        assert isinstance(attempt, _Attempt)
+        with self._lock:
+            if not attempt.committed:
+                attempt.hang_up()
+            attempt.controls.pop(worker).close()
+            if not attempt.controls:
+                self._attempts.pop(attempt.attempt, None)
+        if worker == 0 and attempt.committed and attempt.batch % CLEAN_EVERY == 0:
+            self._clean(attempt)
 
-    def _begin(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _begin(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> list[Command]:
         first = said[0]
         attempt.batch, attempt.stage = int(first["batch"]), int(first["stage"])
         place = attempt.place = self._place(str(first["query"]), str(first["run"]))
@@ -235,17 +222,18 @@ class Conductor:
         attempt.epoch = place.epoch
         before = self._before(place, attempt.batch)
         numbers, live = place.arrange(attempt.batch, before, said)
-        return {
-            "numbers": numbers,
-            "version": attempt.batch,
-            "epoch": attempt.epoch,
-            "path": place.path,
-            "restore": None if before is None else before.version,
-            "live": live,
-            "remedy": self._remedy(place),
-        }
+        orders = Orders(
+            numbers=numbers,
+            version=attempt.batch,
+            epoch=attempt.epoch,
+            path=place.path,
+            restore=None if before is None else before.version,
+            live=live,
+            remedy=self._remedy(place),
+        )
+        return [orders]
 
-    def _fed(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _fed(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> list[Command]:
         """How far each input advances: as the greatest time allows that any worker has seen."""
         floors: dict[str, int] = {}
         for task in said:
@@ -253,9 +241,11 @@ class Conductor:
                 floors[name] = max(floor, floors.get(name, floor))
         if self._rules.together and floors:
             floors = dict.fromkeys(self._flow.inputs, max(floors.values()))
-        return {"floors": floors}
+        # They stay at rest until the version is committed, so that it has all they have done.
+        checkpoint = CheckpointCommand(version=attempt.batch, settle=True, hold=True)
+        return [Advance(inputs=floors), checkpoint]
 
-    def _commit(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _commit(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> list[Command]:
         place, batch = attempt.place, attempt.batch
         assert place is not None, "it has begun"
         if not place.counts(attempt):
@@ -270,7 +260,7 @@ class Conductor:
         place.known = {b: state for b, state in place.known.items() if b == batch - 1}
         place.known[batch] = made
         attempt.committed = True
-        return {}
+        return [Stop()]
 
     def _before(self, place: _Place, batch: int) -> Checkpoint | None:
         """The state that a micro-batch starts from: always that after the one before it."""

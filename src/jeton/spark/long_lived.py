@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from jeton.cluster.checkpoint_writer import Ground
 from jeton.cluster.commits import Commits
+from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
 from jeton.cluster.failures import told
-from jeton.cluster.presence import Presence
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
 from jeton.connectors.sources import Source
@@ -187,11 +187,11 @@ class _Attempts:
         cause: str | None = None
         try:
             while True:
-                present, error = self._attempt(ground)
-                cause = present.cause or present.lost
+                attempt, error = self._attempt(ground)
+                cause = attempt.cause or attempt.lost
                 if error is None or commits is None or isinstance(error, Superseded):
                     break
-                wait = self.restarts.wait(present.cause, commits.version)
+                wait = self.restarts.wait(attempt.cause, commits.version)
                 if wait is None or not query.restart(wait, cause):
                     break
                 ground = None
@@ -199,24 +199,24 @@ class _Attempts:
             error, cause = caught, told(caught)
         query.ended(error, cause)
 
-    def _attempt(self, ground: Ground | None) -> tuple[Presence, BaseException | None]:
+    def _attempt(self, ground: Ground | None) -> tuple[Coordinator, BaseException | None]:
         """Find the ground, if it is not given, and run a job on it; tell what went wrong."""
         if ground is None and self.query.commits is not None:
             try:
                 ground = self.query.commits.recover()
             except Exception as caught:
-                return Presence(cause=told(caught)), caught
+                return Coordinator(cause=told(caught)), caught
         return self._job(ground)
 
-    def _job(self, ground: Ground | None) -> tuple[Presence, BaseException | None]:
+    def _job(self, ground: Ground | None) -> tuple[Coordinator, BaseException | None]:
         """Run a job to its end, and tell what went wrong, if anything did."""
         query, workers = self.query, self.query.workers
         server, plan = rendezvous_of(self.spark), next_plan(self.flow)
-        present = Presence()
-        if ground is not None and query.commits is not None:
-            present.attempt = query.commits.attempt(ground, workers, query.cancel)
-        query.begin(present)
-        meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(present, rank, sock))
+        attempt, commits = Coordinator(workers), query.commits
+        if ground is not None and commits is not None:
+            CheckpointSchedule(attempt, commits, ground, every=commits.every, failed=query.cancel)
+        query.begin(attempt)
+        meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(attempt, rank, sock))
         # Sinks at the driver stay there: workers only need to know which outputs to send.
         at_workers = {n: sink for n, sink in self.sinks.items() if not isinstance(sink, DriverSink)}
         to_driver = tuple(n for n in self.sinks if n not in at_workers)
@@ -231,11 +231,12 @@ class _Attempts:
             error = caught
         finally:
             server.forget(plan)
-            query.end(present, error)
-        if present.attempt is not None and present.attempt.error is not None:
-            error = present.attempt.error
-            present.cause = told(error)
-        elif present.failure is not None:
-            error = present.failure
-            present.cause = told(error)
-        return present, error
+            query.end(attempt, error)
+        schedule = attempt.schedule
+        if schedule is not None and schedule.error is not None:
+            error = schedule.error
+            attempt.cause = told(error)
+        elif attempt.failure is not None:
+            error = attempt.failure
+            attempt.cause = told(error)
+        return attempt, error

@@ -7,18 +7,18 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jeton.cluster.commits import Commits
 from jeton.cluster.control import Control, read_table
+from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import find
-from jeton.cluster.presence import Presence
 from jeton.cluster.restarts import gist
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError
+from jeton.runtime.commands import Advance, Stop, Taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,11 +61,12 @@ class Query:
         self._sinks = sinks
         self._tag = tag
         self._status: Status = "starting"
-        self._present = Presence()
+        self._coordinator = Coordinator()
+        """The workers of the present attempt."""
         self._error: BaseException | None = None
         self._cause: str | None = None
         self._restarts = 0
-        self._stop: dict[str, Any] | None = None
+        self._stop: Stop | None = None
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
@@ -90,7 +91,7 @@ class Query:
         knows the frontier of all workers.
         """
         with self._changed:
-            reports = list(self._present.reports.values())
+            reports = list(self._coordinator.reports.values())
         found: dict[str, list[Any]] = {}
         for report in reports:
             for place, times in report["frontiers"].items():
@@ -109,7 +110,7 @@ class Query:
         """
         with self._changed:
             reports = {
-                rank: dict(report["metrics"]) for rank, report in self._present.reports.items()
+                rank: dict(report["metrics"]) for rank, report in self._coordinator.reports.items()
             }
         total: dict[str, Any] = {}
         for report in reports.values():
@@ -135,12 +136,13 @@ class Query:
             raise GraphError(f"query {self.name!r} has no checkpoints: start it with checkpoint=")
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0 and self.is_active:
-            attempt = self._present.attempt
-            if attempt is not None and (version := attempt.take(left)) is not None:
+            coordinator = self._coordinator
+            schedule = coordinator.schedule
+            if schedule is not None and (version := schedule.take(left)) is not None:
                 return version
             with self._changed:
                 # If an attempt has failed, there is another one, or none any more.
-                while self._present.attempt is attempt and self.is_active:
+                while self._coordinator is coordinator and self.is_active:
                     if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                         break
         if self.await_termination(0):
@@ -164,16 +166,15 @@ class Query:
             with self._changed:
                 if self.is_active:
                     self._status = "stopping"
-                attempt = self._present.attempt
+                schedule = self._coordinator.schedule
                 self._changed.notify_all()
-            if attempt is not None and not drain and attempt.take(timeout, last=True) is None:
+            if schedule is not None and not drain and schedule.take(timeout, last=True) is None:
                 log.warning("query %r stops without a last checkpoint", self.name)
             with self._changed:
                 # Workers that have not joined yet will be told when they do.
-                self._stop = {"drain": drain}
-                controls = list(self._present.controls.values())
-            for control in controls:
-                self._tell_to_stop(control)
+                self._stop = Stop(drain=drain)
+                coordinator = self._coordinator
+            coordinator.send(self._stop)
         if not self.await_termination(timeout):
             self._cancel()
             self.await_termination(5.0)
@@ -192,9 +193,10 @@ class Query:
         """Wait until all workers have reported; raises if the query fails, or not in time."""
         with self._changed:
             came = self._changed.wait_for(
-                lambda: len(self._present.reports) == self.workers or not self.is_active, timeout
+                lambda: len(self._coordinator.reports) == self.workers or not self.is_active,
+                timeout,
             )
-            reported = len(self._present.reports)
+            reported = len(self._coordinator.reports)
         if self._status == "failed":
             self.await_termination(0)
         if not came:
@@ -228,57 +230,50 @@ class Query:
 
     # What the driver's side of the query calls
 
-    def begin(self, present: Presence) -> None:
+    def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""
-        if present.attempt is None:
+        coordinator.name = f"jeton-{self.name}"
+        if coordinator.schedule is None:
             for name, sink in self._sinks.items():
                 if isinstance(sink, DriverSink):
-                    failed = partial(self.fail, present)
-                    present.inboxes[name] = Inbox(name, sink, self.wait, failed)
+                    failed = partial(self.fail, coordinator)
+                    coordinator.inboxes[name] = Inbox(name, sink, self.wait, failed)
         with self._changed:
-            self._present = present
+            self._coordinator = coordinator
             self._changed.notify_all()
 
-    def take_over(self, present: Presence, rank: int, sock: socket.socket) -> None:
+    def take_over(self, coordinator: Coordinator, rank: int, sock: socket.socket) -> None:
         """A worker has joined: listen to it from now on."""
         control = Control(sock)
-        thread = threading.Thread(
-            target=self._listen,
-            args=(present, rank, control),
-            name=f"jeton-{self.name}-{rank}",
-            daemon=True,
-        )
         with self._changed:
-            present.controls[rank] = control
-            present.listeners.append(thread)
+            coordinator.join(rank, control)
             if self._status in ("starting", "restarting"):
                 self._status = "running"
-            stopping = self._stop is not None
+            stop = self._stop
+            coordinator.listen(rank, control, self)
             self._changed.notify_all()
-        thread.start()
-        if present.attempt is not None:
-            present.attempt.joined(rank, control)
-        if stopping:
-            self._tell_to_stop(control)
+        if coordinator.schedule is not None:
+            coordinator.schedule.joined()
+        if stop is not None:
+            coordinator.send(stop, rank)
 
-    def end(self, present: Presence, error: BaseException | None) -> None:
+    def end(self, coordinator: Coordinator, error: BaseException | None) -> None:
         """The job of an attempt is over."""
         # Workers' last rows and words may still be on their way when Spark says that the job is
         # over. Rows are waited for as long as a sink takes for them, words of the dead are not.
         deadline = None if error is None else time.monotonic() + 5.0
-        for thread in list(present.listeners):
+        for thread in list(coordinator.listeners):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        for inbox in present.inboxes.values():
+        for inbox in coordinator.inboxes.values():
             inbox.end(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        for control in list(present.controls.values()):
-            control.close()
-        if present.attempt is not None:
-            present.attempt.end()
+        coordinator.hang_up()
+        if coordinator.schedule is not None:
+            coordinator.schedule.end()
 
-    def fail(self, present: Presence, error: JetonError) -> None:
+    def fail(self, coordinator: Coordinator, error: JetonError) -> None:
         """Give up an attempt because of what went wrong at the driver."""
         with self._changed:
-            present.failure = present.failure or error
+            coordinator.failure = coordinator.failure or error
         self.cancel()
 
     def wait(self, seconds: float) -> bool:
@@ -312,60 +307,50 @@ class Query:
         """Have Spark end the job."""
         self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
-    def _tell_to_stop(self, control: Control) -> None:
-        assert self._stop is not None
-        try:
-            control.send("stop", **self._stop)
-        except OSError as error:
-            log.info("a worker of query %r has gone already: %s", self.name, error)
+    # What the coordinator calls, for each worker in a thread of its own
 
-    def _listen(self, present: Presence, rank: int, control: Control) -> None:
-        """Hear a worker until it hangs up; what cannot be understood ends the attempt."""
-        try:
-            while (news := control.receive()) is not None:
-                self._hear(present, rank, control, *news)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            if isinstance(error, KeyError):
-                text = f"a frame of a kind that needs {error} does not have it"
-            log.warning("query %r gives up an attempt: worker %d said: %s", self.name, rank, text)
-            failure = ProtocolError(
-                f"the driver of query {self.name!r} cannot understand worker {rank}: {text}"
-            )
-            failure.__cause__ = error
-            self.fail(present, failure)
-
-    def _hear(
-        self, present: Presence, rank: int, control: Control, header: dict[str, Any], payload: bytes
+    def hear(
+        self, coordinator: Coordinator, worker: int, header: dict[str, Any], payload: bytes
     ) -> None:
+        """A worker has sent a frame."""
         kind = header["kind"]
         if kind == "rows":
             table = read_table(payload)
-
-            def taken() -> None:
-                # A worker that has gone sends no more.
-                with suppress(OSError):
-                    control.send("taken", output=header["output"], bytes=len(payload))
-
-            present.inboxes[header["output"]].put(table, taken)
+            taken = Taken(output=header["output"], bytes=len(payload))
+            inbox = coordinator.inboxes[header["output"]]
+            inbox.put(table, lambda: coordinator.send(taken, worker))
         elif kind in ("report", "failed"):
             follow: dict[str, int] = {}
             with self._changed:
                 if kind == "report":
-                    present.reports[rank] = _checked(header)
-                    follow = present.to_follow(rank, self.workers)
+                    coordinator.reports[worker] = _checked(header)
+                    follow = coordinator.to_follow(worker)
                 elif header["lost"]:
-                    present.lost = present.lost or header["text"]
+                    coordinator.lost = coordinator.lost or header["text"]
                 else:
-                    present.cause = present.cause or header["text"]
+                    coordinator.cause = coordinator.cause or header["text"]
                 self._changed.notify_all()
             if follow:
-                with suppress(OSError):
-                    control.send("follow", inputs=follow)
-        elif kind in ("complete", "part", "missed") and present.attempt is not None:
-            present.attempt.hear(rank, header)
+                coordinator.send(Advance(inputs=follow), worker)
+        elif kind in ("complete", "part", "missed") and coordinator.schedule is not None:
+            coordinator.schedule.hear(worker, header)
         else:
             raise ProtocolError(f"there are no frames of kind {kind!r}")
+
+    def misheard(self, coordinator: Coordinator, worker: int, error: Exception) -> None:
+        """A frame cannot be understood: that ends the attempt."""
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError):
+            text = f"a frame of a kind that needs {error} does not have it"
+        log.warning("query %r gives up an attempt: worker %d said: %s", self.name, worker, text)
+        failure = ProtocolError(
+            f"the driver of query {self.name!r} cannot understand worker {worker}: {text}"
+        )
+        failure.__cause__ = error
+        self.fail(coordinator, failure)
+
+    def left(self, coordinator: Coordinator, worker: int) -> None:
+        """A worker has hung up: Spark will tell why."""
 
     def _cancel(self) -> None:
         log.warning("query %r did not stop by itself: cancelling its Spark job", self.name)

@@ -55,6 +55,8 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
         # With a limit in bytes, Spark adds up the bytes of a batch anew for each row on its way to
         # Python: a third of what the whole way costs. The limit in rows stays.
         "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,
+        # Python workers are forked from a process that has imported Jeton.
+        "spark.python.daemon.module": "jeton.spark.daemon",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         **conf,

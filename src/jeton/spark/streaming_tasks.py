@@ -1,4 +1,4 @@
-"""What a task of a micro-batch does: restore, feed, run to rest, write what changed, commit.
+"""Tasks of a micro-batch: restore, feed, come to rest, write what changed, wait for the commit.
 
 A worker outlives the task that ran it: it stays in its Python process, and if the next micro-batch
 finds all workers of the one before alive, they go on as they are. Otherwise all start from the
@@ -12,23 +12,26 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from jeton.cluster.checkpoint_writer import CheckpointWriter
 from jeton.cluster.control import Control
 from jeton.cluster.rendezvous import Meeting
 from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError
-from jeton.runtime.process import BEAT, Process
+from jeton.runtime.agent import Agent
+from jeton.runtime.commands import Command, Connection, Fail
 from jeton.spark.tasks import (
     ROWS_OUT,
     Ends,
     Joined,
-    ends_of,
+    SparkBatches,
+    SparkRows,
+    counted,
+    inputs_of,
     join_peers,
-    rows_by_input,
-    take_rows,
 )
 from jeton.storage.checkpoints import Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
@@ -41,18 +44,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GLANCE: Final = 0.001
-"""Seconds that a worker waits for its peers before it looks whether the driver has answered."""
-ROUND: Final = 1
-"""Workers come to rest together once for each mesh."""
 UNUSED: Final = 600.0
 """Seconds after which a worker that no micro-batch asked for is given up."""
 
 
-@dataclass(frozen=True)
-class Orders:
-    """What all tasks are told before they begin: who is who, and where the state is."""
+@dataclass(frozen=True, kw_only=True)
+class Orders(Command):
+    """The first command of a micro-batch: who is who, and where the state is.
 
+    A task follows it when it makes its agent.
+    """
+
+    kind = "orders"
     numbers: list[int]
     """Which worker each of the tasks is."""
     version: int
@@ -70,7 +73,7 @@ class Orders:
 class Kept:
     """A worker between two micro-batches: it has done one, and rests."""
 
-    process: Process
+    agent: Agent
     part: Part
     version: int
     epoch: int
@@ -79,7 +82,7 @@ class Kept:
 
     def claim(self) -> list[int]:
         """What the driver must know to tell whether it can go on."""
-        return [self.version, self.epoch, self.workers, self.process.worker.index]
+        return [self.version, self.epoch, self.workers, self.agent.worker.index]
 
 
 _kept: dict[tuple[str, str], Kept] = {}
@@ -101,22 +104,31 @@ def run_micro_batch(
     context = BarrierTaskContext.get()
     key = (meeting.plan, context.getLocalProperty("sql.streaming.queryId") or "")
     kept = _kept.pop(key, None)
-    told: list[tuple[Driver, Orders]] = []
+    told: list[tuple[Control, Orders]] = []
 
     def arrange(sock: socket.socket) -> Sequence[int]:
-        driver = Driver(sock)
-        orders = driver.begin(context, kept)
-        told.append((driver, orders))
+        control = Control(sock)
+        orders = _begin(control, context, kept)
+        told.append((control, orders))
         return orders.numbers
 
     joined = join_peers(context, meeting, False, arrange)
+    control, orders = told[0]
     try:
-        task = _Task(flow, ends, joined, *told[0])
-        task.prepare(kept, allow_removed)
-        yield from task.run(batches, lateness)
-        _keep(key, task.finish())
+        store = Checkpoints(orders.path)
+        agent, base = _worker(flow, joined, orders, store, kept, allow_removed)
+        writer = CheckpointWriter(
+            store, agent, control, epoch=orders.epoch, base=base, background=False
+        )
+        rows = SparkRows(agent, ends)
+        feed = MicroBatch(agent, ends, batches, control, lateness)
+        agent.attach(feed=feed, sink=rows, driver=control, parts=writer, reports=False)
+        for _ in agent.turns():
+            yield from rows.take(1 if agent.is_held else ROWS_OUT)
+        assert writer.base is not None, "a worker is stopped once its part is committed"
+        _keep(key, Kept(agent, writer.base, orders.version, orders.epoch, joined.workers))
         joined.leave()
-        counts.add(task.counts())
+        counts.add(counted(agent))
     except GeneratorExit:
         # Spark needs no more rows: not a failure of this worker's.
         raise
@@ -130,7 +142,7 @@ def _keep(key: tuple[str, str], kept: Kept) -> None:
     """Let a worker wait for its next micro-batch; others whose query has ended go."""
     _kept[key] = kept
     for other in [k for k, old in _kept.items() if kept.since - old.since > UNUSED]:
-        _kept.pop(other).process.close()
+        _kept.pop(other).agent.close()
 
 
 def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheckpoint:
@@ -145,18 +157,14 @@ def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheck
     )
 
 
-class Driver:
-    """The connection to the driver, which hears what all workers say."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._control = Control(sock)
-
-    def begin(self, context: BarrierTaskContext, kept: Kept | None) -> Orders:
-        """Say what this process keeps, and be told what to do."""
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        if batch is None:
-            raise JetonError("this stage was planned for a streaming query, but is not run by one")
-        self.tell(
+def _begin(control: Control, context: BarrierTaskContext, kept: Kept | None) -> Orders:
+    """Tell the driver what this process keeps, and wait for its orders."""
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    if batch is None:
+        raise JetonError("this stage was planned for a streaming query, but is not run by one")
+    frame = None
+    try:
+        control.send(
             "begin",
             workers=len(context.getTaskInfos()),
             stage=context.stageId(),
@@ -165,175 +173,100 @@ class Driver:
             batch=int(batch),
             held=None if kept is None else kept.claim(),
         )
-        return Orders(**self.hear())
-
-    def tell(self, kind: str, **what: Any) -> None:
-        """Say something."""
-        try:
-            self._control.send(kind, **what)
-        except OSError as error:
-            raise JetonError(f"the driver has hung up: {error}") from error
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether there is something to hear."""
-        return self._control.has_news()
-
-    def hear(self) -> dict[str, Any]:
-        """What the driver says, waiting for it."""
-        frame = self._control.receive()
-        if frame is None:
-            raise JetonError("the driver has given this attempt at the micro-batch up")
-        header, _ = frame
-        if header["kind"] == "failed":
-            raise JetonError(header["text"])
-        return {name: value for name, value in header.items() if name not in ("kind", "size")}
+        frame = control.receive()
+    except OSError as error:
+        raise JetonError(f"the driver has hung up: {error}") from error
+    if frame is None:
+        raise JetonError("the driver has given this attempt at the micro-batch up")
+    command = Command.from_json(frame[0])
+    if isinstance(command, Fail):
+        raise JetonError(command.text)
+    assert isinstance(command, Orders)
+    return command
 
 
-class _Task:
-    """One worker's way through one micro-batch."""
+def _worker(
+    flow: Flow,
+    joined: Joined,
+    orders: Orders,
+    store: Checkpoints,
+    kept: Kept | None,
+    allow_removed: Sequence[str],
+) -> tuple[Agent, Part | None]:
+    """The worker that this process keeps, or one from the files, and its part of the version."""
+    log.info(
+        "worker %d of %d of flow %r begins version %d %s",
+        joined.rank,
+        joined.workers,
+        flow.name,
+        orders.version,
+        "as it is" if orders.live else f"from version {orders.restore} in the files",
+    )
+    if orders.live:
+        assert kept is not None, "the driver was told what is kept"
+        kept.agent.rejoin(joined.mesh)
+        return kept.agent, kept.part
+    if kept is not None:
+        kept.agent.close()
+    if orders.restore is None:
+        return joined.agent(flow), None
+    where = joined.rank, joined.workers
+    try:
+        before = store.load(orders.restore)
+        share = before.share(*where, allow_removed=allow_removed)
+        base = before.part(*where)
+    except CorruptCheckpoint as error:
+        raise damaged(orders.restore, error, orders.remedy) from error
+    return joined.agent(flow, share), base
 
-    process: Process
-    base: Part | None
+
+class MicroBatch(SparkBatches):
+    """The feed of a micro-batch: the driver decides how far its inputs advance at its end."""
 
     def __init__(
-        self, flow: Flow, ends: Ends, joined: Joined, driver: Driver, orders: Orders
+        self,
+        agent: Agent,
+        ends: Ends,
+        batches: Iterator[pa.RecordBatch],
+        driver: Connection,
+        lateness: Mapping[str, int | None],
     ) -> None:
-        self.flow = flow
-        self.ends = ends
-        self.joined = joined
-        self.driver = driver
-        self.orders = orders
-        self.store = Checkpoints(orders.path)
-        self.rows_in = self.rows_out = self.late = 0
+        inputs = inputs_of(agent, ends)
+        self._own = [handle.lateness for handle in inputs]
+        # What is late is decided once for a batch, or it would depend on the rows' order.
+        super().__init__(agent, inputs, batches)
+        self._names = ends.inputs
+        self._driver = driver
+        self._lateness = lateness
+        self._greatest: dict[str, int] = {}
 
-    def prepare(self, kept: Kept | None, allow_removed: Sequence[str]) -> None:
-        """Take up the worker that this process keeps, or make one from the files."""
-        orders, joined = self.orders, self.joined
-        log.info(
-            "worker %d of %d of flow %r begins version %d %s",
-            joined.rank,
-            joined.workers,
-            self.flow.name,
-            orders.version,
-            "as it is" if orders.live else f"from version {orders.restore} in the files",
+    def send(self, number: int, rows: pa.RecordBatch) -> None:
+        """Send rows to the input of that number, and note their greatest time."""
+        handle, name, flow = self._inputs[number], self._names[number], self._agent.flow
+        sent = Batch.from_arrow(
+            pa.Table.from_batches([rows]),
+            time=flow.operators[flow.handle("input", name)].time_name,
+            kind=handle.kind,
         )
-        if orders.live:
-            assert kept is not None, "the driver was told what is kept"
-            self.process, self.base = kept.process, kept.part
-            self.process.rejoin(joined.mesh)
-        else:
-            if kept is not None:
-                kept.process.close()
-            self._restore(allow_removed)
-        self.handles, self.collected = ends_of(self.flow, self.ends, self.process)
-        self.late = -self._late_so_far()
+        if len(sent):
+            handle.send(sent)
+            last = int(sent.times.max())
+            self._greatest[name] = max(last, self._greatest.get(name, last))
 
-    def _restore(self, allow_removed: Sequence[str]) -> None:
-        rank, workers = self.joined.rank, self.joined.workers
-        share = self.base = None
-        if self.orders.restore is not None:
-            try:
-                before = self.store.load(self.orders.restore)
-                share = before.share(rank, workers, allow_removed=allow_removed)
-                self.base = before.part(rank, workers)
-            except CorruptCheckpoint as error:
-                raise damaged(self.orders.restore, error, self.orders.remedy) from error
-        self.process = Process(
-            self.flow, self.joined.mesh, index=rank, workers=workers, restore=share
-        )
-
-    def run(
-        self, batches: Iterator[pa.RecordBatch], lateness: Mapping[str, int | None]
-    ) -> Iterator[pa.RecordBatch]:
-        """Feed everything, let all workers' inputs advance together, and run to rest."""
-        own = [handle.lateness for handle in self.handles]
-        for handle in self.handles:
-            # What is late is decided once for a batch, or it would depend on the rows' order.
-            handle.lateness = None
-        greatest: dict[str, int] = {}
-        yield from self._feed(batches, greatest)
-        for handle, late in zip(self.handles, own, strict=True):
+    def end(self) -> None:
+        """Tell the driver how far the inputs could advance, as far as this worker has seen."""
+        for handle, late in zip(self._inputs, self._own, strict=True):
             handle.lateness = late
         floors = {
-            name: max(greatest[name] - late, self.handles[at].kind.minimum)
-            for at, name in enumerate(self.ends.inputs)
-            if name in greatest and (late := lateness[name]) is not None
+            name: max(self._greatest[name] - late, handle.kind.minimum)
+            for name, handle in zip(self._names, self._inputs, strict=True)
+            if name in self._greatest and (late := self._lateness[name]) is not None
         }
-        self.driver.tell("fed", floors=floors)
-        while not self.driver.has_answered:
-            self.process.turn(block=GLANCE)
-            yield from self._out(ROWS_OUT)
-        floors = self.driver.hear()["floors"]
-        for name, handle in zip(self.ends.inputs, self.handles, strict=True):
-            if name in floors and handle.time < floors[name]:
-                handle.advance_to(floors[name])
-        while self.process.turn(block=GLANCE):
-            yield from self._out(ROWS_OUT)
-        self.process.rest_together(ROUND)
-        yield from self._out(1)
+        self.awaits_command = True
+        self._driver.send("fed", floors=floors)
 
-    def finish(self) -> Kept:
-        """Write what changed; it counts once the driver has heard the same of all workers."""
-        orders = self.orders
-        tables = self.process.worker.snapshot()
-        part = self.store.write_part(
-            orders.version,
-            self.joined.rank,
-            tables,
-            epoch=orders.epoch,
-            base=self.base,
-            bins=self.process.worker.bins,
-        )
-        self.driver.tell("part", part=part.to_json())
-        self.driver.hear()
-        self.process.go_on_together(ROUND)
-        return Kept(self.process, part, orders.version, orders.epoch, self.joined.workers)
-
-    def counts(self) -> dict[str, int]:
-        """What this worker did in this micro-batch."""
-        mesh = self.joined.mesh
-        return {
-            "runs": int(self.joined.rank == 0),
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "late": self.late + self._late_so_far(),
-            "messages": mesh.messages if mesh else 0,
-            "progress_batches": mesh.progress_batches if mesh else 0,
-        }
-
-    def _feed(
-        self, batches: Iterator[pa.RecordBatch], greatest: dict[str, int]
-    ) -> Iterator[pa.RecordBatch]:
-        process, inputs = self.process, self.ends.inputs
-        while True:
-            did = process.turn()
-            if process.is_held_up or process.worker.has_work:
-                if not did:
-                    # Held up: whatever changes that wakes it.
-                    process.turn(block=BEAT)
-            else:
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                for number, rows in rows_by_input(len(inputs), batch):
-                    handle, name = self.handles[number], inputs[number]
-                    sent = Batch.from_arrow(
-                        pa.Table.from_batches([rows]),
-                        time=self.flow.operators[self.flow.handle("input", name)].time_name,
-                        kind=handle.kind,
-                    )
-                    if len(sent):
-                        self.rows_in += len(sent)
-                        handle.send(sent)
-                        last = int(sent.times.max())
-                        greatest[name] = max(last, greatest.get(name, last))
-            yield from self._out(ROWS_OUT)
-
-    def _out(self, least: int) -> Iterator[pa.RecordBatch]:
-        for rows in take_rows(self.ends, self.collected, least=least):
-            self.rows_out += rows.num_rows
-            yield rows
-
-    def _late_so_far(self) -> int:
-        return sum(handle.late_count for handle in self.handles)
+    def advance(self, inputs: Mapping[str, int]) -> None:
+        """Advance the inputs to what all workers have seen."""
+        for name, handle in zip(self._names, self._inputs, strict=True):
+            if name in inputs and handle.time < inputs[name]:
+                handle.advance_to(inputs[name])

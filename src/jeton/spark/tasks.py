@@ -1,16 +1,16 @@
-"""What a task of a barrier stage does: it is one worker of the flow.
+"""Tasks of a barrier stage, each one worker of the flow.
 
-The code here runs on executors. A task reads Arrow batches from Spark, feeds them to its worker's
-inputs, takes turns with the mesh, and yields what the flow's outputs collect.
+The code here runs on executors. A task joins its peers, and runs an agent that reads Arrow batches
+from Spark and yields the rows that the flow's outputs collect.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +28,10 @@ from jeton.dataflow.inputs import InputHandle
 from jeton.mesh.link import PeerLost
 from jeton.mesh.listener import Address, Doorway
 from jeton.mesh.mesh import Mesh, PeerFailed
-from jeton.runtime.process import BEAT, Process
+from jeton.runtime.agent import Agent, NoSink
+from jeton.spark.metrics import COUNTED
 from jeton.spark.spark_errors import hide_traceback
+from jeton.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
@@ -41,8 +43,6 @@ log = logging.getLogger(__name__)
 
 INPUT: Final = "input"
 OUTPUT: Final = "output"
-REPORT: Final = 0.2
-"""Seconds between reports to the driver."""
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
 
@@ -92,12 +92,19 @@ def run_task(
     joined = join_peers(context, meeting, by_gathering)
     log.info("worker %d of %d of flow %r begins", joined.rank, joined.workers, flow.name)
     try:
-        process = Process(flow, joined.mesh, index=joined.rank, workers=joined.workers)
-        report = Reporter(joined.driver if meeting.heard else None)
-        with closing(process):
-            yield from _drive(flow, ends, process, batches, report)
+        with closing(joined.agent(flow)) as agent:
+            inputs = inputs_of(agent, ends)
+            rows = SparkRows(agent, ends)
+            heard = joined.driver if meeting.heard else None
+            driver = None if heard is None else Onlooker(heard)
+            agent.attach(feed=SparkBatches(agent, inputs, batches), sink=rows, driver=driver)
+            for _ in agent.turns():
+                yield from rows.take(ROWS_OUT)
+            # No peer needs this worker any more, whenever Spark accepts the last rows.
+            agent.peers.begin_goodbye()
+            yield from rows.take(1)
         joined.leave()
-        done = report.counts(process) | {"runs": int(joined.rank == 0)}
+        done = counted(agent)
         log.info("worker %d of flow %r has ended: %s", joined.rank, flow.name, done)
         if counts is not None:
             counts.add(done)
@@ -124,6 +131,10 @@ class Joined:
     """Where to tell the driver of a failure, where it can be reached."""
     stage: int
     epoch: int
+
+    def agent(self, flow: Flow, restore: Snapshot | None = None) -> Agent:
+        """The agent of this worker."""
+        return Agent(flow, self.mesh, index=self.rank, workers=self.workers, restore=restore)
 
     def leave(self) -> None:
         """End in good order, together with the peers."""
@@ -228,91 +239,115 @@ def join_peers(
     return Joined(rank, workers, doorway, mesh, driver, known, context.stageId(), epoch)
 
 
-class Reporter:
-    """Counts what passes, and tells the driver now and then, if somebody there listens."""
+class Onlooker(Control):
+    """The driver of a batch: it may look on at the reports, and gives no commands."""
 
-    def __init__(self, driver: socket.socket | None) -> None:
-        self._control = None if driver is None else Control(driver)
-        self._told = 0.0
-        self.handles: Sequence[InputHandle] = ()
-        self.rows_out = 0
+    def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
+        """Send a report, if the driver still listens."""
+        with suppress(OSError):
+            super().send(kind, payload, **header)
 
-    def counts(self, process: Process) -> dict[str, int]:
-        """All that a worker counts."""
-        mesh = process.mesh
-        return {
-            "rows_in": sum(handle.sent_count for handle in self.handles),
-            "rows_out": self.rows_out,
-            "late": sum(handle.late_count for handle in self.handles),
-            "messages": mesh.messages if mesh else 0,
-            "progress_batches": mesh.progress_batches if mesh else 0,
-        }
-
-    def tell(self, process: Process) -> None:
-        """Report, unless that was done a moment ago."""
-        now = time.monotonic()
-        if self._control is not None and now - self._told > REPORT:
-            self._told = now
-            try:
-                self._control.send("report", metrics=self.counts(process))
-            except OSError as error:
-                log.info("the driver no longer listens: %s", error)
-                self._control = None
+    def has_news(self, timeout: float = 0.0) -> bool:
+        """Nothing is heard of it."""
+        return False
 
 
-def _drive(
-    flow: Flow,
-    ends: Ends,
-    process: Process,
-    batches: Iterator[pa.RecordBatch],
-    report: Reporter,
-) -> Iterator[pa.RecordBatch]:
-    worker = process.worker
-    handles, collected = ends_of(flow, ends, process)
-    report.handles = handles
-    for handle in handles:
-        # DataFrames are complete, so nothing in them is late: each input advances at its end.
-        handle.lateness = None
-    reading = True
-    while not process.is_complete:
-        did = process.turn(block=0.0 if reading else BEAT)
-        if reading and not process.is_held_up and not worker.has_work:
-            batch = next(batches, None)
-            if batch is None:
-                reading = False
-                for handle in handles:
-                    handle.close()
-                for what, name in flow.handles():
-                    if what == "sequencer":
-                        worker.handles[flow.handle(what, name)].close()
-            else:
-                for number, rows in rows_by_input(len(handles), batch):
-                    handles[number].send(rows)
-        elif not did and reading:
-            # Held up: whatever changes that wakes it.
-            process.turn(block=BEAT)
-        for out in take_rows(ends, collected, least=ROWS_OUT):
-            report.rows_out += out.num_rows
-            yield out
-        report.tell(process)
-    if process.mesh is not None:
-        # Nobody needs this worker any more, however long Spark takes to accept the last rows.
-        process.mesh.begin_goodbye()
-    for out in take_rows(ends, collected, least=1):
-        report.rows_out += out.num_rows
-        yield out
+class SparkBatches:
+    """The feed of a batch: Arrow batches from Spark, read when the worker has nothing to do.
+
+    Reading may block until Spark has more. After the last batch the inputs are closed.
+    """
+
+    awaits_command = False
+
+    def __init__(
+        self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
+    ) -> None:
+        self._agent = agent
+        self._inputs = inputs
+        self._batches = batches
+        self.ended = False
+        for handle in inputs:
+            # DataFrames are complete, so nothing in them is late: each input advances at its end.
+            handle.lateness = None
+
+    def read(self, busy: bool) -> bool:
+        """Send the rows of one batch."""
+        if busy or self.ended:
+            return False
+        batch = next(self._batches, None)
+        if batch is None:
+            self.ended = True
+            self.end()
+        else:
+            for number, rows in rows_by_input(len(self._inputs), batch):
+                self.send(number, rows)
+        return True
+
+    def send(self, number: int, rows: pa.RecordBatch) -> None:
+        """Send rows to the input of that number."""
+        self._inputs[number].send(rows)
+
+    def end(self) -> None:
+        """There are no more batches."""
+        for handle in self._inputs:
+            handle.close()
+        flow, known = self._agent.flow, self._agent.worker.handles
+        for what, name in flow.handles():
+            if what == "sequencer":
+                known[flow.handle(what, name)].close()
+
+    def patience(self, idle: float) -> float:
+        """Nothing to wait for, as long as there are batches."""
+        return math.inf if self.ended else 0.0
+
+    def advance(self, inputs: Mapping[str, int]) -> None:
+        """Do nothing: inputs advance when they end."""
+
+    def positions(self) -> Mapping[str, Any]:
+        """None: Spark knows where its sources are."""
+        return {}
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing that the driver has to know."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing: the last batch closes the inputs."""
 
 
-def ends_of(
-    flow: Flow, ends: Ends, process: Process
-) -> tuple[list[InputHandle], list[list[Batch]]]:
-    """A worker's inputs, and what its outputs have collected."""
-    known = process.worker.handles
+class SparkRows(NoSink):
+    """The sink of a stage: rows wait where the outputs collect them, until Spark takes them."""
+
+    def __init__(self, agent: Agent, ends: Ends) -> None:
+        handles, flow = agent.worker.handles, agent.flow
+        self._ends = ends
+        self._collected: list[list[Batch]] = [
+            handles[flow.handle("output", name)] for name, _ in ends.outputs
+        ]
+        self.rows = 0
+
+    def take(self, least: int) -> Iterator[pa.RecordBatch]:
+        """The rows of each output that has collected enough to be worth handing over."""
+        for rows in take_rows(self._ends, self._collected, least=least):
+            self.rows += rows.num_rows
+            yield rows
+
+
+def inputs_of(agent: Agent, ends: Ends) -> list[InputHandle]:
+    """A worker's inputs, in the order of the stage's."""
+    known, flow = agent.worker.handles, agent.flow
     handles: list[InputHandle] = [known[flow.handle("input", name)] for name in ends.inputs]
     for name, handle in zip(ends.inputs, handles, strict=True):
         if not isinstance(handle, InputHandle):
             raise GraphError(f"input {name!r} is unordered: Spark cannot hold its tokens")
-    return handles, [known[flow.handle("output", name)] for name, _ in ends.outputs]
+    return handles
+
+
+def counted(agent: Agent) -> dict[str, int]:
+    """The counts of a worker that go into Spark's accumulator."""
+    counts = {"runs": int(agent.worker.index == 0), **agent.metrics(operators=False).totals()}
+    return {name: counts[name] for name in COUNTED}
 
 
 def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -166,9 +166,13 @@ class Numeric(Accumulator):
         self._value[slots] = values
         self._seen[slots] = saved["seen"]
         carry = saved.get("carry")
-        if self._exact and carry is not None:
-            # Groups of a worker that had seen nothing but nulls have none.
-            self._carry[slots] = carry if isinstance(carry, np.ndarray) else filled(carry)
+        if carry is not None:
+            # Groups of a worker that had seen nothing but nulls, or no integers, have none.
+            carried = carry if isinstance(carry, np.ndarray) else filled(carry)
+            if self._exact:
+                self._carry[slots] = carried
+            elif self._how in ("sum", "mean"):
+                self._value[slots] += carried * 2.0**64
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups."""

@@ -15,7 +15,7 @@ from jeton.columns import column as cols
 from jeton.columns import compiled as nb
 from jeton.columns.column import Column, plain
 from jeton.columns.kernel import Kernel, SlowKernel
-from jeton.state.accumulators import Accumulator, Mask, Values, pylist, roomy, valid_mask
+from jeton.state.accumulators import Accumulator, Mask, Values, filled, pylist, roomy, valid_mask
 from jeton.state.slot_pool import Slots
 
 
@@ -83,11 +83,16 @@ class KernelFold(Accumulator):
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
         """The same again."""
         self._grow(size)
-        self._value = self._value.astype(
-            np.promote_types(self._value.dtype, np.asarray(saved["value"]).dtype), copy=False
+        # Groups of a worker that had seen nothing but nulls have none.
+        values, seen = (
+            column if isinstance(column, np.ndarray) else np.asarray(filled(column))
+            for column in (saved["value"], saved["seen"])
         )
-        self._value[slots] = saved["value"]
-        self._seen[slots] = saved["seen"]
+        self._value = self._value.astype(
+            np.promote_types(self._value.dtype, values.dtype), copy=False
+        )
+        self._value[slots] = values
+        self._seen[slots] = seen
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups."""

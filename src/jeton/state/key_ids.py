@@ -39,6 +39,7 @@ class KeyIds:
         """The id of each key."""
         if not columns:
             return np.zeros(rows, dtype=np.int64)
+        columns = [_decoded(column) for column in columns]
         if is_exact(columns):
             words = exact_words(columns[0]).view(np.int64)
             self._require_one_sign(columns[0].dtype, words)
@@ -135,6 +136,13 @@ def known_keys(columns: Sequence[Column]) -> npt.NDArray[np.bool_] | None:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             known = valid if known is None else known & valid
     return known
+
+
+def _decoded(column: Column) -> Column:
+    """A column without a dictionary: its values are keys, not their places in it."""
+    if isinstance(column, np.ndarray) or not pa.types.is_dictionary(column.type):
+        return column
+    return cols.from_arrow(column.dictionary_decode())
 
 
 def without_nulls(column: Column) -> Column:

@@ -58,7 +58,7 @@ class KeySlots:
         """Whether the columns' types are known: a batch has come, which may have been empty."""
         self._twins = Twins()
         self._seen: set[tuple[object, ...]] = set()
-        self._kinds: list[pa.DataType | None] = [None] * columns
+        self._kinds: list[list[pa.DataType]] = [[] for _ in range(columns)]
         self._usual: np.dtype[Any] | None = None
         """The type of a single column of integers, once it is known to fit."""
 
@@ -123,16 +123,17 @@ class KeySlots:
         if seen in self._seen:
             return
         for at, column in enumerate(columns):
-            kind, before = cols.to_arrow(column[:0]).type, self._kinds[at]
+            kind, known = cols.to_arrow(column[:0]).type, self._kinds[at]
             if pa.types.is_null(kind) or not len(column):
                 continue
-            if before is None:
-                self._kinds[at] = kind
-            elif key_family(kind) != key_family(before) or _beyond(kind, before):
-                raise BatchError(
-                    f"a key column is of type {kind}, but it was {before} before: cast it to one "
-                    "type, or give the input a schema=…"
-                )
+            for before in known:
+                if key_family(kind) != key_family(before) or _beyond(kind, before):
+                    raise BatchError(
+                        f"a key column is of type {kind}, but it was {before} before: cast it to "
+                        "one type, or give the input a schema=…"
+                    )
+            if kind not in known:
+                known.append(kind)
         if all(map(len, columns)):
             self._seen.add(seen)
 

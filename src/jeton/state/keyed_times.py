@@ -12,7 +12,7 @@ from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.state.held_tokens import HeldTokens
-from jeton.state.keyed_values import check_key, entries, entries_table
+from jeton.state.keyed_values import check_key, entries, entries_table, one_nan
 from jeton.state.time_map import TimeMap
 
 V = TypeVar("V")
@@ -59,13 +59,13 @@ class KeyedTimes(Generic[V]):
     def push(self, right: TokenRef | TimestampToken, time: Time, key: Any, value: V) -> None:
         """Set the value of a time and key, holding the right to answer it."""
         check_key(key)
-        self._at(right, time)[key] = value
+        self._at(right, time)[one_nan(key)] = value
 
     def get_or(
         self, right: TokenRef | TimestampToken, time: Time, key: Any, make: Callable[[], V]
     ) -> V:
         """The value of a time and key; if there is none, it is made and the right held."""
-        found = self._at(right, time)
+        found, key = self._at(right, time), one_nan(key)
         try:
             return found[key]
         except KeyError:
@@ -95,7 +95,7 @@ class KeyedTimes(Generic[V]):
 
     def __contains__(self, time_and_key: tuple[Time, Any]) -> bool:
         time, key = time_and_key
-        return time in self._waiting and key in self._waiting[time]
+        return time in self._waiting and one_nan(key) in self._waiting[time]
 
     def __len__(self) -> int:
         """How many values are in."""

@@ -70,16 +70,16 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
             return value
 
     def __getitem__(self, key: Any) -> V:
-        return self._values[_one_nan(key)]
+        return self._values[one_nan(key)]
 
     def __setitem__(self, key: Any, value: V) -> None:
-        key = _one_nan(key)
+        key = one_nan(key)
         if key not in self._values:
             check_key(key)
         self._values[key] = value
 
     def __delitem__(self, key: Any) -> None:
-        del self._values[_one_nan(key)]
+        del self._values[one_nan(key)]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
@@ -97,16 +97,16 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The entries again."""
         for key, value in zip(*entries(state), strict=True):
-            self._values[_one_nan(key)] = value
+            self._values[one_nan(key)] = value
 
 
 _NAN: Final = float("nan")
 
 
-def _one_nan(key: Any) -> Any:
+def one_nan(key: Any) -> Any:
     """A key in which every NaN is the same, as it is for ``Exchange``."""
     if isinstance(key, tuple):
-        return tuple(map(_one_nan, key)) if any(part != part for part in key) else key
+        return tuple(map(one_nan, key)) if any(part != part for part in key) else key
     return _NAN if key != key else key
 
 

@@ -155,7 +155,10 @@ class PythonFold(Accumulator):
 
 
 class Extreme(PythonFold):
-    """The least or the greatest of values that are not plain numbers: text, decimals, times."""
+    """The least or the greatest of values other than plain numbers: text, decimals, times."""
+
+    _temporal: pa.DataType | None = None
+    """The type of the times seen, if values are times."""
 
     def _values(self, column: Column) -> list[Any]:
         """Times as integers: Python's own have no nanoseconds, and end with the year 9999."""
@@ -163,11 +166,22 @@ class Extreme(PythonFold):
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
             kind = column.type
+            self._require_one_unit(kind)
             if pa.types.is_date32(kind) or pa.types.is_time32(kind):
                 column = column.cast(pa.int32())
             elif pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
         return pylist(column)
+
+    def _require_one_unit(self, kind: pa.DataType) -> None:
+        """Refuse times of two types: as integers they do not compare."""
+        if pa.types.is_temporal(kind):
+            self._temporal = self._temporal or kind
+            if kind != self._temporal:
+                raise BatchError(
+                    f"values are of type {kind}, but they were {self._temporal} before: cast them "
+                    "to one type, or give the input a schema=…"
+                )
 
 
 class DecimalSum(PythonFold):

@@ -157,11 +157,19 @@ def merge(
     return Snapshot(
         flow,
         {
-            operator: {
-                name: pa.concat_tables(found, promote_options="permissive")
-                for name, found in kept.items()
-            }
+            operator: {name: concatenated(operator, name, found) for name, found in kept.items()}
             for operator, kept in tables.items()
         },
         bins=bins,
     )
+
+
+def concatenated(operator: str, name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """The state of all workers in one table, of types that hold what each of them has."""
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise SnapshotError(
+            f"the parts of state {name!r} do not fit together: {error}. Give the inputs a "
+            "schema=…, so that their columns have the same types on all workers"
+        ).located(operator=operator) from error

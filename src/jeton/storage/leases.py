@@ -222,7 +222,9 @@ class Lease:
         # be free again. Then there is a greater one, from before until for ever: so this does not
         # count, and nobody reads it. If a greater one came just now, this counts, but its maker
         # has been superseded all the same.
-        if any(int(match[1]) > entry.number for match in found if match[2] is None):
+        numbers = [int(match[1]) for match in found if match[2] is None]
+        # If this one is not there, it was deleted, since there are newer ones.
+        if entry.number not in numbers or max(numbers) > entry.number:
             return False
         self.own = entry
         for match in found:

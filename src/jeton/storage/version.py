@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.state.bins import BINS, bin_owners
-from jeton.state.snapshot import Snapshot, share_of
+from jeton.state.snapshot import Snapshot, concatenated, share_of
 from jeton.storage.chunk_format import (
     GROUPS,
     Chunk,
@@ -102,7 +102,7 @@ class Checkpoint:
         return Snapshot(
             self.flow,
             {
-                operator: {name: _concat(Key(operator, name), t) for name, t in kept.items()}
+                operator: {name: concatenated(operator, name, t) for name, t in kept.items()}
                 for operator, kept in found.items()
             },
             bins=self.bins,
@@ -175,12 +175,3 @@ class Checkpoint:
             self.store.root,
             corrupt,
         )
-
-
-def _concat(key: Key, tables: list[pa.Table]) -> pa.Table:
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise SnapshotError(
-            f"the parts of state {key.name!r} do not fit together: {error}"
-        ).located(operator=key.operator) from error

@@ -92,7 +92,7 @@ class Share(StatelessSourcePartition):
 
 
 class Tally(DynamicSink, StatelessSinkPartition):
-    """Counts what comes out, and keeps what the answer is checked by."""
+    """Counts the output, and stores the values by which the answer is checked."""
 
     def __init__(self) -> None:
         self.rows, self.sum = 0, 0.0
@@ -182,7 +182,7 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
     cluster_main(flow, addresses, index, worker_count_per_proc=1)
     counts = dict(enumerate(tally.array.tolist())) if arrays else tally.counts
     answer = {"rows": tally.rows, "counts": counts, "sum": tally.sum}
-    (out / f"told-{index}.json").write_text(json.dumps(clock | answer))
+    (out / f"reported-{index}.json").write_text(json.dumps(clock | answer))
 
 
 def start_others(workers: int) -> list[subprocess.Popen[bytes]]:

@@ -17,7 +17,7 @@ from pyflink.table import EnvironmentSettings, TableEnvironment
 
 FEW = 100
 
-# As a BIGINT: the remainder has the divisor's type, and its square is no INTEGER.
+# As a BIGINT: the remainder has the divisor's type, and its square does not fit an INTEGER.
 STEP = "CAST(MOD(i * 48271, 2147483647) AS BIGINT)"
 MIXED = f"MOD({STEP} * {STEP}, 2147483647)"
 
@@ -77,12 +77,12 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
         )
     parts = [np.loadtxt(part, delimiter=",", ndmin=2) for part in read(files)]
     keys, answers = np.concatenate(parts).T
-    told = {"seconds": seconds, "rows": len(keys), "sum": answers.sum(), "counts": {}}
+    reported = {"seconds": seconds, "rows": len(keys), "sum": answers.sum(), "counts": {}}
     if program == "word count":
         counts = np.zeros(10_000)
         np.maximum.at(counts, keys.astype(int), answers)
-        told["counts"] = dict(enumerate(counts.astype(int).tolist()))
-    (out / "told.json").write_text(json.dumps(told))
+        reported["counts"] = dict(enumerate(counts.astype(int).tolist()))
+    (out / "reported.json").write_text(json.dumps(reported))
     shutil.rmtree(files)
 
 

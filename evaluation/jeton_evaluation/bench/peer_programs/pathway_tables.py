@@ -1,8 +1,8 @@
 """Pathway: ``groupby().reduce`` and ``windowby``, from a Python source and from CSV files.
 
 Run by `bench.peers` in Pathway's environment. The Python source has its records in memory
-before the clock starts, and is read on one worker whatever their number. A CSV file is read from
-the page cache, one for each worker. Pathway tells a key once for each commit, not for each record.
+before the clock starts, and is read on one worker. A CSV file is read from
+the page cache, one for each worker. Pathway emits a key once for each commit, not for each record.
 """
 
 import json
@@ -48,7 +48,7 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
             name = out / "csv" / f"{part}.csv"
             np.savetxt(name, share, "%d", ",", header="key,time,value", comments="")
         table = pw.io.csv.read(out / "csv", schema=Record, mode="static")
-    told: dict[str, Any] = {"rows": 0, "counts": {}, "sum": 0.0}
+    reported: dict[str, Any] = {"rows": 0, "counts": {}, "sum": 0.0}
     if program == "word count":
         answer = table.groupby(pw.this.key).reduce(pw.this.key, count=pw.reducers.count())
     else:
@@ -61,12 +61,12 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
 
     def count(key: Any, row: dict[str, int], time: int, is_addition: bool) -> None:
         if is_addition:
-            told["rows"] += 1
-            told["counts"][row["key"]] = row["count"]
+            reported["rows"] += 1
+            reported["counts"][row["key"]] = row["count"]
 
     def add_up(key: Any, row: dict[str, float], time: int, is_addition: bool) -> None:
-        told["rows"] += 1 if is_addition else -1
-        told["sum"] += row["mean"] if is_addition else -row["mean"]
+        reported["rows"] += 1 if is_addition else -1
+        reported["sum"] += row["mean"] if is_addition else -row["mean"]
 
     def end() -> None:
         clock["last"] = time.perf_counter()
@@ -75,7 +75,7 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
     pw.io.subscribe(answer, on_change=on_change, on_end=end)
     clock["first"] = time.perf_counter()
     pw.run(monitoring_level=pw.MonitoringLevel.NONE)
-    (out / "told.json").write_text(json.dumps(clock | told))
+    (out / "reported.json").write_text(json.dumps(clock | reported))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Run by `bench.peers` in an environment with PySpark. Records are in Parquet files, read a few
 in each micro-batch. A query runs twice in one session: first its rows are written to files and
 checked, which also warms Java up; then they are thrown away, and the micro-batches after the first
-are timed. SQL tells a key's count once for each micro-batch, the Python state for each record.
+are timed. SQL emits a key's count once for each micro-batch, the Python state for each record.
 """
 
 import json
@@ -111,7 +111,7 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
     measured = answers(stream(str(source)), variant, program).writeStream.format("noop")
     batches = start("measured", measured).recentProgress[1:BATCHES]
     rows = spark.read.parquet(*(str(each) for each in (out / "rows").iterdir()))
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "seconds": sum(each.durationMs["triggerExecution"] for each in batches) / 1e3,
         "records": sum(each.numInputRows for each in batches),
         "rows": rows.count(),
@@ -119,12 +119,12 @@ def main(variant: str, program: str, workers: int, records: int, data: Path, out
         "counts": {},
     }
     if program == "word count":
-        told["counts"] = dict(rows.groupBy("key").agg(F.max("answer")).collect())
+        reported["counts"] = dict(rows.groupBy("key").agg(F.max("answer")).collect())
         # The record that closes windows is one of the first key's.
         first = int(np.load(data / "keys.npy")[0])
-        told["counts"][first] -= 1
-        told["rows"] -= 1
-    (out / "told.json").write_text(json.dumps(told))
+        reported["counts"][first] -= 1
+        reported["rows"] -= 1
+    (out / "reported.json").write_text(json.dumps(reported))
     spark.stop()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.joined import How, Joined, split_known
+from jeton.dataflow.operators.binary import add_binary
 from jeton.dataflow.operators.interval_join import moved
+from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered, sides
@@ -28,77 +29,43 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class AsofJoin:
-    """Adds `asof_join` to keyed streams."""
+def add_asof_join(
+    keyed: KeyedStream,
+    other: KeyedStream,
+    *,
+    tolerance: int | None,
+    how: How,
+    suffix: str,
+) -> Stream:
+    """Add the operator of `KeyedStream.asof_join`."""
+    if not keyed.stream.kind.total:
+        raise GraphError("asof_join needs integer times: inside a loop, use join()")
+    if tolerance is not None:
+        tolerance = whole(tolerance, "the tolerance of asof_join")
+        if tolerance < 0:
+            raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
+    joined = Joined(keyed, other, how, suffix, "asof_join")
 
-    def asof_join(
-        self,
-        other: KeyedStream,
-        *,
-        tolerance: int | None = None,
-        how: How = "left",
-        suffix: str = "_right",
-    ) -> Stream:
-        """Each record with the latest one of ``other`` that has its key and is not after it.
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
+        far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
+        asof = Asof(joined, far, info.kind)
+        mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
+        info.keep(asof.latest, name="latest", shape=others)
+        info.keep(asof.waiting, token, name="waiting", shape=mine)
+        token.drop()
+        return asof.step
 
-        Like pandas' ``merge_asof`` with ``by`` and Polars' ``join_asof``, backwards. The result
-        bears the left record's time and is sent once the right side is complete up to it: at
-        once, if the right side has ended. With a ``tolerance``, a right record that is more than
-        so much earlier does not count. A left record without a partner comes with nulls (the
-        right side's columns must then be known), or not at all with ``how="inner"``.
-
-        Of several right records with the same key and time, the one with the greatest values
-        counts, comparing its columns from the first to the last, with nulls least and NaN the
-        greatest number: so that the answer does not depend on the order in which they came. Put
-        a sequence number first to decide yourself. Lists and structures are compared as text.
-
-        The result has the left columns and the right ones that are no keys; a right column that
-        the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN.
-
-        Kept are the latest right record of each key and those that may still be asked for.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("trades")
-        >>> trades = flow.input("trades")
-        >>> quotes = flow.input("quotes", schema={"stock": str, "price": float})
-        >>> flow.output("priced", trades.key_by("stock").asof_join(quotes.key_by("stock")))
-        >>> trades = {"time": [3, 9], "stock": ["A", "A"], "n": [100, 200]}
-        >>> quotes = {"time": [5, 8, 11], "stock": ["A", "A", "A"], "price": [1.0, 1.5, 2.0]}
-        >>> flow.run({"trades": trades, "quotes": quotes})["priced"].to_pylist()
-        [{'time': 3, 'stock': 'A', 'n': 100, 'price': None},
-         {'time': 9, 'stock': 'A', 'n': 200, 'price': 1.5}]
-        """
-        keyed = cast("KeyedStream", self)
-        if not keyed.stream.kind.total:
-            raise GraphError("asof_join needs integer times: inside a loop, use join()")
-        if tolerance is not None:
-            tolerance = whole(tolerance, "the tolerance of asof_join")
-            if tolerance < 0:
-                raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
-        joined = Joined(keyed, other, how, suffix, "asof_join")
-
-        def build(
-            token: TimestampToken, info: OperatorInfo
-        ) -> Callable[[Input, Input, Output], None]:
-            far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
-            asof = Asof(joined, far, info.kind)
-            mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
-            info.keep(asof.latest, name="latest", shape=others)
-            info.keep(asof.waiting, token, name="waiting", shape=mine)
-            token.drop()
-            return asof.step
-
-        return keyed.stream.binary_frontier(
-            other.stream,
-            build,
-            pact=joined.pacts[0],
-            other_pact=joined.pacts[1],
-            name="asof_join",
-            # The right records hold no token: it takes the frontier to let go of old ones.
-            notify="always",
-            schema=joined.schema,
-        )
+    return add_binary(
+        keyed.stream,
+        other.stream,
+        build,
+        pact=joined.pacts[0],
+        other_pact=joined.pacts[1],
+        name="asof_join",
+        # The right records hold no token: only the frontier shows when to drop old ones.
+        notify="always",
+        schema=joined.schema,
+    )
 
 
 class Asof:
@@ -116,7 +83,7 @@ class Asof:
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
-        """Take what has come, answer what is complete, let go of what is over."""
+        """Take arrivals, answer complete records, and drop records that are over."""
         joined, waiting = self._joined, self.waiting
         for ref, batch in left:
             self._left.learn(batch)
@@ -180,7 +147,7 @@ class Asof:
         self._ids.sweep((run.ids for run in self.latest.runs), len(self.latest))
 
     def _expiry(self, ids: Integers, at: Integers) -> Integers:
-        """Until when a row is the latest of its key, as far as its run can tell."""
+        """Until when a row is the latest of its key, as far as its run shows."""
         until = np.full(len(ids), MOST)
         same = np.flatnonzero(ids[1:] == ids[:-1])
         until[same] = at[same + 1] - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,8 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import BatchError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow import joined as joins
+from jeton.dataflow.operators import joined as joins
+from jeton.dataflow.operators.binary import add_binary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.key_ids import KeyTypes
@@ -33,73 +34,49 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 Made: TypeAlias = "Batch | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None"
-"""What a function may return: columns, a row, rows, or nothing."""
+"""The result of a function: columns, a row, rows, or nothing."""
 
-Function: TypeAlias = Callable[[dict[str, Any], Batch, Batch], Made]
+GroupFunction: TypeAlias = Callable[[dict[str, Any], Batch, Batch], Made]
+"""From a key and both sides' records to results."""
 
 
-class Cogroup:
-    """Adds `cogroup` to keyed streams."""
+def add_cogroup(
+    keyed: KeyedStream, other: KeyedStream, function: GroupFunction, *, schema: SchemaLike | None
+) -> Stream:
+    """Add the operator of `KeyedStream.cogroup`."""
+    mine, others = joins.pacts(keyed, other, "cogroup")
+    known = None if schema is None else _with_key(keyed, schema)
 
-    def cogroup(
-        self, other: KeyedStream, function: Function, *, schema: SchemaLike | None = None
-    ) -> Stream:
-        """What a function makes of the records that both streams have at one key and one time.
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
+        types = KeyTypes()
+        sides = [_Side(side, info.kind) for side in (keyed, other)]
+        for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
+            info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
+        token.drop()
 
-        ``function(key, left, right)`` is called once for each key and time, when that time is
-        complete on both sides; it is plain Python, which costs some microseconds for each group:
-        `join` is for what must be fast. ``key`` has the key's values under the left names. The
-        batches have the records of each side by the values of their columns, from the first to
-        the last, whatever the order in which they came; a side without any is an empty batch,
-        which has columns if that stream's schema is known.
+        def step(left: Input, right: Input, output: Output) -> None:
+            for name, side, input in zip(("left", "right"), sides, (left, right), strict=True):
+                for ref, batch in input:
+                    types.learn(name, side.key, [batch.column(one) for one in side.key])
+                    side.waiting.push(ref, batch)
+            frontier = Antichain([*left.frontier, *right.frontier])
+            for groups in _complete(sides, frontier, info.kind, keyed.key):
+                groups.emit(function, known, output)
+            for side in sides:
+                side.waiting.settle()
 
-        It returns a row (a dictionary of plain values), several (a list of them), columns (a
-        dictionary of arrays, or a batch), or nothing. They are sent at the group's time, with
-        the key's columns before them; what is returned under a key's name or the time's is left
-        out. ``schema`` declares the columns other than the key's.
+        return step
 
-        As in other groups, nulls are a key of their own, and equal to each other.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("stock")
-        >>> bought, sold = flow.input("bought"), flow.input("sold")
-        >>> def balance(key, bought, sold):
-        ...     return {"left": sum(bought["n"]) - (sum(sold["n"]) if len(sold) else 0)}
-        >>> flow.output("stock", bought.key_by("item").cogroup(sold.key_by("item"), balance))
-        >>> bought = {"time": [0, 0, 0], "item": ["cup", "pen", "cup"], "n": [5, 3, 1]}
-        >>> sold = {"time": [0], "item": ["cup"], "n": [2]}
-        >>> flow.run({"bought": bought, "sold": sold})["stock"].to_pylist()
-        [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
-        """
-        keyed = cast("KeyedStream", self)
-        mine, others = joins.pacts(keyed, other, "cogroup")
-        known = None if schema is None else _with_key(keyed, schema)
-
-        def build(
-            token: TimestampToken, info: OperatorInfo
-        ) -> Callable[[Input, Input, Output], None]:
-            types = KeyTypes()
-            sides = [_Side(side, info.kind) for side in (keyed, other)]
-            for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
-                info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
-            token.drop()
-
-            def step(left: Input, right: Input, output: Output) -> None:
-                for name, side, input in zip(("left", "right"), sides, (left, right), strict=True):
-                    for ref, batch in input:
-                        types.learn(name, side.key, [batch.column(one) for one in side.key])
-                        side.waiting.push(ref, batch)
-                frontier = Antichain([*left.frontier, *right.frontier])
-                for groups in _complete(sides, frontier, info.kind, keyed.key):
-                    groups.tell(function, known, output)
-                for side in sides:
-                    side.waiting.settle()
-
-            return step
-
-        return keyed.stream.binary_frontier(
-            other.stream, build, pact=mine, other_pact=others, name="cogroup", schema=known
-        )
+    return add_binary(
+        keyed.stream,
+        other.stream,
+        build,
+        pact=mine,
+        other_pact=others,
+        name="cogroup",
+        notify="held",
+        schema=known,
+    )
 
 
 class _Side:
@@ -145,7 +122,7 @@ class _Groups:
         self._keys = _joined_keys([side.keys(p) for side, p in zip(sides, parts, strict=True)])
         ids, _ = KeySlots(len(self._keys)).find(self._keys, sum(map(len, parts)))
         self._times: Times = np.concatenate([part.times for part in parts])
-        # Within one call, times that are no integers are all the same.
+        # Within one call, times that are not integers are all the same.
         at = self._times if kind.total else np.zeros(len(ids), dtype=np.int64)
         order = sort_order([at, ids], stable=False)
         if order is None:
@@ -161,8 +138,8 @@ class _Groups:
             for part, numbers in zip(parts, np.split(group, [len(parts[0])]), strict=True)
         ]
 
-    def tell(self, function: Function, schema: pa.Schema | None, output: Output) -> None:
-        """Call the function for each group, and send what it makes."""
+    def emit(self, function: GroupFunction, schema: pa.Schema | None, output: Output) -> None:
+        """Call the function for each group, and send its results."""
         values = [cols.to_arrow(cols.take(key, self._first)).to_pylist() for key in self._keys]
         made = _Results((*self._names, output.time_name))
         (left, ends), (right, right_ends) = self._parts
@@ -180,7 +157,7 @@ class _Groups:
         whole |= columns
         batch = Batch.trusted(whole, self._times[rows], output.time_name)
         if schema is not None:
-            batch = conform(batch, schema, "what the function of cogroup returned")
+            batch = conform(batch, schema, "the result of the function of cogroup")
         # Groups are in order of time, and the side that has the first one has the right to it.
         least = int(groups[0])
         side = self._sides[0 if ends[least + 1] > ends[least] else 1]
@@ -189,7 +166,7 @@ class _Groups:
 
 
 class _Results:
-    """What a function returned for group after group."""
+    """The results of a function for group after group."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = frozenset(taken)
@@ -198,7 +175,7 @@ class _Results:
         self._row_groups: list[int] = []
 
     def add(self, group: int, made: Made) -> None:
-        """Take what was returned for a group."""
+        """Add the result for a group."""
         if made is None:
             return
         if isinstance(made, Batch):

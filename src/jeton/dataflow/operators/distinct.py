@@ -16,9 +16,9 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.stream_base import StreamBase
 from jeton.state.accumulators import roomy
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
@@ -31,32 +31,8 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class Distinct(StreamBase):
-    """Adds `distinct` to streams."""
-
-    def distinct(self, *columns: str) -> Stream:
-        """Each distinct combination of values in ``columns``, once: see `KeyedStream.distinct`.
-
-        Without columns, all of them, which must then be known from a schema.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("words")
-        >>> flow.output("words", flow.input("words").distinct("word"))
-        >>> words = {"time": [2, 0, 1], "word": ["to", "to", "be"]}
-        >>> flow.run({"words": words})["words"].to_pylist()
-        [{'time': 0, 'word': 'to'}, {'time': 1, 'word': 'be'}]
-        """
-        from jeton.dataflow.keyed import KeyedStream
-
-        if not columns:
-            if self.schema is None:
-                raise GraphError(f"the columns of {self!r} are not known: name them in distinct()")
-            columns = tuple(self.schema.names)
-        return KeyedStream(self, columns).distinct()  # type: ignore[arg-type]
-
-
-def distinct(keyed: KeyedStream) -> Stream:
-    """Add the operator: ``keyed.distinct`` says what it does."""
+def add_distinct(keyed: KeyedStream) -> Stream:
+    """Add the operator of `KeyedStream.distinct`."""
     if not keyed.key:
         raise GraphError("distinct needs key columns: key_by() names some")
     stream, key = keyed.stream, keyed.key
@@ -73,15 +49,15 @@ def distinct(keyed: KeyedStream) -> Stream:
         def step(input: Input, output: Output) -> None:
             for ref, batch in input:
                 seen.add(ref, batch)
-            seen.tell(input.frontier, output)
+            seen.emit(input.frontier, output)
 
         return step
 
-    return stream.unary_frontier(build, pact=keyed.pact, name="distinct", schema=schema)
+    return add_unary(stream, build, name="distinct", notify="held", pact=keyed.pact, schema=schema)
 
 
 class Seen:
-    """Keys by the least time at which each was seen, told once that time is complete."""
+    """Keys by the least time at which each was seen, emitted once that time is complete."""
 
     def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
         self._kind = kind
@@ -90,7 +66,7 @@ class Seen:
         self._held = HeldTokens()
         self._first = np.zeros(0, dtype=np.int64)
         """The least time of each key so far, by slot."""
-        self._told = np.zeros(0, dtype=bool)
+        self._emitted = np.zeros(0, dtype=bool)
 
     def add(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
         """Let keys wait for their times."""
@@ -103,7 +79,7 @@ class Seen:
             self._agenda.add(times, slots[rows])
             self._hold(right, times)
 
-    def tell(self, frontier: Antichain, output: Output) -> None:
+    def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the keys whose first time is complete."""
         times, slots = self._agenda.due(frontier, inclusive=False)
         if len(slots) == 0:
@@ -119,10 +95,10 @@ class Seen:
     def _worth(self, slots: Slots, new: Slots, times: Times) -> npt.NDArray[np.intp]:
         """The records that may be the first of their keys."""
         size = int(slots.max()) + 1
-        self._first, self._told = roomy(self._first, size), roomy(self._told, size)
+        self._first, self._emitted = roomy(self._first, size), roomy(self._emitted, size)
         # New keys start behind all times, so that whatever comes is before.
         self._first[slots[new]] = END_OF_TIME
-        maybe = ~self._told[slots] & (times < self._first[slots])
+        maybe = ~self._emitted[slots] & (times < self._first[slots])
         maybe[new] = True
         rows = np.flatnonzero(maybe)
         np.minimum.at(self._first, slots[rows], times[rows])
@@ -132,8 +108,8 @@ class Seen:
     def _firsts(self, times: Times, slots: Slots) -> npt.NDArray[np.intp]:
         """Those among complete records, in order of time, that are the first of their keys."""
         _, rows = np.unique(slots, return_index=True)
-        rows = np.sort(rows[~self._told[slots[rows]]])
-        self._told[slots[rows]] = True
+        rows = np.sort(rows[~self._emitted[slots[rows]]])
+        self._emitted[slots[rows]] = True
         return rows
 
     def _send(self, times: Times, slots: Slots, output: Output) -> None:
@@ -146,26 +122,26 @@ class Seen:
         return Batch.trusted(columns, times, time_name)
 
     def snapshot(self) -> pa.Table:
-        """All keys ever seen, with their first times so far and whether they are told."""
+        """All keys ever seen, with their first times so far and whether they are emitted."""
         slots = self._groups.live()
         table = self._groups.save(slots)
         if len(slots) == 0:
             return table
         table = table.append_column("first", pa.array(self._first[slots]))
-        return table.append_column("told", pa.array(self._told[slots]))
+        return table.append_column("emitted", pa.array(self._emitted[slots]))
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The keys again."""
         if state.num_rows == 0:
             return
-        slots = self._groups.load(state.drop_columns(["first", "told"]))
-        first, told = (state.column(name).to_numpy() for name in ("first", "told"))
+        slots = self._groups.load(state.drop_columns(["first", "emitted"]))
+        first, emitted = (state.column(name).to_numpy() for name in ("first", "emitted"))
         size = int(slots.max()) + 1
-        self._first, self._told = roomy(self._first, size), roomy(self._told, size)
-        self._first[slots], self._told[slots] = first, told
-        if not told.all():
-            self._agenda.add(first[~told], slots[~told])
-            self._hold(tokens[0], first[~told])
+        self._first, self._emitted = roomy(self._first, size), roomy(self._emitted, size)
+        self._first[slots], self._emitted[slots] = first, emitted
+        if not emitted.all():
+            self._agenda.add(first[~emitted], slots[~emitted])
+            self._hold(tokens[0], first[~emitted])
 
 
 class SeenInLoop(Seen):
@@ -174,7 +150,7 @@ class SeenInLoop(Seen):
     def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
         super().__init__(key, kind)
         self._latest: Times = time_columns.as_times(kind, [])
-        """The time at which each key was last told, by slot."""
+        """The time at which each key was last emitted, by slot."""
         self._times: dict[int, list[Time]] = {}
         """All such times of the slots that have more than one."""
 
@@ -188,7 +164,7 @@ class SeenInLoop(Seen):
 
     def _firsts(self, times: Times, slots: Slots) -> npt.NDArray[np.intp]:
         found = []
-        # In order, so that what should cover a time is told before it.
+        # In order, so that what should cover a time is emitted before it.
         for time, among in time_columns.groups(times):
             rows = np.arange(len(times))[among]
             rows = rows[np.unique(slots[rows], return_index=True)[1]]
@@ -198,32 +174,32 @@ class SeenInLoop(Seen):
         return np.concatenate(found)
 
     def _covered(self, slots: Slots, times: Times) -> npt.NDArray[np.bool_]:
-        """Which keys were told at these times or before."""
-        told: npt.NDArray[np.bool_] = self._told[slots]
+        """Which keys were emitted at these times or before."""
+        emitted: npt.NDArray[np.bool_] = self._emitted[slots]
         if times.ndim == 2:
-            covered = told & (self._latest[slots] <= times).all(axis=1)
+            covered = emitted & (self._latest[slots] <= times).all(axis=1)
         else:
             covered = np.zeros(len(slots), dtype=bool)
-            for row in np.flatnonzero(told).tolist():
+            for row in np.flatnonzero(emitted).tolist():
                 covered[row] = self._latest[slots[row]] <= times[row]
         if self._times:
-            for row in np.flatnonzero(told & ~covered).tolist():
+            for row in np.flatnonzero(emitted & ~covered).tolist():
                 others = self._times.get(int(slots[row]), ())
                 covered[row] = any(other <= time_columns.one(times, row) for other in others)
         return covered
 
     def _note(self, slots: Slots, time: Time) -> None:
-        """Remember that keys are told at a time."""
-        for slot in slots[self._told[slots]].tolist():
+        """Remember that keys are emitted at a time."""
+        for slot in slots[self._emitted[slots]].tolist():
             before = time_columns.one(self._latest, slot)
             self._times.setdefault(slot, [before]).append(time)
-        self._told[slots] = True
+        self._emitted[slots] = True
         self._latest[slots] = time_columns.constant(self._kind, time, len(slots))
 
     def _grow(self, size: int) -> None:
-        if size > len(self._told):
-            self._told = roomy(self._told, size)
-            more = len(self._told) - len(self._latest)
+        if size > len(self._emitted):
+            self._emitted = roomy(self._emitted, size)
+            more = len(self._emitted) - len(self._latest)
             blank = time_columns.constant(self._kind, self._kind.minimum, more)
             self._latest = np.concatenate([self._latest, blank])
 
@@ -232,7 +208,7 @@ class SeenInLoop(Seen):
             output.session(self._held.right_for(time)).give(batch)
 
     def snapshot(self) -> pa.Table:
-        """All keys that were told, with all times at which they were."""
+        """All keys that were emitted, with all times at which they were."""
         slots = self._groups.live()
         if any(True for _ in self._agenda.pending()):
             raise SnapshotError("keys inside a loop wait: a snapshot needs loops at rest")

@@ -13,7 +13,7 @@ from jeton.core.errors import GraphError
 from jeton.core.summaries import Summary
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact, Pipeline
-from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, Source, Step
+from jeton.dataflow.plan import InputPlan, OperatorInfo, OperatorPlan, SourcePort, Step
 from jeton.dataflow.ports import Input, Output
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Feedback:
-    """A stream whose source is not known yet: use `stream`, then `connect` what feeds it."""
+    """A stream whose source is not known yet: use `stream`, then `connect` its source."""
 
     def __init__(
         self, scope: Scope, plan: OperatorPlan, time: str, schema: pa.Schema | None
     ) -> None:
         self._scope = scope
         self._plan = plan
-        self.stream: Stream = scope.stream([Source(plan.index, 0)], time, schema)
+        self.stream: Stream = scope.stream([SourcePort(plan.index, 0)], time, schema)
 
     def connect(self, stream: StreamBase, pact: Pact | None = None) -> None:
         """Close the cycle."""
@@ -49,14 +49,14 @@ class Feedback:
         port.time_name = stream.time_name
 
 
-def feedback(
+def add_feedback(
     scope: Scope,
     summary: Summary,
     name: str,
     schema: pa.Schema | None = None,
     time: str = "time",
 ) -> Feedback:
-    """Add the operator that a `Feedback` stands for."""
+    """Add the operator of `Scope.feedback`."""
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         tokens.pop().drop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,94 +13,65 @@ from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import as_column, to_arrow
 from jeton.core.errors import BatchError, TimeError
-from jeton.dataflow.operators.stateless import StatelessBase, require_type
+from jeton.dataflow.operators.stateless import require_type, schema_after, stateless
+from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class FlatMap(StatelessBase):
-    """Adds `flat_map` and `explode` to streams."""
+Expansion: TypeAlias = "tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any]"
+"""New columns, the index of the record that each new one came from, and perhaps their times."""
 
-    def flat_map(
-        self,
-        function: Callable[
-            [Batch], tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any]
-        ],
-        *,
-        name: str = "flat_map",
-    ) -> Stream:
-        """Any number of new records from each record.
 
-        ``function(batch)`` returns the new columns, and for each new record the index of the
-        record in the batch that it came from: it has that record's time. As a third value it may
-        return times of its own, none earlier than that.
+def add_flat_map(
+    stream: StreamBase,
+    function: Callable[[Batch], Expansion],
+    *,
+    name: str,
+) -> Stream:
+    """Add the operator of `Stream.flat_map`."""
+    kind = stream.kind
 
-        >>> import jeton as jt
-        >>> import numpy as np
-        >>> def twice_if_even(batch):
-        ...     origins = np.repeat(np.arange(len(batch)), 2 - batch["n"] % 2)
-        ...     return {"n": batch["n"][origins]}, origins
-        >>> flow = jt.Flow("twice")
-        >>> flow.output("twice", flow.input("n").flat_map(twice_if_even))
-        >>> flow.run({"n": {"time": [5, 6], "n": [1, 2]}})["twice"].to_pylist()
-        [{'time': 5, 'n': 1}, {'time': 6, 'n': 2}, {'time': 6, 'n': 2}]
-        """
-        kind = self.kind
+    def change(batch: Batch) -> Batch:
+        columns, origins, *own = function(batch)
+        origins = np.asarray(origins)
+        if origins.ndim != 1 or (len(origins) and origins.dtype.kind not in "iu"):
+            raise BatchError("flat_map needs the index of the record each new one came from")
+        if len(origins) and not 0 <= origins.min() <= origins.max() < len(batch):
+            raise BatchError(f"flat_map gave origins outside the batch of {len(batch)} records")
+        times = batch.times[origins.astype(np.intp, copy=False)]
+        if own:
+            times = _later(times, time_columns.as_times(kind, own[0]))
+        return Batch.trusted({}, times, batch.time_name).with_columns(columns)
 
-        def change(batch: Batch) -> Batch:
-            columns, origins, *own = function(batch)
-            origins = np.asarray(origins)
-            if origins.ndim != 1 or (len(origins) and origins.dtype.kind not in "iu"):
-                raise BatchError("flat_map needs the index of the record each new one came from")
-            if len(origins) and not 0 <= origins.min() <= origins.max() < len(batch):
-                raise BatchError(f"flat_map gave origins outside the batch of {len(batch)} records")
-            times = batch.times[origins.astype(np.intp, copy=False)]
-            if own:
-                times = _later(times, time_columns.as_times(kind, own[0]))
-            return Batch.trusted({}, times, batch.time_name).with_columns(columns)
+    return stateless(stream, change, name, schema=schema_after(stream, change, name))
 
-        return self._stateless(change, name, schema=self._schema_after(change, name))
 
-    def explode(self, column: str, *, into: str | None = None, name: str = "explode") -> Stream:
-        """A record for each element of a column of lists; the other columns are repeated.
+def add_explode(stream: StreamBase, column: str, *, into: str | None = None, name: str) -> Stream:
+    """Add the operator of `Stream.explode`."""
+    require_type(stream, column, _is_list, "lists", name)
 
-        The elements take the lists' place, under the name ``into`` if given. Lists that are
-        empty or null leave nothing.
+    def change(batch: Batch) -> Batch:
+        lists = to_arrow(as_column(batch.column(column)))
+        if not _is_list(lists.type):
+            raise BatchError(f"column {column!r} is of type {lists.type}, not of lists")
+        if pa.types.is_fixed_size_list(lists.type):
+            lists = lists.cast(pa.list_(lists.type.value_type))
+        origins = pc.list_parent_indices(lists).to_numpy()
+        others = batch.select(*(one for one in batch.names if one != column)).take(origins)
+        elements = as_column(lists.flatten())
+        if into is not None and into in others:
+            raise BatchError(f"there is a column {into!r} already: choose another into=")
+        columns = {
+            (into or one) if one == column else one: elements
+            if one == column
+            else others.column(one)
+            for one in batch.names
+        }
+        return others.select().with_columns(columns)
 
-        >>> import jeton as jt
-        >>> import pyarrow.compute as pc
-        >>> flow = jt.Flow("words")
-        >>> split = flow.input("lines").with_columns(
-        ...     word=lambda batch: pc.split_pattern(batch["line"], " ")
-        ... )
-        >>> flow.output("words", split.select("word").explode("word"))
-        >>> lines = {"time": [3, 4], "line": ["to be", "or"]}
-        >>> flow.run({"lines": lines})["words"].to_pylist()
-        [{'time': 3, 'word': 'to'}, {'time': 3, 'word': 'be'}, {'time': 4, 'word': 'or'}]
-        """
-        require_type(self, column, _is_list, "lists", name)
-
-        def change(batch: Batch) -> Batch:
-            lists = to_arrow(as_column(batch.column(column)))
-            if not _is_list(lists.type):
-                raise BatchError(f"column {column!r} is of type {lists.type}, not of lists")
-            if pa.types.is_fixed_size_list(lists.type):
-                lists = lists.cast(pa.list_(lists.type.value_type))
-            origins = pc.list_parent_indices(lists).to_numpy()
-            others = batch.select(*(one for one in batch.names if one != column)).take(origins)
-            elements = as_column(lists.flatten())
-            if into is not None and into in others:
-                raise BatchError(f"there is a column {into!r} already: choose another into=")
-            columns = {
-                (into or one) if one == column else one: elements
-                if one == column
-                else others.column(one)
-                for one in batch.names
-            }
-            return others.select().with_columns(columns)
-
-        return self._stateless(change, name, schema=self._schema_after(change, name))
+    return stateless(stream, change, name, schema=schema_after(stream, change, name))
 
 
 def _is_list(kind: pa.DataType) -> bool:

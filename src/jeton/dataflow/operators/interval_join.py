@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.joined import How, Joined, split_known
-from jeton.dataflow.operators.binary import BinaryBuild
+from jeton.dataflow.operators.binary import BinaryBuild, add_binary
+from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.join_side import Clock, Expiry, JoinSide, gathered, sides
@@ -27,64 +27,36 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class IntervalJoin:
-    """Adds `interval_join` to keyed streams."""
-
-    def interval_join(
-        self,
-        other: KeyedStream,
-        lower: int,
-        upper: int,
-        *,
-        how: How = "inner",
-        suffix: str = "_right",
-    ) -> Stream:
-        """Pairs with equal keys and ``left.time + lower <= right.time <= left.time + upper``.
-
-        Both bounds may have either sign: ``lower=-10, upper=0`` pairs each left record with the
-        right ones of the last 10. A pair bears the later of its two times and is sent as soon as
-        both records are there. With ``how="left"``, a left record that has found no partner
-        comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
-        its own, if ``upper`` is negative); the right side's columns must then be known.
-
-        The result has the left columns and the right ones that are no keys; a right column that
-        the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN. To keep the
-        time of one side, give it a column of its own before:
-        ``bids.with_columns(bid_time=lambda batch: batch["time"])``.
-
-        Records are kept for as long as a partner may still come.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("clicks")
-        >>> shown, clicked = flow.input("shown"), flow.input("clicked")
-        >>> near = shown.key_by("ad").interval_join(clicked.key_by("ad"), 0, 10)
-        >>> flow.output("near", near)
-        >>> shown = {"time": [0, 20], "ad": [7, 7], "page": ["home", "news"]}
-        >>> clicked = {"time": [8, 15], "ad": [7, 7], "user": ["Ann", "Bob"]}
-        >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
-        [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
-        """
-        keyed = cast("KeyedStream", self)
-        if not keyed.stream.kind.total:
-            raise GraphError("interval_join needs integer times: inside a loop, use join()")
-        lower = whole(lower, "the lower bound of an interval")
-        upper = whole(upper, "the upper bound of an interval")
-        if not -MOST <= lower <= upper <= MOST:
-            raise GraphError(
-                f"an interval from {lower} to {upper} is empty or longer than time itself"
-            ).located(operator="interval_join")
-        joined = Joined(keyed, other, how, suffix, "interval_join")
-        return keyed.stream.binary_frontier(
-            other.stream,
-            pairing(joined, lower, upper),
-            pact=joined.pacts[0],
-            other_pact=joined.pacts[1],
-            name="interval_join",
-            # Records that wait hold no token: it takes the frontier to let go of them.
-            notify="always",
-            schema=joined.schema,
-        )
+def add_interval_join(
+    keyed: KeyedStream,
+    other: KeyedStream,
+    lower: int,
+    upper: int,
+    *,
+    how: How,
+    suffix: str,
+) -> Stream:
+    """Add the operator of `KeyedStream.interval_join`."""
+    if not keyed.stream.kind.total:
+        raise GraphError("interval_join needs integer times: inside a loop, use join()")
+    lower = whole(lower, "the lower bound of an interval")
+    upper = whole(upper, "the upper bound of an interval")
+    if not -MOST <= lower <= upper <= MOST:
+        raise GraphError(
+            f"an interval from {lower} to {upper} is empty or longer than time itself"
+        ).located(operator="interval_join")
+    joined = Joined(keyed, other, how, suffix, "interval_join")
+    return add_binary(
+        keyed.stream,
+        other.stream,
+        pairing(joined, lower, upper),
+        pact=joined.pacts[0],
+        other_pact=joined.pacts[1],
+        name="interval_join",
+        # Records that wait hold no token: only the frontier shows when to drop them.
+        notify="always",
+        schema=joined.schema,
+    )
 
 
 def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
@@ -107,8 +79,8 @@ def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
 class Pairs:
     """Both sides of a join, and the left records that may yet stay without a partner.
 
-    The record of a pair that comes last brings the right to send it: what waits for a partner
-    needs no token. Only left records that will be told without one do.
+    The record of a pair that comes last brings the right to send it, so records that wait for
+    a partner need no token. Only left records that may be sent without one do.
     """
 
     def __init__(self, joined: Joined, lower: int, upper: int, kind: TimeKind) -> None:
@@ -116,7 +88,7 @@ class Pairs:
         self._lower, self._upper = lower, upper
         self._kind = kind
         self._delay = max(upper, 0)
-        """From a left record's time to when it is told that it has no partner."""
+        """From a left record's time to the time at which it is sent without a partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
         left, right = sides(joined.left_key, joined.right_key)
         self.left = JoinSide(left, self._ids, self._clock, moved(upper))
@@ -124,13 +96,13 @@ class Pairs:
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
-        """Take what has come, tell what is due, let go of what is over."""
+        """Take arrivals, send pairs and lonely records, and drop records that are over."""
         for ref, batch in left:
             self._from_left(ref, batch, output)
         for ref, batch in right:
             self._from_right(ref, batch, output)
         if self._joined.outer:
-            self._tell_lonely(right.frontier, output)
+            self._emit_lonely(right.frontier, output)
         self._expire(left.frontier, right.frontier)
 
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
@@ -161,11 +133,11 @@ class Pairs:
         self.right.add(run)
 
     def _send(self, ref: TokenRef, left: Batch, right: Batch, output: Output) -> None:
-        # Times that are no integers are equal in every pair.
+        # Times that are not integers are equal in every pair.
         times = np.maximum(left.times, right.times) if self._kind.total else left.times
         output.session(ref).give(self._joined.pair(left, right, times))
 
-    def _tell_lonely(self, frontier: Antichain, output: Output) -> None:
+    def _emit_lonely(self, frontier: Antichain, output: Output) -> None:
         waiting = self.waiting
         if self._upper < 0 and frontier.only is not None:
             frontier = Antichain([min(frontier.only - self._upper, MOST)])
@@ -195,7 +167,7 @@ class Pairs:
         self._ids.sweep((run.ids for side in sides for run in side.runs), sum(map(len, sides)))
 
     def _delayed(self, batch: Batch) -> Batch:
-        """Left records at the times at which they are told without a partner."""
+        """Left records at the times at which they are sent without a partner."""
         if not self._delay:
             return batch
         return batch.at(

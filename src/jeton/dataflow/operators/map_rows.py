@@ -14,7 +14,8 @@ from jeton.columns.column import Column, as_column, from_arrow, to_arrow
 from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time
-from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.operators.stateless import stateless
+from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -22,55 +23,34 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, Any]
 
 
-class MapRows(StatelessBase):
-    """Adds `map_rows` to streams."""
+def add_map_rows(
+    stream: StreamBase,
+    function: Callable[[Row], Row | Iterable[Row] | None],
+    *,
+    schema: SchemaLike | None = None,
+    name: str,
+) -> Stream:
+    """Add the operator of `Stream.map_rows`."""
+    kind = stream.kind
+    known = None if schema is None else as_schema(schema, stream.time_name)
 
-    def map_rows(
-        self,
-        function: Callable[[Row], Row | Iterable[Row] | None],
-        *,
-        schema: SchemaLike | None = None,
-        name: str = "map_rows",
-    ) -> Stream:
-        """Plain Python for each record: returns a new one, several, or ``None`` for none.
+    def change(batch: Batch) -> Batch:
+        made: list[Row] = []
+        times: list[Time] = []
+        for row in _rows(batch):
+            time = row[batch.time_name]
+            result = function(row)
+            if result is None:
+                continue
+            for new in (result,) if isinstance(result, dict) else result:
+                made.append(new)
+                times.append(_time_of(new, batch.time_name, time))
+        columns = _columns(made, batch.time_name, known)
+        return Batch(
+            columns, time_columns.as_times(kind, times), time_name=batch.time_name, kind=kind
+        )
 
-        ``function`` gets the record as a dictionary with its time, and what it returns has that
-        time, or a later one if it says so. All new records have the same columns; with a
-        ``schema`` those may be left out that are null.
-
-        This costs some 2 µs for each record beside the function, where `map` costs a few
-        nanoseconds: use it where speed does not matter or the function itself takes longer.
-
-        >>> import jeton as jt
-        >>> def parse(row):
-        ...     key, _, value = row["line"].partition("=")
-        ...     return {"key": key, "value": int(value)} if value else None
-        >>> flow = jt.Flow("parse")
-        >>> flow.output("pairs", flow.input("lines").map_rows(parse))
-        >>> lines = {"time": [0, 1], "line": ["a=1", "# a comment"]}
-        >>> flow.run({"lines": lines})["pairs"].to_pylist()
-        [{'time': 0, 'key': 'a', 'value': 1}]
-        """
-        kind = self.kind
-        known = None if schema is None else as_schema(schema, self.time_name)
-
-        def change(batch: Batch) -> Batch:
-            made: list[Row] = []
-            times: list[Time] = []
-            for row in _rows(batch):
-                time = row[batch.time_name]
-                result = function(row)
-                if result is None:
-                    continue
-                for new in (result,) if isinstance(result, dict) else result:
-                    made.append(new)
-                    times.append(_time_of(new, batch.time_name, time))
-            columns = _columns(made, batch.time_name, known)
-            return Batch(
-                columns, time_columns.as_times(kind, times), time_name=batch.time_name, kind=kind
-            )
-
-        return self._stateless(change, name, schema=known)
+    return stateless(stream, change, name, schema=known)
 
 
 def _rows(batch: Batch) -> Iterable[Row]:

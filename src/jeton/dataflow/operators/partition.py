@@ -23,59 +23,42 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class Partition(StreamBase):
-    """Adds `partition` to streams."""
+def add_partition(
+    stream: StreamBase, parts: int, to: Callable[[Batch], Any] | str, *, name: str
+) -> tuple[Stream, ...]:
+    """Add the operator of `Stream.partition`."""
+    if parts < 1:
+        raise GraphError(f"partition needs at least one part, not {parts}").located(operator=name)
+    if isinstance(to, str):
+        column = to
+        require_type(stream, column, pa.types.is_integer, "integers", name)
+        number: Callable[[Batch], Any] = lambda batch: batch.column(column)  # noqa: E731
+    else:
+        number = to
+        stream.learn(number, operator=name)
+    builder = stream.operator(name)
+    builder.input(stream)
+    for _ in range(parts):
+        builder.output(schema=stream.schema)
 
-    def partition(
-        self, parts: int, to: Callable[[Batch], Any] | str, *, name: str = "partition"
-    ) -> tuple[Stream, ...]:
-        """As many streams as ``parts``; ``to`` says for each record the number of its stream.
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        while tokens:
+            tokens.pop().drop()
 
-        ``to`` is a function from a batch to integers from 0 up to ``parts``, a kernel, or the
-        name of a column of such integers.
+        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            for ref, batch in inputs[0]:
+                numbers = _numbers(number(batch), parts, len(batch))
+                order, starts = group_order(numbers, parts)
+                for part, output in enumerate(outputs):
+                    start, stop = int(starts[part]), int(starts[part + 1])
+                    if stop - start == len(batch):
+                        output.session(ref).give(batch)
+                    elif start < stop:
+                        output.session(ref).give(batch.take(order[start:stop]))
 
-        >>> import jeton as jt
-        >>> flow = jt.Flow("kinds")
-        >>> people, auctions, bids = flow.input("events").partition(3, "kind")
-        >>> flow.output("bids", bids)
-        >>> events = {"time": [0, 1, 2], "kind": [2, 0, 2]}
-        >>> flow.run({"events": events})["bids"].to_pylist()
-        [{'time': 0, 'kind': 2}, {'time': 2, 'kind': 2}]
-        """
-        if parts < 1:
-            raise GraphError(f"partition needs at least one part, not {parts}").located(
-                operator=name
-            )
-        if isinstance(to, str):
-            column = to
-            require_type(self, column, pa.types.is_integer, "integers", name)
-            number: Callable[[Batch], Any] = lambda batch: batch.column(column)  # noqa: E731
-        else:
-            number = to
-            self.learn(number, operator=name)
-        builder = self.operator(name)
-        builder.input(self)
-        for _ in range(parts):
-            builder.output(schema=self.schema)
+        return step
 
-        def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
-            while tokens:
-                tokens.pop().drop()
-
-            def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
-                for ref, batch in inputs[0]:
-                    numbers = _numbers(number(batch), parts, len(batch))
-                    order, starts = group_order(numbers, parts)
-                    for part, output in enumerate(outputs):
-                        start, stop = int(starts[part]), int(starts[part + 1])
-                        if stop - start == len(batch):
-                            output.session(ref).give(batch)
-                        elif start < stop:
-                            output.session(ref).give(batch.take(order[start:stop]))
-
-            return step
-
-        return builder.build(build, notify="never")
+    return builder.build(build, notify="never")
 
 
 def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.int64]:

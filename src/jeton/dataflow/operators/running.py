@@ -11,7 +11,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.ordering import order_by
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
@@ -24,40 +24,38 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-class Running(Grouped):
-    """Groups that never end: each record comes out with the group's results so far."""
+def add_running(
+    keyed: KeyedStream,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    ordered: bool,
+    name: str,
+    results: pa.Schema | None,
+) -> Stream:
+    """Add the operator of `KeyedStream.running`; ``results`` has the keys and aggregates."""
+    key = keyed.key
 
-    def __init__(self, keyed: KeyedStream, ordered: bool) -> None:
-        super().__init__(keyed)
-        self._ordered = ordered
-
-    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
-        key, ordered = self.keyed.key, self._ordered
-
-        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-            groups = RollingGroups(key, aggregates)
-            info.keep(groups, shape=shape_of("running", key, aggregates))
-            if not ordered:
-                token.drop()
-                return lambda input, output: _as_it_comes(groups, input, output)
-            waiting = RecordQueue(info.kind, key)
-            info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        groups = RunningGroups(key, aggregates)
+        info.keep(groups, shape=shape_of("running", key, aggregates))
+        if not ordered:
             token.drop()
-            return lambda input, output: _in_order(groups, waiting, input, output)
+            return lambda input, output: _as_it_comes(groups, input, output)
+        waiting = RecordQueue(info.kind, key)
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
+        token.drop()
+        return lambda input, output: _in_order(groups, waiting, input, output)
 
-        told, schema = self._told(aggregates, name), self.keyed.stream.schema
-        if told is not None and schema is not None:
-            kept = [field for field in schema if field.name not in aggregates]
-            schema = pa.schema([*kept, *(told.field(result) for result in aggregates)])
-        notify: Notify = "held" if ordered else "never"
-        return self.keyed.unary(build, name, notify=notify, schema=schema if told else None)
+    schema = None if results is None else keyed.stream.schema
+    if results is not None and schema is not None:
+        kept = [field for field in schema if field.name not in aggregates]
+        schema = pa.schema([*kept, *(results.field(result) for result in aggregates)])
+    notify: Notify = "held" if ordered else "never"
+    return add_unary(keyed.stream, build, name=name, notify=notify, pact=keyed.pact, schema=schema)
 
 
-class RollingGroups(Groups):
+class RunningGroups(Groups):
     """Groups of records, all times together."""
-
-    def __init__(self, key: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
-        super().__init__(key, aggregates)
 
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
@@ -88,12 +86,12 @@ class RollingGroups(Groups):
             self.load(state)
 
 
-def _as_it_comes(groups: RollingGroups, input: Input, output: Output) -> None:
+def _as_it_comes(groups: RunningGroups, input: Input, output: Output) -> None:
     for ref, batch in input:
         output.session(ref).give(groups.rolled(batch))
 
 
-def _in_order(groups: RollingGroups, waiting: RecordQueue, input: Input, output: Output) -> None:
+def _in_order(groups: RunningGroups, waiting: RecordQueue, input: Input, output: Output) -> None:
     for ref, batch in input:
         waiting.push(ref, batch)
     for time, batch in waiting.pop(input.frontier):

@@ -1,4 +1,4 @@
-"""session: windows that last as long as a key's records follow each other closely."""
+"""session_window: windows that last as long as a key's records follow each other closely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.grouped import Grouped
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
@@ -35,56 +35,59 @@ START = "start"
 """The column of results with the time of a session's first record."""
 
 
-class Sessions(Grouped):
-    """Groups of records by key and session."""
+def checked_gap(keyed: KeyedStream, gap: int) -> int:
+    """The gap between sessions, if a keyed stream can be divided by it."""
+    if not keyed.stream.kind.total:
+        raise GraphError("sessions need integer times: inside a loop, use each_time()")
+    gap = whole(gap, "the gap between sessions")
+    if not 1 <= gap <= MOST:
+        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
+    if START in keyed.key:
+        raise GraphError(f"sessions add a column {START!r}: rename the key column of that name")
+    if keyed.stream.time_name == START:
+        raise GraphError(
+            f"sessions add a column {START!r}: give the time column of the input another name"
+        )
+    return gap
 
-    def __init__(self, keyed: KeyedStream, gap: int) -> None:
-        super().__init__(keyed)
-        if not keyed.stream.kind.total:
-            raise GraphError("sessions need integer times: inside a loop, use each_time()")
-        gap = whole(gap, "the gap between sessions")
-        if not 1 <= gap <= MOST:
-            raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
-        if START in keyed.key:
-            raise GraphError(f"sessions tell their {START!r}: rename the key column of that name")
-        if keyed.stream.time_name == START:
+
+def add_session_window(
+    keyed: KeyedStream,
+    gap: int,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    name: str,
+    results: pa.Schema | None,
+) -> Stream:
+    """Add the operator of `KeyedStream.session_window`; ``results`` has keys and aggregates."""
+    key = keyed.key
+    if START in aggregates:
+        raise GraphError(f"sessions add a column {START!r}: give the aggregate another name")
+    for label, aggregate in aggregates.items():
+        if not aggregate.merges:
             raise GraphError(
-                f"sessions tell their {START!r}: give the time column of the input another name"
+                f"{label!r} cannot be computed for sessions, since two of them may turn out to be "
+                "one: give fold() a merge function"
             )
-        self._gap = gap
 
-    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
-        key, gap = self.keyed.key, self._gap
-        if START in aggregates:
-            raise GraphError(f"sessions tell their {START!r}: give the aggregate another name")
-        for label, aggregate in aggregates.items():
-            if not aggregate.merges:
-                raise GraphError(
-                    f"{label!r} cannot be told of sessions, since two of them may turn out to be "
-                    "one: give fold() a merge function"
-                )
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        sessions = OpenSessions(key, aggregates, info.kind, gap)
+        info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
+        token.drop()
 
-        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-            sessions = OpenSessions(key, aggregates, info.kind, gap)
-            info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
-            token.drop()
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                sessions.add(ref, batch)
+            sessions.emit(input.frontier, output)
 
-            def step(input: Input, output: Output) -> None:
-                for ref, batch in input:
-                    sessions.add(ref, batch)
-                sessions.tell(input.frontier, output)
+        return step
 
-            return step
-
-        schema = self._told(aggregates, name)
-        if schema is not None:
-            at = len(self.keyed.key)
-            schema = schema.insert(at, pa.field("start", pa.int64()))
-        return self.keyed.unary(build, name, schema=schema)
+    schema = None if results is None else results.insert(len(key), pa.field(START, pa.int64()))
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
 
 
 class OpenSessions:
-    """The sessions that may still grow, and the least token to tell them.
+    """The sessions that may still grow, and the least token to send them.
 
     A session is a group known by its key and its node in the key's chain. The agenda has at least
     one entry for each, at or before its end: an entry that comes due too early is put off.
@@ -128,7 +131,7 @@ class OpenSessions:
             self._groups.merge(*joined)
             self._groups.remove(joined[1])
 
-    def tell(self, frontier: Antichain, output: Output) -> None:
+    def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the results of all sessions that nothing can prolong any more."""
         _, found = self._agenda.due(frontier, inclusive=True)
         if len(found) == 0:
@@ -143,14 +146,14 @@ class OpenSessions:
             ends, nodes = ends[over], nodes[over]
         if len(nodes):
             order = np.argsort(ends, kind="stable")
-            self._tell(ends[order], nodes[order], output)
+            self._emit(ends[order], nodes[order], output)
         self._held.settle(self._agenda.pending())
 
-    def _tell(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
+    def _emit(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
         slots = self._slots[nodes]
-        told = self._groups.columns(slots, ends)
-        key = {name: told.pop(name) for name in self._groups.key}
-        columns = {**key, START: self._chains.starts(nodes), **told}
+        results = self._groups.columns(slots, ends)
+        key = {name: results.pop(name) for name in self._groups.key}
+        columns = {**key, START: self._chains.starts(nodes), **results}
         right = self._held.right_for(int(ends[0]))
         output.session(right).give(Batch.trusted(columns, ends, output.time_name))
         self._groups.remove(slots)
@@ -176,7 +179,7 @@ class OpenSessions:
         return later(self._chains.lasts(nodes), self._gap, "its session")
 
     def snapshot(self) -> pa.Table:
-        """All open sessions: their first and last times, keys and what was folded into them."""
+        """All open sessions: their first and last times, keys and accumulated values."""
         slots = self._groups.live()
         nodes = self._groups.times(slots).view(np.int64)
         return (

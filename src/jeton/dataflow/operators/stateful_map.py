@@ -1,4 +1,4 @@
-"""stateful_map: a state for each key, moved on record by record in a function of the user's."""
+"""stateful_map: a state for each key, moved on record by record by a function."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import maker
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dict[str, Any]]]"]
 
 
-def stateful_map(keyed: KeyedStream, function: Transition, initial: Any, *, name: str) -> Stream:
-    """Add the operator: ``keyed.stateful_map`` says what it does."""
+def add_stateful_map(
+    keyed: KeyedStream, function: Transition, initial: Any, *, name: str
+) -> Stream:
+    """Add the operator of `KeyedStream.stateful_map`."""
     key = keyed.key
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
@@ -52,7 +55,7 @@ def stateful_map(keyed: KeyedStream, function: Transition, initial: Any, *, name
 
         return step
 
-    return keyed.unary(build, name)
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact)
 
 
 class States:
@@ -69,7 +72,7 @@ class States:
         """By slot; ``None`` for keys that are not known (any more)."""
 
     def follow(self, batch: Batch) -> Batch | None:
-        """Move states on by complete records; returns what that had to say."""
+        """Move states on by complete records; returns the rows to send."""
         batch = batch.take(order_by(batch))
         slots = self._slots(self._groups.find(batch)[0])
         states, function, initial = self._states, self._function, self._initial
@@ -118,15 +121,17 @@ class _Answers:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, row: int, time: Time, said: Sequence[dict[str, Any]]) -> None:
-        """What was said of a record."""
+        """Add the rows that a record led to."""
         for answer in said:
             if not isinstance(answer, dict):
-                raise BatchError(f"a state machine answers with rows, as dictionaries: {answer!r}")
+                raise BatchError(f"stateful_map sends rows, as dictionaries, not {answer!r}")
             at = answer.get(self._batch.time_name, time)
             if at is not time:
                 at = self._kind.check(at)
                 if not time <= at:
-                    raise TimeError(f"a record at {time} cannot be answered before, at {at}")
+                    raise TimeError(
+                        f"stateful_map cannot send a row at {at}, before its record at {time}"
+                    )
             self._of.append(row)
             self._times.append(at)
             self._rows.append(answer)

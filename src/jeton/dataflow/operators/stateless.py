@@ -1,4 +1,4 @@
-"""What stateless operators share: each batch becomes another at the same times or later."""
+"""Shared parts of stateless operators: each batch becomes another, no record earlier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.operators.unary import Unary
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
@@ -27,32 +27,34 @@ Condition: TypeAlias = "Callable[[Batch], Any] | str"
 """A function from a batch to one boolean for each record, or the name of a boolean column."""
 
 
-class StatelessBase(Unary):
-    """Gives operators a way to apply one function to each batch."""
+def stateless(
+    stream: StreamBase,
+    change: Callable[[Batch], Batch],
+    name: str,
+    *,
+    pact: Pact | None = None,
+    schema: SchemaLike | None = None,
+) -> Stream:
+    """Add an operator that applies one function to each batch."""
 
-    def _stateless(
-        self,
-        change: Callable[[Batch], Batch],
-        name: str,
-        *,
-        pact: Pact | None = None,
-        schema: SchemaLike | None = None,
-    ) -> Stream:
-        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-            token.drop()
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        token.drop()
 
-            def step(input: Input, output: Output) -> None:
-                for ref, batch in input:
-                    output.session(ref).give(change(batch))
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                output.session(ref).give(change(batch))
 
-            return step
+        return step
 
-        return self.unary(build, name=name, pact=pact, schema=schema)
+    return add_unary(stream, build, name=name, notify="never", pact=pact, schema=schema)
 
-    def _schema_after(self, change: Callable[[Batch], Batch], name: str) -> pa.Schema | None:
-        """The schema of what ``change`` makes, if it can be told."""
-        made = self.learn(change, operator=name)
-        return None if made is None else schema_of(made)
+
+def schema_after(
+    stream: StreamBase, change: Callable[[Batch], Batch], name: str
+) -> pa.Schema | None:
+    """The schema that ``change`` produces, if an empty batch can show it."""
+    made = stream.learn(change, operator=name)
+    return None if made is None else schema_of(made)
 
 
 def mask_function(
@@ -70,7 +72,7 @@ def mask_function(
 
 
 def require_function(function: object, operator: str, what: str) -> None:
-    """Refuse what is no function of a batch."""
+    """Refuse a value that cannot be called with a batch."""
     if not callable(function):
         raise GraphError(
             f"{operator} needs a function from a batch to {what}, not {function!r}"

@@ -12,9 +12,10 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column
 from jeton.columns.keys import hash_columns
 from jeton.columns.ordering import order_by, require_sortable
+from jeton.columns.schema import EVENT_TIME
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.inputs import EVENT_TIME
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.key_columns import exact_words, is_exact
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-def top_k(
+def add_top_k(
     keyed: KeyedStream, assigner: Assigner, k: int, by: str, *, ascending: bool, name: str
 ) -> Stream:
-    """Add the operator: ``windows.top_k`` says what it does."""
+    """Add the operator of `Windows.top_k`."""
     given: object = k
     if not isinstance(given, int) or k < 1:
         raise GraphError(f"top_k needs an integer, at least one, not {k!r}")
@@ -61,7 +62,7 @@ def top_k(
 
         return step
 
-    return stream.unary_frontier(build, pact=keyed.pact, name="top_k", schema=schema)
+    return add_unary(stream, build, name="top_k", notify="held", pact=keyed.pact, schema=schema)
 
 
 class Best:
@@ -111,8 +112,10 @@ class Best:
         times = batch.times
         groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
         groups += _groups_of(columns, len(batch))
-        by = require_sortable(batch.column(self._by), self._by, descending=not self._ascending)
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
+        # Records of a window have its end as their time: by time means by their own.
+        values = own[0] if own and self._by == batch.time_name else batch.column(self._by)
+        by = require_sortable(values, self._by, descending=not self._ascending)
         order = order_by(batch, *groups, by, *own)
         first = np.zeros(len(order), dtype=bool)
         first[:1] = True

@@ -1,4 +1,4 @@
-"""unary, unary_frontier: an operator with one input and one output, in the user's own words."""
+"""unary, unary_frontier: an operator of the user's own with one input and one output."""
 
 from __future__ import annotations
 
@@ -19,96 +19,27 @@ if TYPE_CHECKING:
 UnaryBuild = Callable[[TimestampToken, OperatorInfo], Callable[[Input, Output], None]]
 
 
-class Unary(StreamBase):
-    """Adds `unary` and `unary_frontier` to streams."""
+def add_unary(
+    stream: StreamBase,
+    build: UnaryBuild,
+    *,
+    name: str,
+    notify: Notify,
+    pact: Pact | None = None,
+    step: SummaryLike = 0,
+    schema: SchemaLike | None = None,
+) -> Stream:
+    """Add the operator of `Stream.unary`, or of `Stream.unary_frontier`: ``notify`` decides."""
+    builder = stream.operator(name)
+    builder.input(stream, pact)
+    builder.output({0: step}, schema=schema)
 
-    def unary(
-        self,
-        build: UnaryBuild,
-        *,
-        pact: Pact | None = None,
-        name: str = "unary",
-        step: SummaryLike = 0,
-        schema: SchemaLike | None = None,
-    ) -> Stream:
-        """An operator that answers messages as they come and ignores the frontier.
+    def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        logic = build(tokens.pop(), info)
 
-        ``build(token, info)`` is called once for each worker, with the initial token, and
-        returns ``step(input, output)``. ``step=`` declares by how much times advance inside,
-        ``schema=`` which columns come out, if downstream shall be checked against them.
+        def run(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            logic(inputs[0], outputs[0])
 
-        >>> import jeton as jt
-        >>> def double(token, info):
-        ...     token.drop()
-        ...
-        ...     def step(input, output):
-        ...         for ref, batch in input:
-        ...             with output.session(ref) as session:
-        ...                 session.give(batch.with_columns({"n": batch["n"] * 2}))
-        ...
-        ...     return step
-        >>> flow = jt.Flow("double")
-        >>> flow.output("doubled", flow.input("numbers").unary(double))
-        >>> flow.run({"numbers": {"time": [0, 1], "n": [3, 4]}})["doubled"].to_pylist()
-        [{'time': 0, 'n': 6}, {'time': 1, 'n': 8}]
-        """
-        return self._unary(build, pact, name, step, "never", schema)
+        return run
 
-    def unary_frontier(
-        self,
-        build: UnaryBuild,
-        *,
-        pact: Pact | None = None,
-        name: str = "unary_frontier",
-        step: SummaryLike = 0,
-        notify: Notify = "held",
-        schema: SchemaLike | None = None,
-    ) -> Stream:
-        """An operator that is also invoked when its input's frontier has moved.
-
-        That happens while it holds a token, since without one it could not say anything;
-        ``notify="always"`` asks to be told in any case.
-
-        >>> import jeton as jt
-        >>> def count_per_time(token, info):
-        ...     token.drop()
-        ...     counts = jt.state.TimeMap()
-        ...
-        ...     def step(input, output):
-        ...         for ref, batch in input.by_time():
-        ...             entry = counts.get_or(ref.time, lambda: [ref.retain(), 0])
-        ...             entry[1] += len(batch)
-        ...         for time, (token, count) in counts.pop_before(input.frontier):
-        ...             with token, output.session(token) as session:
-        ...                 session.give(count=count)
-        ...
-        ...     return step
-        >>> flow = jt.Flow("count")
-        >>> flow.output("counts", flow.input("words").unary_frontier(count_per_time))
-        >>> flow.run({"words": {"time": [0, 0, 1], "word": list("aba")}})["counts"].to_pylist()
-        [{'time': 0, 'count': 2}, {'time': 1, 'count': 1}]
-        """
-        return self._unary(build, pact, name, step, notify, schema)
-
-    def _unary(
-        self,
-        build: UnaryBuild,
-        pact: Pact | None,
-        name: str,
-        step: SummaryLike,
-        notify: Notify,
-        schema: SchemaLike | None,
-    ) -> Stream:
-        builder = self.operator(name)
-        builder.input(self, pact)
-        builder.output({0: step}, schema=schema)
-
-        def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
-            logic = build(tokens.pop(), info)
-
-            def run(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
-                logic(inputs[0], outputs[0])
-
-            return run
-
-        return builder.build(build_all, notify=notify)[0]
+    return builder.build(build_all, notify=notify)[0]

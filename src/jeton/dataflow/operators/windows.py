@@ -1,4 +1,4 @@
-"""Windows: groups by key and by a stretch of time, told when the stretch is complete."""
+"""tumbling, sliding, until, each_time: groups by key and window, emitted when it is complete."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.grouped import Grouped
-from jeton.dataflow.operators.top_k import top_k
+from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
@@ -40,7 +39,7 @@ Rows = npt.NDArray[np.intp]
 
 
 class Assigner(ABC):
-    """Says to which windows records belong: by the time at which each window is told."""
+    """The windows that records belong to, each known by the time at which it is emitted."""
 
     inclusive = True
     """Whether a window is complete once all times before its end are."""
@@ -55,7 +54,7 @@ class Assigner(ABC):
 
 
 class EachTime(Assigner):
-    """A group for each time: told once that time is complete."""
+    """A group for each time, emitted once that time is complete."""
 
     inclusive = False
 
@@ -83,7 +82,7 @@ class Tumbling(Assigner):
         return window_ends(plain(batch.times), self._size, self._offset), None
 
     def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """Most batches lie in one window, which is quickly seen."""
+        """Most batches lie in one window, which is cheap to find out."""
         if len(batch) == 0:
             return batch.times, None
         # In Python's integers, which do not wrap.
@@ -128,7 +127,7 @@ class Until(Assigner):
         self._column = column
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """What the column says."""
+        """The times in the column."""
         name = f"column {self._column!r}, which ends windows"
         ends = column_times(batch.column(self._column), batch.unit, name)
         early = np.flatnonzero(ends < batch.times)
@@ -143,68 +142,35 @@ class Until(Assigner):
         return f"until {self._column}"
 
 
-class Windows(Grouped):
-    """Groups of records by key and window."""
+def add_windows(
+    keyed: KeyedStream,
+    assigner: Assigner,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    name: str,
+    schema: pa.Schema | None,
+) -> Stream:
+    """Add the operator of `KeyedStream.tumbling` and the other windows."""
+    key = keyed.key
 
-    def __init__(self, keyed: KeyedStream, assigner: Assigner) -> None:
-        super().__init__(keyed)
-        if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
-            raise GraphError("windows need integer times: inside a loop, use each_time()")
-        self._assigner = assigner
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
+        windows = OpenWindows(key, aggregates, info.kind)
+        info.keep(windows, token, shape=shape_of(str(assigner), key, aggregates))
+        token.drop()
 
-    def top_k(self, k: int, by: str, *, ascending: bool = False, name: str = "rank") -> Stream:
-        """The ``k`` records of each group with the greatest values of ``by``, whole.
+        def step(input: Input, output: Output) -> None:
+            for ref, batch in input:
+                ends, rows = assigner.assign_shortly(batch)
+                windows.add(ref, ends, batch if rows is None else batch.take(rows))
+            windows.emit(input.frontier, output, inclusive=assigner.inclusive)
 
-        With ``ascending``, the least. They come at the window's end with a `rank` from 1 (the
-        column is ``name``); of windows, their own times are kept in ``event_time``. Nulls come
-        after everything else; NaN is the greatest number. Of equal values the earlier record
-        comes first, then the one with lesser values in its columns, from the first to the last.
+        return step
 
-        >>> import jeton as jt
-        >>> flow = jt.Flow("best bids")
-        >>> flow.output("best", flow.input("bids").key_by("item").tumbling(10).top_k(2, by="price"))
-        >>> bids = {"time": [1, 2, 3], "item": [7, 7, 7], "price": [5, 4, 9]}
-        >>> flow.run({"bids": bids})["best"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
-        [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
-         {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
-        """
-        return top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
-
-    def distinct(self) -> Stream:
-        """Each key that occurs in a window, once, at the window's end.
-
-        >>> import jeton as jt
-        >>> flow = jt.Flow("visitors")
-        >>> flow.output("visitors", flow.input("visits").key_by("who").tumbling(10).distinct())
-        >>> visits = {"time": [1, 2, 12], "who": ["ann", "ann", "ann"]}
-        >>> flow.run({"visits": visits})["visitors"].to_pylist()
-        [{'time': 10, 'who': 'ann'}, {'time': 20, 'who': 'ann'}]
-        """
-        if not self.keyed.key:
-            raise GraphError("distinct needs key columns: key_by() names some")
-        return self._aggregate({}, "distinct")
-
-    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
-        key, assigner = self.keyed.key, self._assigner
-
-        def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-            windows = OpenWindows(key, aggregates, info.kind)
-            info.keep(windows, token, shape=shape_of(str(assigner), key, aggregates))
-            token.drop()
-
-            def step(input: Input, output: Output) -> None:
-                for ref, batch in input:
-                    ends, rows = assigner.assign_shortly(batch)
-                    windows.add(ref, ends, batch if rows is None else batch.take(rows))
-                windows.tell(input.frontier, output, inclusive=assigner.inclusive)
-
-            return step
-
-        return self.keyed.unary(build, name, schema=self._told(aggregates, name))
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
 
 
 class OpenWindows:
-    """The windows that have records and are not told yet, and the least tokens to tell them."""
+    """The windows that have records and are not emitted yet, and the least tokens to send them."""
 
     def __init__(
         self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind
@@ -213,7 +179,7 @@ class OpenWindows:
         self._groups = Groups(key, aggregates, timed=True)
         self._agenda = DueSlots.of(kind)
         self._held = HeldTokens()
-        # Times that are no plain integers get numbers, so that they can be a part of a key.
+        # Times that are not plain integers get numbers, so that they can be a part of a key.
         self._numbers: dict[Any, int] = {}
         self._numbered = 0
 
@@ -238,7 +204,7 @@ class OpenWindows:
             for time, _ in time_columns.groups(ends):
                 self._held.hold(right, time)
 
-    def tell(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
+    def emit(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
         """Send the results of all windows that are complete, and forget them."""
         times, slots = self._agenda.due(frontier, inclusive=inclusive)
         if len(slots) == 0:
@@ -265,7 +231,7 @@ class OpenWindows:
         return words
 
     def snapshot(self) -> pa.Table:
-        """All open windows: their ends, keys and what was folded into them."""
+        """All open windows: their ends, keys and accumulated values."""
         if not self._kind.total:
             if len(self._groups):
                 raise SnapshotError("groups inside a loop wait: a snapshot needs loops at rest")

@@ -12,7 +12,8 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, from_arrow, to_arrow
 from jeton.core.errors import BatchError, GraphError
-from jeton.dataflow.operators.stateless import StatelessBase
+from jeton.dataflow.operators.stateless import stateless
+from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -21,48 +22,34 @@ Expression: TypeAlias = "Callable[[Batch], Any] | bool | int | float | str | obj
 """A function of the batch, a kernel, or a constant."""
 
 
-class WithColumns(StatelessBase):
-    """Adds `with_columns` to streams."""
+def add_with_columns(stream: StreamBase, columns: Mapping[str, Expression]) -> Stream:
+    """Add the operator of `Stream.with_columns`."""
+    functions = {
+        name: value if callable(value) else _constant(name, value)
+        for name, value in columns.items()
+    }
+    if stream.time_name in functions:
+        raise GraphError(
+            f"{stream.time_name!r} is the time column: use delay() to change times"
+        ).located(operator="with_columns")
 
-    def with_columns(
-        self, columns: Mapping[str, Expression] | None = None, /, **more: Expression
-    ) -> Stream:
-        """The same records with columns added or replaced.
+    def change(batch: Batch) -> Batch:
+        return batch.with_columns({name: make(batch) for name, make in functions.items()})
 
-        Each is a function of the batch, a kernel, or a constant. All see the columns as they
-        were before. Names that Python does not take as keywords go into a dictionary.
+    return stateless(stream, change, "with_columns", schema=_schema_with(stream, functions))
 
-        >>> import jeton as jt
-        >>> flow = jt.Flow("prices")
-        >>> sales = flow.input("sales")
-        >>> priced = sales.with_columns(total=lambda batch: batch["n"] * 2.5, currency="EUR")
-        >>> flow.output("priced", priced)
-        >>> flow.run({"sales": {"time": [0], "n": [4]}})["priced"].to_pylist()
-        [{'time': 0, 'n': 4, 'total': 10.0, 'currency': 'EUR'}]
-        """
-        functions = {
-            name: value if callable(value) else _constant(name, value)
-            for name, value in {**(columns or {}), **more}.items()
-        }
-        if self.time_name in functions:
-            raise GraphError(
-                f"{self.time_name!r} is the time column: use delay() to change times"
-            ).located(operator="with_columns")
 
-        def change(batch: Batch) -> Batch:
-            return batch.with_columns({name: make(batch) for name, make in functions.items()})
-
-        return self._stateless(change, "with_columns", schema=self._schema_with(functions))
-
-    def _schema_with(self, functions: Mapping[str, Callable[[Batch], Any]]) -> pa.Schema | None:
-        if self.schema is None:
-            return None
-        types = dict(zip(self.schema.names, self.schema.types, strict=True))
-        for name, make in functions.items():
-            # One at a time, so that a column that only data can tell keeps its name at least.
-            made = self.learn(partial(_made, make), operator="with_columns")
-            types[name] = pa.null() if made is None else to_arrow(made).type
-        return pa.schema(types)
+def _schema_with(
+    stream: StreamBase, functions: Mapping[str, Callable[[Batch], Any]]
+) -> pa.Schema | None:
+    if stream.schema is None:
+        return None
+    types = dict(zip(stream.schema.names, stream.schema.types, strict=True))
+    for name, make in functions.items():
+        # One at a time, so that a column whose type needs data has its name at least.
+        made = stream.learn(partial(_made, make), operator="with_columns")
+        types[name] = pa.null() if made is None else to_arrow(made).type
+    return pa.schema(types)
 
 
 def _made(make: Callable[[Batch], Any], batch: Batch) -> Column:

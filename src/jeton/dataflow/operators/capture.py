@@ -1,4 +1,4 @@
-"""Capture and replay: a stream's data and progress as values, to be fed back later.
+"""capture, replay: a stream's data and progress as values, to be fed back later.
 
 A captured stream is one list of events for each worker that captured it. Replaying it, with as
 many workers or more or fewer, gives the same records and the same frontiers.
@@ -15,18 +15,17 @@ from jeton.core.antichain import MutableAntichain, frontier_changes
 from jeton.core.times import Time
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.operators.source import add_source
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from jeton.dataflow.scope import Scope
     from jeton.dataflow.stream import Stream
 
 EVENTS_PER_STEP = 64
-"""How many events a replay sends before it lets others run."""
+"""The number of events that a replay sends before other operators run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +45,33 @@ class Sent:
 
 Event: TypeAlias = Progressed | Sent
 Captured: TypeAlias = "Sequence[Sequence[Event]]"
-"""What was captured: a list of events for each worker."""
+"""A list of events for each worker that captured."""
 
 
-class Captures(StreamBase):
-    """Adds `capture` to streams."""
+def add_capture(stream: StreamBase, name: str) -> None:
+    """Add the operator of `Stream.capture`."""
+    stream.flow.reserve("capture", name)
+    builder = stream.operator(name)
+    builder.input(stream)
 
-    def capture(self, name: str = "capture") -> Self:
-        """Keep all that passes here, so that ``run.captured(name)`` returns it.
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        shown: tuple[Time, ...] = (info.kind.minimum,)
+        events: list[Event] = [Progressed(tuple((time, +1) for time in shown))]
+        info.publish(events)
 
-        >>> import jeton as jt
-        >>> flow = jt.Flow("first")
-        >>> _ = flow.input("n").capture("events")
-        >>> with flow.open(workers=2) as run:
-        ...     run.input("n").send({"time": [1, 2], "n": [10, 20]})
-        ...     _ = run.finish()
-        ...     events = run.captured("events")
-        >>> again = jt.Flow("second")
-        >>> again.output("n", again.replay(events))
-        >>> again.run(workers=3)["n"].to_pylist()
-        [{'time': 1, 'n': 10}, {'time': 2, 'n': 20}]
-        """
-        self.flow.reserve("capture", name)
-        builder = self.operator(name)
-        builder.input(self)
+        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            nonlocal shown
+            # Messages first: the frontier cannot have passed those that are still queued.
+            events.extend(Sent(ref.time, batch) for ref, batch in inputs[0])
+            now = tuple(inputs[0].frontier)
+            changes = frontier_changes(shown, now)
+            if changes:
+                events.append(Progressed(tuple(changes)))
+                shown = now
 
-        def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
-            shown: tuple[Time, ...] = (info.kind.minimum,)
-            events: list[Event] = [Progressed(tuple((time, +1) for time in shown))]
-            info.publish(events)
+        return step
 
-            def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
-                nonlocal shown
-                # Messages first: what is still queued cannot have been passed by the frontier.
-                events.extend(Sent(ref.time, batch) for ref, batch in inputs[0])
-                now = tuple(inputs[0].frontier)
-                changes = frontier_changes(shown, now)
-                if changes:
-                    events.append(Progressed(tuple(changes)))
-                    shown = now
-
-            return step
-
-        builder.build(build, notify="always")
-        return self
+    builder.build(build, notify="always")
 
 
 def add_replay(scope: Scope, captured: Captured, name: str, time: str) -> Stream:
@@ -131,4 +113,4 @@ def add_replay(scope: Scope, captured: Captured, name: str, time: str) -> Stream
 
         return step
 
-    return scope.source(build, name=name, time=time, start=scope.kind.minimum)
+    return add_source(scope, build, name=name, time=time, start=scope.kind.minimum)

@@ -22,7 +22,7 @@ How: TypeAlias = Literal["inner", "left"]
 
 
 class Joined:
-    """The shape of a join: the left columns, then the right ones that are no keys.
+    """The shape of a join: the left columns, then the right ones that are not keys.
 
     A right column whose name the left side has too gets a suffix.
     """

@@ -1,4 +1,4 @@
-"""Sequencer: all workers get the same commands in the same order, whoever gave them.
+"""sequencer: all workers get the same commands in the same order.
 
 Each worker holds a token. A command is sent to all workers at its sender's time; a worker that
 sees a command moves its own token past it, as Lamport's clocks do. Once the frontier has passed a
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jeton.core.tokens import ActivatingToken, TimestampToken
 from jeton.dataflow.pacts import Broadcast
 from jeton.dataflow.plan import OperatorInfo, Step
-from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.posted import PostedOutput
+from jeton.dataflow.ports import Input, Output, PostedOutput
 
 if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
@@ -56,13 +55,13 @@ class SequencerHandle:
             self._token.drop()
 
     def _saw(self, time: int) -> None:
-        """A command at ``time`` came by: what is given here from now on comes after it."""
+        """Order the commands that are given here from now on after one at ``time``."""
         if not self._token.dropped and self._token.time <= time:
             self._token.downgrade(time + 1)
 
 
 def add_sequencer(scope: Scope, name: str) -> None:
-    """Add the operators of a sequencer."""
+    """Add the operators of `Flow.sequencer`."""
     handles: dict[int, SequencerHandle] = {}
     giving = scope.operator(name)
     giving.output()

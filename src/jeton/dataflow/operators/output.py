@@ -1,4 +1,4 @@
-"""Outputs: streams whose records are handed to whoever runs the flow."""
+"""output: records that the host collects as a result of the flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_output(stream: StreamBase, name: str) -> None:
-    """Collect a stream's records on each worker."""
+    """Add the operator of `Flow.output`: it collects a stream's records on each worker."""
     builder = stream.operator(name)
     builder.input(stream)
 

@@ -1,0 +1,112 @@
+"""Runs of the evaluation: JSON lines in a file, a data frame for each experiment in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+
+from jeton_evaluation.bench.experiment import Line
+
+LATENCIES = ["p50_ms", "p999_ms", "max_ms"]
+NAMES = {
+    "tokens": "tokens",
+    "notifications": "notifications",
+    "watermarks-x": "watermarks-X",
+    "watermarks-p": "watermarks-P",
+}
+"""The mechanisms, as the report spells them."""
+
+
+class NotMeasuredError(LookupError):
+    """The runs that a rule needs are missing."""
+
+
+class Runs:
+    """A data frame for each experiment, with the last line of each run.
+
+    Latencies of a run that did not finish are infinite. Searches for the highest sustained rate
+    are an experiment of their own, ``NAME sustained``.
+
+    >>> runs = Runs(
+    ...     [
+    ...         {"run": "a", "experiment": "chain", "length": 8, "p50_ms": 2.0},
+    ...         {"run": "a", "experiment": "chain", "length": 8, "p50_ms": 0.1},
+    ...         {"run": "b", "experiment": "chain", "length": 256, "p50_ms": 0.2},
+    ...     ]
+    ... )
+    >>> runs.one("chain", length=8)["p50_ms"]
+    0.1
+    >>> runs.some("chain")["length"].to_list()
+    [8, 256]
+    >>> runs.one("idle", workers=2)
+    Traceback (most recent call last):
+        ...
+    jeton_evaluation.bench.runs.NotMeasuredError: no run of idle with workers=2
+    """
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        # Lines of other tools may have no run: all of them count.
+        self.lines = list({each.get("run", at): each for at, each in enumerate(lines)}.values())
+        experiments: dict[str, list[Line]] = {}
+        for line in self.lines:
+            kind = " sustained" if line.get("sustained") else ""
+            experiments.setdefault(line["experiment"] + kind, []).append(line)
+        self._frames = {name: pd.DataFrame(found) for name, found in experiments.items()}
+        for frame in self._frames.values():
+            if "dnf" in frame:
+                frame.loc[frame["dnf"], LATENCIES] = inf
+
+    @staticmethod
+    def read(path: Path) -> Runs:
+        """The runs of a file."""
+        return Runs(read_lines(path))
+
+    def where(self, experiment: str, **wanted: Any) -> Any:
+        """The runs of an experiment whose columns have these values, as a data frame."""
+        frame = self._frames.get(experiment, pd.DataFrame())
+        return frame[(frame.reindex(columns=[*wanted]) == [*wanted.values()]).all(axis=1)]
+
+    def some(self, experiment: str, **wanted: Any) -> Any:
+        """The same; raises if there are none."""
+        found = self.where(experiment, **wanted)
+        if found.empty:
+            values = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            raise NotMeasuredError(f"no run of {experiment}{' with ' if values else ''}{values}")
+        return found
+
+    def one(self, experiment: str, **wanted: Any) -> Line:
+        """The last of them."""
+        [line] = self.some(experiment, **wanted).tail(1).to_dict("records")
+        return dict(line)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a file, except a last one without an end: a sweep was stopped while writing."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
+
+
+def power(exponent: int) -> str:
+    """A power of two as people write it.
+
+    >>> power(12)
+    '2¹²'
+    """
+    return "2" + str(exponent).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def short(number: float) -> str:
+    """A large number in a few characters.
+
+    >>> short(244_140), short(4e6), short(1.5e6)
+    ('244K', '4M', '1.5M')
+    """
+    for size, sign in ((1e6, "M"), (1e3, "K")):
+        if number >= size:
+            return f"{number / size:.3g}{sign}"
+    return f"{number:g}"

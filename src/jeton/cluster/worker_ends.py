@@ -1,0 +1,234 @@
+"""The ends of a long-lived query on one worker: a feed of its sources, and sinks for its rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from jeton.cluster.control import written_table
+from jeton.cluster.failures import blaming
+from jeton.columns.batch import Batch, concat
+from jeton.connectors.sinks import Writer
+from jeton.connectors.source_reader import SourceReader
+from jeton.connectors.sources import Source
+from jeton.runtime.agent import Agent, Positions
+from jeton.runtime.commands import Connection
+
+LEAST_PATIENCE: Final = 0.0005
+MOST_PATIENCE: Final = 0.02
+"""Seconds for which a source that has nothing, and cannot tell when it will, is left alone."""
+CREDIT: Final = 8 << 20
+"""Bytes of rows that a sink at the driver has not taken, from which on a worker sends no more."""
+
+
+class SourceFeed:
+    """The feed of a long-lived query: this worker's partitions of all its sources.
+
+    >>> import jeton as jt
+    >>> from jeton.connectors.sources import Batches
+    >>> flow = jt.Flow("fed")
+    >>> flow.output("out", flow.input("n"))
+    >>> agent = Agent(flow)
+    >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}]))
+    >>> feed = SourceFeed(agent, {"n": source})
+    >>> feed.read(busy=False), feed.positions()["n"]["0"]["position"]
+    (True, 1)
+    """
+
+    awaits_command = False
+
+    def __init__(
+        self,
+        agent: Agent,
+        sources: Mapping[str, Source],
+        known: Positions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``known`` tells where the partitions were before a restart."""
+        worker, known = agent.worker, known or {}
+        self._clock = clock
+        self._readers: list[SourceReader] = []
+        for name, source in sources.items():
+            handle = worker.handles[agent.flow.handle("input", name)]
+            where = worker.index, worker.workers, known.get(name), clock
+            with blaming(name, "opening its source"):
+                self._readers.append(SourceReader(name, handle, source, *where))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all inputs are closed."""
+        return not any(reader.is_open for reader in self._readers)
+
+    def read(self, busy: bool) -> bool:
+        """Ask each partition of each source once."""
+        read = False
+        for reader in self._readers:
+            with blaming(reader.name, "reading its source"):
+                read = reader.read() or read
+        return read
+
+    def patience(self, idle: float) -> float:
+        """Seconds until a source is worth asking again.
+
+        A source that cannot tell when is asked less often the longer it has had nothing, so that
+        a record waits for a tenth of the time since the last one, and an idle query costs little.
+        """
+        least, now = math.inf, self._clock()
+        for reader in self._readers:
+            if reader.is_open:
+                ready_at = reader.ready_at
+                unknown = min(max(idle / 10, LEAST_PATIENCE), MOST_PATIENCE)
+                least = min(least, unknown if ready_at is None else max(ready_at - now, 0.0))
+        return least
+
+    def advance(self, inputs: Mapping[str, int]) -> None:
+        """Let inputs whose partitions here are all idle follow those of other workers."""
+        for reader in self._readers:
+            if reader.name in inputs:
+                reader.follow(inputs[reader.name])
+
+    def positions(self) -> Positions:
+        """Where each partition of each source is."""
+        return {reader.name: reader.positions() for reader in self._readers}
+
+    def state(self) -> Mapping[str, Any]:
+        """How far each open input is, and whether all its partitions here are idle."""
+        return {reader.name: reader.state for reader in self._readers if reader.is_open}
+
+    def close(self) -> None:
+        """Close all inputs."""
+        for reader in self._readers:
+            reader.close()
+
+
+class Tables(Protocol):
+    """The taker of the tables of a worker's outputs."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether tables wait until others are taken."""
+        ...
+
+    def write(self, output: str, table: pa.Table) -> None:
+        """Take rows of an output."""
+        ...
+
+    def taken(self, output: str, size: int) -> None:
+        """Bytes of an output's rows were taken at the other end."""
+        ...
+
+    def finish(self) -> None:
+        """End in good order."""
+        ...
+
+
+class OutputSink:
+    """The sink of a long-lived query: hands each output's rows on as tables."""
+
+    def __init__(self, agent: Agent, outputs: Collection[str], tables: Tables) -> None:
+        """Rows of the other outputs are dropped."""
+        flow = agent.flow
+        self.rows = 0
+        self.taken = tables.taken
+        self.finish = tables.finish
+        self._tables = tables
+        self._flow = flow
+        self._outputs = frozenset(outputs)
+        self._collected: dict[str, list[Batch]] = {
+            name: agent.worker.handles[flow.handle("output", name)] for name in flow.outputs
+        }
+
+    @property
+    def is_full(self) -> bool:
+        """Whether tables wait until others are taken."""
+        return self._tables.is_full
+
+    def write(self) -> None:
+        """Hand over what the outputs have collected."""
+        for name, collected in self._collected.items():
+            if collected and name in self._outputs:
+                table = _typed(concat(collected).to_arrow(), self._flow.output_schema(name))
+                self.rows += table.num_rows
+                self._tables.write(name, table)
+            collected.clear()
+
+
+class Writers:
+    """The tables' way without checkpoints: at once, to a writer for each output."""
+
+    def __init__(self, writers: Mapping[str, Writer]) -> None:
+        self._writers = writers
+        self._to_driver = {n: each for n, each in writers.items() if isinstance(each, ToDriver)}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are rows that cannot be sent before a sink has taken others."""
+        return any(writer.is_full for writer in self._to_driver.values())
+
+    def write(self, output: str, table: pa.Table) -> None:
+        """Write rows of an output."""
+        with blaming(output, "writing to its sink"):
+            self._writers[output].write(table)
+
+    def taken(self, output: str, size: int) -> None:
+        """A sink at the driver has taken rows."""
+        self._to_driver[output].taken(size)
+
+    def finish(self) -> None:
+        """Close all writers."""
+        for name, writer in self._writers.items():
+            with blaming(name, "closing its sink"):
+                writer.close()
+
+
+class ToDriver:
+    """A worker's end of a sink at the driver, without checkpoints.
+
+    Rows that the driver cannot take yet wait here, and the worker reads no more until they are
+    sent, so that there are never many.
+    """
+
+    def __init__(self, driver: Connection, output: str) -> None:
+        self._driver = driver
+        self._output = output
+        self._waiting: deque[pa.Table] = deque()
+        self._on_their_way = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rows wait here."""
+        return bool(self._waiting)
+
+    def write(self, table: pa.Table) -> None:
+        """Send rows, as soon as the driver can take them."""
+        rows = max(1, table.num_rows * CREDIT // max(table.nbytes, CREDIT))
+        self._waiting.extend(table.slice(at, rows) for at in range(0, table.num_rows, rows))
+        self._send()
+
+    def taken(self, size: int) -> None:
+        """The sink has taken rows."""
+        self._on_their_way -= size
+        self._send()
+
+    def close(self) -> None:
+        """Do nothing: the driver knows the end."""
+
+    def _send(self) -> None:
+        while self._waiting and self._on_their_way < CREDIT:
+            payload = written_table(self._waiting.popleft())
+            self._on_their_way += len(payload)
+            self._driver.send("rows", payload, output=self._output)
+
+
+def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:
+    """The same rows, where columns of nothing but nulls have the types that the flow knows."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and known is not None and field.name in known.names:
+            kind = known.field(field.name).type
+            table = table.set_column(at, field.name, table.column(at).cast(kind))
+    return table

@@ -1,0 +1,62 @@
+"""Batches: tables from a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from jeton.connectors.sources.source import Reader, Source
+
+
+class Batches(Source):
+    """Tables from a function: ``make(partition, partitions)`` returns an iterator of them.
+
+    The iterator may yield ``None`` where it has nothing now; when it ends, the partition does.
+    Plain Python rows (lists of dictionaries) will do as well as Arrow tables.
+
+    The position is the number of tables taken. After a restart the iterator is made anew and that
+    many are skipped: it must yield the same ones again.
+
+    >>> source = Batches(lambda partition, partitions: iter([{"time": [1], "n": [partition]}]), 1)
+    >>> reader = source.open(0, 1)
+    >>> reader.read(), reader.read(), reader.ended
+    ({'time': [1], 'n': [0]}, None, True)
+    >>> reader.position
+    1
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], Iterable[Any]], partitions: int | None = None
+    ) -> None:
+        self._make = make
+        self._partitions = partitions
+
+    def partitions(self, workers: int) -> int:
+        """As many as were asked for, or one for each worker."""
+        return self._partitions or workers
+
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+        """Start the iterator."""
+        return _IteratorReader(iter(self._make(partition, partitions)), position or 0)
+
+
+class _IteratorReader(Reader):
+    def __init__(self, items: Iterator[Any], skip: int) -> None:
+        self._items = items
+        self._skip = skip
+        self._taken = 0
+
+    def read(self) -> Any | None:
+        for item in self._items:
+            if item is None:
+                return None
+            self._taken += 1
+            if self._taken > self._skip:
+                return item
+        self.ended = True
+        return None
+
+    @property
+    def position(self) -> int:
+        # What is still to be skipped has been taken before.
+        return max(self._taken, self._skip)

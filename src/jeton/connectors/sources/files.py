@@ -1,0 +1,124 @@
+"""Files: the files of a folder, as they appear."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from jeton.connectors.paths import shared_folder
+from jeton.connectors.sources.source import Reader, Source
+
+
+class Files(Source):
+    """Files of a folder, as they appear: Parquet, CSV, JSON lines or Arrow, by name in order.
+
+    A file is read once. Write it under another name and rename it, so that it appears whole.
+    Worker *w* of *k* reads the files whose name hashes to it.
+
+    The position has the names of the files that have been read, so clear the folder out now and
+    then: what is gone from it is forgotten.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "parquet",
+        every: float = 0.2,
+        end: bool = False,
+    ) -> None:
+        self.path = shared_folder(path)
+        self.format = format
+        self.every = every
+        self.end = end
+        """Whether to end once all files that are there have been read."""
+
+    def partitions(self, workers: int) -> int:
+        """One for each worker."""
+        return workers
+
+    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+        """Start looking."""
+        return _FileReader(self, partition, partitions, position or {})
+
+
+class _FileReader(Reader):
+    def __init__(
+        self, source: Files, partition: int, partitions: int, position: dict[str, Any]
+    ) -> None:
+        self._source = source
+        self._partition = partition
+        self._partitions = partitions
+        self._done: set[str] = set(position.get("done", ()))
+        self._seen: set[str] = set(self._done)
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._fresh: deque[Path] = deque()
+        self._reading: str | None = None
+        self._rows = 0
+        self.ready_at = 0.0
+        if position.get("reading") is not None:
+            self._begin(source.path / position["reading"])
+            self._skip(int(position["rows"]))
+
+    def read(self) -> Any | None:
+        while True:
+            for batch in self._batches:
+                if batch.num_rows:
+                    self._rows += batch.num_rows
+                    return batch
+            if self._reading is not None:
+                self._done.add(self._reading)
+                self._reading = None
+            if not self._fresh and not self._look():
+                return None
+            self._begin(self._fresh.popleft())
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return {"done": sorted(self._done), "reading": self._reading, "rows": self._rows}
+
+    def _begin(self, path: Path) -> None:
+        self._seen.add(path.name)
+        self._reading, self._rows = path.name, 0
+        self._batches = ds.dataset(path, format=self._source.format).to_batches()
+
+    def _skip(self, rows: int) -> None:
+        while self._rows < rows:
+            batch = next(self._batches)
+            left = rows - self._rows
+            self._rows += min(batch.num_rows, left)
+            if batch.num_rows > left:
+                self._batches = chain([batch.slice(left)], self._batches)
+
+    def _look(self) -> bool:
+        """Whether there are files of this partition that were not seen yet: by name, in order."""
+        now = time.monotonic()
+        if self.ended or (self.ready_at is not None and now < self.ready_at):
+            return False
+        folder = self._source.path
+        there = sorted(folder.iterdir()) if folder.is_dir() else []
+        self._done &= {path.name for path in there}
+        for path in there:
+            if path.name.startswith((".", "_")) or path.name in self._seen or not path.is_file():
+                continue
+            self._seen.add(path.name)
+            if _stable_hash(path.name) % self._partitions == self._partition:
+                self._fresh.append(path)
+        self.ended = self._source.end and not self._fresh
+        self.ready_at = now + self._source.every if not self._fresh else 0.0
+        return bool(self._fresh)
+
+
+def _stable_hash(name: str) -> int:
+    value = 0
+    for byte in name.encode():
+        value = (value * 131 + byte) % (1 << 32)
+    return value

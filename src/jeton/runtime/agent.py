@@ -1,0 +1,681 @@
+"""The agent: one worker, and the one loop around it, whichever way the flow runs.
+
+Each turn it reads from a *feed*, steps the worker, hands rows to a *sink*, and stays in touch with
+the driver: it reports, and obeys commands. A host gives it these and the connections to its peers:
+the tasks of Spark, or the in-process host, whose schedule may be random.
+
+An agent steps its worker while there is something to do, spins briefly when there is not, since an
+answer may be microseconds away, and then blocks, so that an idle query costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from jeton.core.errors import FlowStalled, JetonError
+from jeton.core.times import Product
+from jeton.dataflow.plan import progress_graph
+from jeton.progress.explain import holders
+from jeton.progress.graph import ProgressGraph
+from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, Together
+from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
+from jeton.runtime.network import Alone, Peers
+from jeton.runtime.quiescence import STALL
+from jeton.runtime.worker import Worker
+from jeton.state.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jeton.dataflow.flow import Flow
+
+SPIN: Final = 100e-6
+"""Seconds to poll again and again before blocking."""
+ALERT: Final = 0.01
+"""Seconds after something happened in which it is worth spinning."""
+MOST_OUT: Final = 8 << 20
+"""Bytes waiting for one peer from which on sources are not invoked."""
+MOST_QUEUED: Final = 4096
+"""Messages waiting in inputs from which on no more data is read from peers."""
+MOST_QUEUED_BYTES: Final = 64 << 20
+"""The same in bytes, as far as they can be estimated."""
+BEAT: Final = 0.5
+"""Seconds between signs of life to the peers, and the longest time to block."""
+REPORT: Final = 0.2
+"""Seconds between reports to the driver, and between looks for its commands."""
+GLANCE: Final = 0.001
+"""Seconds between looks for a command that is about to come."""
+LAST_PATIENCE: Final = 0.005
+"""Seconds between looks for a command, when there is nothing to do without it."""
+
+Positions = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""For each input and each of its partitions where its reader was, and whether it had ended."""
+
+
+class Feed(Protocol):
+    """The records for a worker's inputs, and how far these may advance."""
+
+    awaits_command: bool
+    """Whether it cannot go on before the driver's next command."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether `read` has nothing more to give."""
+        ...
+
+    def read(self, busy: bool) -> bool:
+        """Send records to inputs, if there are any; returns whether there were.
+
+        ``busy`` says whether the worker still has something else to do.
+        """
+        ...
+
+    def patience(self, idle: float) -> float:
+        """Seconds for which `read` has nothing, after nothing has happened for ``idle`` seconds."""
+        ...
+
+    def advance(self, inputs: Mapping[str, int]) -> None:
+        """Advance inputs to where the driver says they may be."""
+        ...
+
+    def positions(self) -> Positions:
+        """Where the sources are: what a restart has to know."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """How far each open input is, and whether all its partitions here are idle."""
+        ...
+
+    def close(self) -> None:
+        """Read no more, and close the inputs if the flow is to end with that."""
+        ...
+
+
+class NoFeed:
+    """A feed without records: inputs are in other hands."""
+
+    awaits_command = False
+
+    @property
+    def ended(self) -> bool:
+        """Always."""
+        return True
+
+    def read(self, busy: bool) -> bool:
+        """Nothing."""
+        return False
+
+    def patience(self, idle: float) -> float:
+        """Indefinitely."""
+        return math.inf
+
+    def advance(self, inputs: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def positions(self) -> Positions:
+        """None."""
+        return {}
+
+    def state(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Sink(Protocol):
+    """The destination of the rows that a worker's outputs collect."""
+
+    rows: int
+    """Rows that were handed on so far."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether rows wait here until others are taken, so that nothing more should be read."""
+        ...
+
+    def write(self) -> None:
+        """Take what the outputs have collected."""
+        ...
+
+    def taken(self, output: str, size: int) -> None:
+        """Bytes of an output's rows were taken at the other end."""
+        ...
+
+    def finish(self) -> None:
+        """No more rows will come: end in good order."""
+        ...
+
+
+class NoSink:
+    """A sink that leaves rows where the outputs collect them."""
+
+    rows = 0
+    is_full = False
+
+    def write(self) -> None:
+        """Do nothing."""
+
+    def taken(self, output: str, size: int) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class PartWriter(Protocol):
+    """The writer of a worker's parts of checkpoints."""
+
+    def keep(
+        self,
+        command: Checkpoint,
+        state: Mapping[str, Mapping[str, pa.Table]],
+        positions: Positions,
+        pause: float,
+    ) -> None:
+        """Write a part, and tell the driver; rows so far belong to it."""
+        ...
+
+    def check(self) -> None:
+        """Raise what went wrong in the background, if anything did."""
+        ...
+
+
+class Agent:
+    """One worker of a flow, and the loop that drives it.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("counts")
+    >>> flow.output("counts", flow.input("words").key_by("word").running().count())
+    >>> agent = Agent(flow)
+    >>> words = agent.worker.handles[flow.handle("input", "words")]
+    >>> words.send({"word": ["a", "b"]})
+    >>> words.close()
+    >>> agent.run()
+    >>> agent.metrics().rows_in, agent.is_complete
+    (2, True)
+    >>> agent.close()
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        peers: Peers | None = None,
+        *,
+        index: int = 0,
+        workers: int = 1,
+        restore: Snapshot | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        graph: ProgressGraph | None = None,
+        measured: bool = False,
+    ) -> None:
+        """``measured`` keeps the time spent in each operator, and what goes in and out of it."""
+        self.flow = flow
+        self.peers: Peers = Alone() if peers is None else peers
+        self.feed: Feed = NoFeed()
+        self.sink: Sink = NoSink()
+        self.driver: Connection | None = None
+        """The connection to the driver, where there is one to report to and to obey."""
+        self.parts: PartWriter | None = None
+        """The writer of checkpoints, if it takes any."""
+        self.is_stopped = False
+        """Whether the loop ends at once."""
+        self.is_last = False
+        """Whether it ends when the present command is done."""
+        self._clock = clock
+        self._thread = get_ident()
+        self._line = _Line(self.peers)
+        kind = MeasuredWorker if measured else Worker
+        self.worker = kind(
+            flow.operators,
+            progress_graph(flow.operators) if graph is None else graph,
+            index=index,
+            workers=workers,
+            network=self._line,
+            clock=clock,
+            wake=self._wake,
+            restore=restore,
+            bins=flow.bins,
+        )
+        self.peers.attach(self.worker)
+        handles = self.worker.handles
+        ends = [(what, handles[flow.handle(what, name)]) for what, name in flow.handles()]
+        self._inputs = [handle for what, handle in ends if what == "input"]
+        self._sources = [handle for what, handle in ends if what in ("input", "sequencer")]
+        self._reports = False
+        self._began = self._beaten = self._busy_at = clock()
+        self._reported = -math.inf
+        self._turns = 0
+        self._seen_bytes = 0
+        self._congested = False
+        self._told_complete = False
+        self._due: deque[Together] = deque()
+        self._round: _Round | None = None
+        self._rounds_done = 0
+        self._counted = self._counts()
+
+    def attach(
+        self,
+        *,
+        feed: Feed | None = None,
+        sink: Sink | None = None,
+        driver: Connection | None = None,
+        parts: PartWriter | None = None,
+        reports: bool = True,
+    ) -> None:
+        """Begin to read, write, report and obey: once for each run of the loop."""
+        self.feed = NoFeed() if feed is None else feed
+        self.sink = NoSink() if sink is None else sink
+        self.driver = driver
+        self.parts = parts
+        self._reports = reports
+        self._began = self._busy_at = self._clock()
+        self._reported = -math.inf if reports else self._began
+        self.is_stopped = self.is_last = self._told_complete = False
+        self._counted = self._counts()
+
+    def rejoin(self, peers: Peers | None) -> None:
+        """Go on with the same peers over other connections, once all have come to rest."""
+        self.peers = Alone() if peers is None else peers
+        self._line.lead_through(self.peers)
+        self._due.clear()
+        self._end_round()
+        self._seen_bytes = self._rounds_done = 0
+        self.peers.attach(self.worker)
+
+    # The loop
+
+    def run(self) -> None:
+        """Take turns until the flow is complete or the driver says stop, then end in order."""
+        for _ in self.turns():
+            pass
+        if self.parts is None:
+            self.sink.write()
+        while self.sink.is_full:
+            self.keep_in_touch()
+            if self.driver is not None:
+                self.driver.has_news(REPORT / 2)
+        self.sink.finish()
+        self.report()
+
+    def turns(self) -> Iterator[None]:
+        """Take turns, one for each item, until the flow is complete or the driver says stop."""
+        while not self.is_over:
+            self.turn(block=None)
+            yield
+
+    def step(self, random: Random | None = None) -> bool:
+        """Take a turn without reading or waiting: for a host with a schedule of its own.
+
+        With ``random``, the worker invokes only some operators, in any order.
+        """
+        if self.driver is not None:
+            return self.turn(random=random, reading=False)
+        self._thread = get_ident()
+        self.worker.step(random)
+        return True
+
+    def turn(
+        self, *, block: float | None = 0.0, random: Random | None = None, reading: bool = True
+    ) -> bool:
+        """Receive, read, step, write, obey: once. Returns whether anything happened.
+
+        If nothing did, it spins briefly and then blocks for up to ``block`` seconds, or until it
+        is worth reading again or looking for a command.
+        """
+        self._thread = get_ident()
+        did = self._poll(0.0)
+        worker = self.worker
+        held_up = self.is_held_up
+        worker.hold_sources(held_up or self._round is not None)
+        did = (reading and not held_up and self.read()) or did
+        if worker.has_work:
+            worker.step(random)
+            did = True
+        elif not did and not self._rests():
+            if block is None:
+                block = self._patience()
+            if block > 0.0:
+                did = self._wait(block)
+        if did:
+            self._busy_at = self._clock()
+            # While a peer still rests, rows that come after a snapshot must not pass for its own.
+            if self._round is None:
+                self.sink.write()
+        if self.driver is not None or self._due or self._round is not None:
+            self.keep_in_touch()
+            self._take_part(did)
+        return did
+
+    def read(self) -> bool:
+        """Read from the feed, unless the worker rests or the sink is full."""
+        if self._round is not None or self.sink.is_full:
+            return False
+        return self.feed.read(self.worker.has_work)
+
+    def close(self) -> None:
+        """End the run, on success or failure."""
+        self.worker.close()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can ever happen again, on any worker."""
+        return self.worker.tracker.is_complete
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop ends. With checkpoints, the last of them ends it."""
+        if self._round is None and (self.is_last or (self.parts is None and self.is_complete)):
+            return True
+        return self.is_stopped
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a step may do something now: for a host with a schedule of its own."""
+        driver = self.driver
+        if driver is None or self.worker.has_work:
+            return self.worker.has_work
+        return not self.is_over and (self.is_engaged or self._must_tell or driver.has_news())
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether enough is under way, here or at a peer, for sources to wait."""
+        peers = self.peers
+        # Sources go on only after a good part has gone, so that they do not stop and go.
+        self._congested = peers.backlog > (MOST_OUT // 2 if self._congested else MOST_OUT)
+        peers.announce(self._congested)
+        return self._congested or peers.has_busy_peers
+
+    # Reports
+
+    def metrics(self, *, operators: bool = True) -> WorkerMetrics:
+        """What this worker has done since it was attached, with its operators or without."""
+        peers, before = self.peers, self._counted
+        rows_in, late = self._counts()
+        return WorkerMetrics(
+            worker=self.worker.index,
+            rows_in=rows_in - before[0],
+            rows_out=self.sink.rows,
+            late=late - before[1],
+            messages=peers.messages,
+            progress_batches=peers.progress_batches,
+            progress_bytes=peers.progress_bytes,
+            queued=self.worker.queued,
+            seconds=round(self._clock() - self._began, 3),
+            cpu_seconds=round(time.process_time(), 4),
+            peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            operators=operator_metrics(self.worker) if operators else (),
+        )
+
+    def frontiers(self) -> dict[str, list[Any]]:
+        """For each output and probe the least times that may still pass there."""
+        worker, flow = self.worker, self.flow
+        found = {}
+        for what, name in flow.handles():
+            if what in ("output", "probe"):
+                node = worker.graph.nodes[flow.handle(what, name)]
+                times = worker.tracker.least(node.inputs[0])
+                found[name] = [list(t) if isinstance(t, Product) else t for t in times]
+        return found
+
+    def report(self) -> None:
+        """Tell the driver how far this worker is."""
+        if self.driver is not None and self._reports:
+            state, metrics = self.feed.state(), self.metrics(operators=False).totals()
+            self.driver.send("report", frontiers=self.frontiers(), metrics=metrics, inputs=state)
+
+    def _counts(self) -> tuple[int, int]:
+        """Records that were sent to inputs, and those of them that were late."""
+        handles = self._inputs
+        return (
+            sum(getattr(handle, "sent_count", 0) for handle in handles),
+            sum(getattr(handle, "late_count", 0) for handle in handles),
+        )
+
+    # Commands
+
+    def keep_in_touch(self) -> None:
+        """Report to the driver, and look for its commands, if it is time to."""
+        driver = self.driver
+        if driver is None:
+            return
+        now = self._clock()
+        is_time = now - self._reported > REPORT
+        if is_time:
+            self._reported = now
+            self.report()
+        if is_time or self._awaits_command or self.peers.rounds.begun > self._rounds_done:
+            while driver.has_news():
+                news = driver.receive()
+                if news is None:
+                    raise JetonError("the driver has gone, or has given this attempt up")
+                self.obey(Command.from_json(news[0]))
+
+    def obey(self, command: Command) -> None:
+        """Do what a command says, or begin to."""
+        command.obey(self)
+
+    def rest_for(self, command: Together) -> None:
+        """Come to rest with all workers, and do a command then."""
+        self._due.append(command)
+
+    def resume(self) -> None:
+        """Leave a rest that a command holds, once all workers do."""
+        if self._round is not None and self._round.holds:
+            self._leave(self._round)
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether a command is under way that needs all workers at rest."""
+        return bool(self._due) or self._round is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all workers rest, and this one stays so until it is let go."""
+        return self._round is not None and self._round.holds
+
+    @property
+    def _awaits_command(self) -> bool:
+        return self.feed.awaits_command or self._told_complete or self.sink.is_full or self.is_held
+
+    @property
+    def _must_tell(self) -> bool:
+        """Whether the driver has to hear that there is a last checkpoint to take."""
+        return self.parts is not None and self.is_complete and not self._told_complete
+
+    def _take_part(self, did: bool) -> None:
+        """Begin a round, do what it is for once all rest, or end it once all are ready."""
+        round_ = self._round
+        if self.parts is not None:
+            self.parts.check()
+        if round_ is None:
+            if self._due and not (self._due[0].settle and (did or self.worker.has_work)):
+                self._begin(self._due.popleft())
+            elif self._must_tell:
+                self._told_complete = True
+                if self.worker.index == 0 and self.driver is not None:
+                    self.driver.send("complete")
+        elif round_.leaves:
+            if self.peers.rounds.all_ready(round_.number):
+                self._end_round()
+                round_.finish(self._clock())
+        elif round_.holds:
+            # Not at once: the host may have to take rows first, that what is finished relies on.
+            round_.finish(self._clock())
+        elif self.peers.rounds.all_rest(round_.number):
+            # If a worker gave up, what it did since may have come together with this.
+            self._do(round_, rests=not self.worker.has_work)
+        elif self._clock() > round_.deadline:
+            self._do(round_, rests=False)
+
+    def _begin(self, command: Together) -> None:
+        self._round = _Round(self, command, self._clock())
+        self.worker.hold_sources(True)
+        self.worker.timers.wait = True
+        self.peers.rounds.begin(command.number)
+
+    def _do(self, round_: _Round, *, rests: bool) -> None:
+        round_.do(rests)
+        if round_.command.hold and rests:
+            round_.holds = True
+        else:
+            self._leave(round_)
+
+    def _leave(self, round_: _Round) -> None:
+        round_.holds, round_.leaves = False, True
+        self.peers.rounds.say_ready(round_.number)
+
+    def _end_round(self) -> None:
+        if self._round is not None:
+            self._rounds_done = self._round.number
+            self._round = None
+        self.worker.timers.wait = False
+
+    def _rests(self) -> bool:
+        """Tell the peers that this worker rests, if it should; whether all of them do now."""
+        round_ = self._round
+        if round_ is None or round_.holds or round_.leaves:
+            return False
+        if not self.worker.threads_expected:
+            self.peers.say_rest(round_.number)
+        return self.peers.rounds.all_rest(round_.number)
+
+    # Waiting
+
+    def _patience(self) -> float:
+        """How long to block, if nothing happens: until it is worth reading or looking again."""
+        now, round_ = self._clock(), self._round
+        if self._due:
+            return GLANCE if self._due[0].settle else 0.0
+        if round_ is not None and not round_.holds:
+            return min(BEAT, max(0.0, round_.deadline - now))
+        if round_ is not None and not round_.is_finished:
+            return 0.0
+        if round_ is not None or self.feed.awaits_command:
+            return GLANCE
+        most = BEAT if self.driver is None else REPORT / 2
+        if self._awaits_command:
+            most = LAST_PATIENCE
+        if self._congested or self.peers.has_busy_peers or self.sink.is_full:
+            return most
+        return min(most, self.feed.patience(now - self._busy_at))
+
+    def _wait(self, block: float) -> bool:
+        if self.is_held and self.driver is not None:
+            # There is nothing to do before the driver's next word.
+            self.driver.has_news(block)
+            return self._poll(0.0)
+        self.peers.pause(False)
+        timer = self.worker.timers.next
+        now = self._clock()
+        if timer is not None:
+            block = min(block, max(0.0, timer - now))
+        # Where nothing has happened for long, nothing is likely to happen in a moment either.
+        spun = now + min(SPIN, block) if now - self._busy_at < ALERT else now
+        while self._clock() < spun:
+            if self._poll(0.0):
+                return True
+        return self._poll(block)
+
+    def _poll(self, timeout: float) -> bool:
+        peers = self.peers
+        self._turns += 1
+        if self._turns % 16 == 0 or peers.message_bytes - self._seen_bytes > MOST_OUT:
+            self._seen_bytes = peers.message_bytes
+            peers.pause(self._has_enough(peers))
+        did = peers.poll(timeout)
+        now = self._clock()
+        if now - self._beaten > BEAT:
+            self._beaten = now
+            peers.beat()
+            if self._has_stalled:
+                peers.say_rest(STALL)
+                if peers.rounds.all_rest(STALL):
+                    self._say_stalled()
+        return did
+
+    @property
+    def _has_stalled(self) -> bool:
+        """Whether this worker will not act again unless another one does."""
+        worker = self.worker
+        return not (
+            self.is_complete
+            or self._round is not None
+            or worker.has_work
+            or worker.timers.next is not None
+            or worker.threads_expected
+            or not all(handle.closed for handle in self._sources)
+        )
+
+    def _say_stalled(self) -> NoReturn:
+        worker = self.worker
+        held = "; ".join(holders(worker.graph, worker.tracker.pointstamps()))
+        raise FlowStalled(
+            f"all workers came to rest but the flow is not complete: {held or 'nothing is held'}"
+        )
+
+    def _has_enough(self, peers: Peers) -> bool:
+        """Whether enough waits in inputs for no more to be read from peers."""
+        # If operators leave their input alone, what they wait for may be still to come.
+        if not self.worker.has_work:
+            return False
+        queued = self.worker.queued
+        size = peers.message_bytes / max(peers.messages_in, 1)
+        return queued > MOST_QUEUED or queued * size > MOST_QUEUED_BYTES
+
+    def _wake(self) -> None:
+        """Something was posted: from another thread, this one may have to be woken."""
+        if get_ident() != self._thread:
+            self.peers.wake()
+
+
+class _Round:
+    """A worker's part in a command that all do at rest."""
+
+    def __init__(self, agent: Agent, command: Together, now: float) -> None:
+        self.command = command
+        self.number = command.number
+        self.deadline = math.inf if command.patience is None else now + command.patience
+        self.holds = self.leaves = False
+        self._agent = agent
+        self._began = now
+        self._why: str | None = None
+        self._found: Any = None
+        self.is_finished = False
+
+    def do(self, rests: bool) -> None:
+        if not rests:
+            self._why = f"worker {self._agent.worker.index} did not come to rest"
+            return
+        try:
+            self._found = self.command.at_rest(self._agent)
+        except NotDone as error:
+            self._why = error.message
+
+    def finish(self, now: float) -> None:
+        """Do what is slow, once."""
+        if not self.is_finished:
+            self.is_finished = True
+            if self._why is None:
+                self.command.finish(self._agent, self._found, now - self._began)
+            else:
+                self.command.missed(self._agent, self._why)
+
+
+class _Line:
+    """A worker's network: its peers, in whose place others may come."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.lead_through(peers)
+
+    def lead_through(self, peers: Peers) -> None:
+        self.send_message = peers.send_message
+        self.send_progress = peers.send_progress
