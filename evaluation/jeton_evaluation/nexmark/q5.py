@@ -43,6 +43,7 @@ FROM (SELECT *, max(num) OVER (PARTITION BY ts) AS most FROM counts) WHERE num =
 """
 
 _SCHEMA: Final = pa.schema([("auction", pa.int64()), ("num", pa.int64())])
+_ONE: Final = np.ones(1, np.int64)
 _RESTORED: Final = ("ts", "auction", "num")
 
 
@@ -86,7 +87,7 @@ class Counts(ABC):
         """Count; returns the times at which the counts are emitted."""
 
     def _count(self, ends: Times, auctions: Any, nums: Any) -> None:
-        """Add numbers of bids; a single end is that of all auctions."""
+        """Add numbers of bids; a single end, or number, is that of all auctions."""
         slots, new = self._keys.find([auctions], len(auctions), ends.view(np.uint64))
         if len(new):
             self._nums = jt.state.grown(self._nums, self._keys.slots_made)
@@ -149,7 +150,7 @@ class PaneCounts(Counts):
         """Count bids in the panes that they are in."""
         ends = []
         for end, part in by_window(batch, SLIDE):
-            self._count(np.array([end]), part["auction"], np.ones(len(part), np.int64))
+            self._count(np.array([end]), part["auction"], _ONE)
             ends.append(end)
         return np.array(ends, np.int64)
 
@@ -188,5 +189,6 @@ class HotItems(Counts):
 
 @jt.njit(cache=True)
 def _add(counts: Any, slots: Any, nums: Any) -> None:
+    stride = 0 if len(nums) == 1 else 1
     for i in range(len(slots)):
-        counts[slots[i]] += nums[i]
+        counts[slots[i]] += nums[i * stride]

@@ -21,9 +21,17 @@ def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
     [(10, 2), (20, 1)]
     """
     # Most batches lie in one window: two times show that sooner than a division for each record.
-    first, last = int(batch.times.min()) // size, int(batch.times.max()) // size
+    times = batch.times
+    first, last = int(times.min()) // size, int(times.max()) // size
     if first == last:
         yield (first + 1) * size, batch
+    elif (times[1:] >= times[:-1]).all():
+        start = 0
+        while start < len(times):
+            end = (int(times[start]) // size + 1) * size
+            stop = int(times.searchsorted(end))
+            yield end, batch.slice(start, stop)
+            start = stop
     else:
         yield from batch.split_by(lambda times: window_ends(times, size))
 
