@@ -6,10 +6,33 @@ for a while is idle, and other workers do not wait for it. Its next records may 
 to the late output, at their own time.
 """
 
+import numpy as np
+
 import jeton as jt
 from jeton.idioms.watermark_sources import marks_from_times
-from jeton.idioms.watermarks import unmarked
-from jeton.idioms.window_mean import marked_window_mean
+from jeton.idioms.watermarks import unmarked, watermark_operator
+
+
+class Averages:
+    """The average of each room over windows of 10, once the watermark has reached their ends."""
+
+    def __init__(self, info):
+        self.readings = jt.state.RecordQueue(info.kind, ["room"])
+        info.keep(self.readings)
+
+    def on_data(self, port, ref, batch, output):
+        self.readings.push(None, batch.at(window_ends(batch.times)))
+
+    def on_mark(self, mark, token, output):
+        complete = self.readings.take(mark, inclusive=True)
+        if complete is not None:
+            rooms = complete.to_arrow().group_by(["ts", "room"]).aggregate([("degrees", "mean")])
+            rooms = rooms.rename_columns(["ts", "room", "mean"])
+            output.session(token).give(jt.Batch.from_arrow(rooms, time="ts"))
+
+
+def window_ends(times: np.ndarray) -> np.ndarray:
+    return (times // 10 + 1) * 10
 
 
 def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
@@ -17,7 +40,7 @@ def averages(disorder: int = 3, idle_after: float | None = None) -> jt.Flow:
     flow = jt.Flow("averages")
     readings = flow.input("readings", time="ts")
     marked = marks_from_times(readings, disorder, idle_after=idle_after)
-    means = marked_window_mean(marked, 10, key="room", value="degrees", pact=jt.Exchange("room"))
+    means = watermark_operator([marked], Averages, pacts=[jt.Exchange("room")], due=window_ends)
     flow.output("means", unmarked(means))
     if means.late is not None:
         flow.output("late", means.late)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation.bench import plan
+from jeton_evaluation.programs.mechanisms import MECHANISMS
 
 Line = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What tests of asynchronous operators ask, of whom, and how they look at the answers."""
+"""Services and checks for tests of asynchronous operators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Arrivals:
 
 
 class Told:
-    """A service that answers a number when it is told to."""
+    """A service that answers a number when the test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -64,7 +64,7 @@ class Told:
         self._all = True
 
     def await_calls(self, count: int) -> None:
-        """Wait until so many more calls have begun."""
+        """Wait until that number of calls more have begun."""
         for _ in range(count):
             assert self._calls.acquire(timeout=20.0)
 

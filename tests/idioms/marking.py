@@ -5,7 +5,7 @@ from __future__ import annotations
 import jeton as jt
 from jeton.idioms.watermark_sources import marks_from_times
 from jeton.idioms.watermarks import unmarked
-from jeton.idioms.word_count import marked_word_count
+from jeton_evaluation.programs.word_count import marked_word_count
 
 
 def counting(

@@ -26,7 +26,7 @@ class Service:
         """Closed, no answer leaves; but not for ever, so that a faulty flow fails and ends."""
         self.gate.set()
         self.answers: list[int] = []
-        """What was answered, in that order."""
+        """The answers, in order."""
         self._status = status
         self._delay = delay
         self._now = 0
@@ -65,7 +65,7 @@ def serving(
                 self.end_headers()
                 self.wfile.write(body)
             except ConnectionError:
-                pass  # whoever asked has given up
+                pass  # the caller has given up
 
         def log_message(self, *_: object) -> None:
             pass

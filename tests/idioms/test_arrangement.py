@@ -1,4 +1,4 @@
-"""Arrangements: one index for all readers, which forgets what nobody can ask for any more."""
+"""Arrangements: one index for all readers, which forgets history that no reader can ask for."""
 
 from __future__ import annotations
 
@@ -112,16 +112,16 @@ def test_memory_is_taken_once_however_many_read() -> None:
     assert taken(5) < 1.1 * once
 
 
-def test_what_is_sealed_is_told_of() -> None:
-    flow = jt.Flow("told")
-    flow.output("told", arrange(flow.input("rows", time="at"), "key", diff="n").stream)
+def test_sealed_intervals_are_emitted() -> None:
+    flow = jt.Flow("emitted")
+    flow.output("emitted", arrange(flow.input("rows", time="at"), "key", diff="n").stream)
     rows = {
         "at": [1, 1, 2, 2],
         "key": [7, 7, 8, 8],
         "value": ["x", "x", "y", "y"],
         "n": [1, 2, 1, -1],
     }
-    assert flow.run({"rows": rows})["told"].to_pylist() == [
+    assert flow.run({"rows": rows})["emitted"].to_pylist() == [
         {"at": 1, "key": 7, "value": "x", "n": 3}
     ]
 

@@ -96,7 +96,7 @@ def test_the_client_is_shared_and_closed() -> None:
         run.run_to_rest()
         assert log == ["open", "ask", "ask", "ask"]
         run.finish()
-        # The end of the input is enough: nobody need close the run.
+        # The end of the input is enough: the run need not be closed.
         assert log == ["open", "ask", "ask", "ask", "close"]
 
 

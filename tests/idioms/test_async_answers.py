@@ -64,7 +64,7 @@ def test_what_cannot_be_awaited_is_refused_at_once(how: Any, ask: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [map_async, try_map_async, async_unary])
-def test_a_mistyped_option_is_told_by_the_function_that_was_called(how: Any) -> None:
+def test_a_mistyped_option_is_reported_by_the_function_that_was_called(how: Any) -> None:
     rows = jt.Flow("typo").input("in")
     with pytest.raises(TypeError, match=rf"{how.__name__}\(\) got an unexpected .*'retry'"):
         how(rows, _ask, retry=1)
@@ -128,7 +128,7 @@ def test_no_column_of_the_users_is_overwritten() -> None:
     assert known.schema == pa.schema([*result["known"].schema][1:])
 
 
-def test_a_rejected_record_is_as_told_when_a_name_is_the_time_column() -> None:
+def test_a_rejected_record_is_as_documented_when_a_name_is_the_time_column() -> None:
     async def ask(row: Row) -> Row:
         raise ValueError("bad")
 

@@ -146,7 +146,7 @@ def test_a_flow_that_asks_nothing_begins_no_thread() -> None:
         assert threading.active_count() == before
 
 
-def test_a_stalled_flow_is_still_told_apart_from_one_that_waits() -> None:
+def test_a_stalled_flow_is_still_distinguished_from_one_that_waits() -> None:
     async def ask(row: Row) -> Row:
         return row
 
@@ -162,7 +162,7 @@ def test_a_stalled_flow_is_still_told_apart_from_one_that_waits() -> None:
 
 
 class Goodbye:
-    """What is to be said at the end, once it may be."""
+    """Emits at the end, once it may."""
 
     def __init__(self) -> None:
         self.begun, self.allowed = threading.Event(), threading.Event()
@@ -219,7 +219,7 @@ def test_the_worker_goes_on_while_goodbyes_are_said(whose: str, looped: bool) ->
     with flow.open() as run:
         run.input("in").send({"time": [1, 4], "n": [1, 2]})
         run.input("in").close()
-        # What is behind need not wait, ...
+        # Operators behind need not wait, ...
         run.run_until(lambda: run.results()["counts"].num_rows == 1)
         run.run_to_rest()
         assert goodbye.begun.wait(20.0)
@@ -264,13 +264,15 @@ def test_times_of_the_users_own_have_no_last_one_and_yet_goodbyes_are_said() -> 
 
 
 @pytest.mark.parametrize("whose", ["the coroutine's", "the client's"])
-def test_who_keeps_the_flow_waiting_is_told(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coroutines_that_delay_the_end_are_reported(
+    whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     goodbye = Goodbye()
-    told: list[str] = []
+    emitted: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.append(record.getMessage())
+            emitted.append(record.getMessage())
             goodbye.allowed.set()
 
     monkeypatch.setattr("jeton.idioms.event_loop.PATIENCE", 0.001)
@@ -283,6 +285,6 @@ def test_who_keeps_the_flow_waiting_is_told(whose: str, monkeypatch: pytest.Monk
     finally:
         log.removeHandler(handler)
     assert goodbye.said == [True]
-    assert len(told) == 1
-    assert "mine on worker 0: its input ended" in told[0]
-    assert ("1 of its coroutines" if whose == "the coroutine's" else "its client") in told[0]
+    assert len(emitted) == 1
+    assert "mine on worker 0: its input ended" in emitted[0]
+    assert ("1 of its coroutines" if whose == "the coroutine's" else "its client") in emitted[0]

@@ -1,4 +1,4 @@
-"""Asynchronous operators: order, progress and room, with a service that does as it is told."""
+"""Asynchronous operators: order, progress and room, with a service that the test controls."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.helpers import seeded
 from tests.idioms.asking import Arrivals, Row, Told, numbers, table
 
 import jeton as jt
-from jeton.idioms.calls import Order
 from jeton.idioms.map_async import map_async
+from jeton.idioms.pending_calls import Order
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -75,7 +75,7 @@ def test_no_more_is_asked_when_there_is_enough_to_do() -> None:
     with flow.open() as run:
         for n in range(50):
             run.input("in").send({"time": [n], "n": [n]})
-        run.run_to_rest()  # comes to rest: nobody looks again and again for room
+        run.run_to_rest()  # comes to rest: no operator polls for room
         service.await_calls(2)
         assert service.asked == [0, 1]
         steps = run.steps

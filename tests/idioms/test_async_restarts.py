@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def snapshot_with(run: jt.Run, *, answers: int) -> jt.state.Snapshot:
-    """A snapshot from the time when so many answers wait for earlier ones."""
+    """A snapshot from the time when that number of answers wait for earlier ones."""
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
         run.run_to_rest()

@@ -1,4 +1,4 @@
-"""Asynchronous operators and a real service: nothing lost, nothing twice, nobody waits."""
+"""Asynchronous operators and a real service: nothing lost, nothing twice, no worker waits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.mesh import harness
 
 import jeton as jt
 from jeton.errors import OperatorFailed
-from jeton.idioms.calls import Order
+from jeton.idioms.event_loop import SWITCH_INTERVAL
 from jeton.idioms.map_async import map_async, try_map_async
-from jeton.idioms.turns import TURN
+from jeton.idioms.pending_calls import Order
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -104,7 +104,7 @@ def test_a_call_that_fails_at_first_is_tried_again() -> None:
 
 @pytest.mark.parametrize("order", ["by time", "as they come"])
 @seeded
-def test_a_call_that_fails_always_is_told_apart(seed: int | None, order: Order) -> None:
+def test_a_call_that_fails_always_is_distinguished(seed: int | None, order: Order) -> None:
     with serving(lambda n, _: 500 if n % 3 == 0 else 200, delay=0.0) as (service, port):
         flow = jt.Flow("apart")
         answered, rejected = try_map_async(
@@ -187,5 +187,5 @@ def test_threads_take_turns_soon_while_there_are_calls() -> None:
     map_async(flow.input("a"), ask)
     map_async(flow.input("b"), ask)
     flow.run({"a": numbers(3), "b": numbers(3)}, workers=2)
-    assert during == pytest.approx([TURN] * 6)
+    assert during == pytest.approx([SWITCH_INTERVAL] * 6)
     assert sys.getswitchinterval() == pytest.approx(before)

@@ -87,7 +87,7 @@ def test_late_records_after_idleness_go_aside_at_their_own_times() -> None:
     assert result["late"].num_rows == 2
 
 
-def test_a_worker_that_comes_back_far_behind_holds_nobody_back() -> None:
+def test_a_worker_that_comes_back_far_behind_holds_no_operator_back() -> None:
     with counting(workers=2, idle_after=5.0) as run:
         run.run_to_rest()
         send(run, 0, 10, 20)

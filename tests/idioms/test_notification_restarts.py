@@ -1,4 +1,4 @@
-"""Notifications over restarts: told once, where the state is that they are about."""
+"""Notifications over restarts: notified once, where the state is that they are about."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sums:
 
     def on_notify(self, token: jt.TimestampToken, output: jt.Output) -> None:
         mine = [at for at in self.sums if at[1] == token.time]
-        assert mine, "nobody is told who has nothing to say"
+        assert mine, "a worker without state is not notified"
         for key, time in mine:
             output.session(token).give(key=key, sum=self.sums.pop((key, time)))
 
@@ -108,7 +108,7 @@ def ticking(run: jt.Run) -> None:
     run.run_to_rest()
 
 
-def test_without_keys_the_first_worker_is_told() -> None:
+def test_without_keys_the_first_worker_is_notified() -> None:
     flow = jt.Flow("ticks")
     flow.output("ticks", unary_notify(flow.input("in"), Ticks, pact=jt.Gather()))
     with flow.open(workers=2) as run:

@@ -12,11 +12,11 @@ import jeton as jt
 from jeton.errors import GraphError, TimeError
 from jeton.idioms.notifications import Mode, Notificator, distinct_times, unary_notify
 
-Told = list[list[Any]]
+Notified = list[list[Any]]
 """The times that each invocation was notified of."""
 
 
-def telling(mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None]) -> Any:
+def telling(mode: Mode, notified: Notified, on_notify: Callable[[Any, Notificator], None]) -> Any:
     """Asks for every time at which there was data, and writes down what is delivered when."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
@@ -27,10 +27,10 @@ def telling(mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None
             for ref, batch in input:
                 for time in distinct_times(batch):
                     notificator.notify_at(ref, time)
-            told.append([])
+            notified.append([])
             for token in notificator.ready(input.frontier):
                 assert input.frontier.passed(token.time)
-                told[-1].append(token.time)
+                notified[-1].append(token.time)
                 output.session(token).give(n=0)
                 on_notify(token, notificator)
 
@@ -40,53 +40,55 @@ def telling(mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None
 
 
 def flow_of(
-    mode: Mode, told: Told, on_notify: Callable[[Any, Notificator], None] = lambda *_: None
+    mode: Mode, notified: Notified, on_notify: Callable[[Any, Notificator], None] = lambda *_: None
 ) -> jt.Flow:
-    flow = jt.Flow("told")
-    flow.output("out", flow.input("in").unary_frontier(telling(mode, told, on_notify), name="op"))
+    flow = jt.Flow("notified")
+    flow.output(
+        "out", flow.input("in").unary_frontier(telling(mode, notified, on_notify), name="op")
+    )
     return flow
 
 
-def flat(told: Told) -> list[Any]:
-    return [time for times in told for time in times]
+def flat(notified: Notified) -> list[Any]:
+    return [time for times in notified for time in times]
 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 @seeded
 def test_each_time_is_delivered_once_and_in_order(mode: Mode, seed: int | None) -> None:
-    told: Told = []
+    notified: Notified = []
     table = {"time": [5, 1, 5, 3, 1, 9], "n": [0] * 6}
-    result = flow_of(mode, told).run({"in": table}, seed=seed)
-    assert flat(told) == [1, 3, 5, 9]
+    result = flow_of(mode, notified).run({"in": table}, seed=seed)
+    assert flat(notified) == [1, 3, 5, 9]
     assert result["out"]["time"].to_pylist() == [1, 3, 5, 9]
     assert not result.leaks
 
 
 def test_strict_delivers_one_time_for_each_invocation_and_relaxed_all() -> None:
     table = {"time": [4, 2, 8, 6], "n": [0] * 4}
-    told: Told = []
-    flow_of("strict", told).run({"in": table})
-    assert [times for times in told if times] == [[2], [4], [6], [8]]
-    told = []
-    flow_of("relaxed", told).run({"in": table})
-    assert [times for times in told if times] == [[2, 4, 6, 8]]
+    notified: Notified = []
+    flow_of("strict", notified).run({"in": table})
+    assert [times for times in notified if times] == [[2], [4], [6], [8]]
+    notified = []
+    flow_of("relaxed", notified).run({"in": table})
+    assert [times for times in notified if times] == [[2, 4, 6, 8]]
 
 
 def test_strict_yields_between_times_so_that_the_system_sees_each_of_them() -> None:
     """After each delivery the token is gone, and only then comes the next."""
-    told: Told = []
+    notified: Notified = []
     seen = []
 
     def look(token: jt.TimestampToken, notificator: Notificator) -> None:
         seen.append(held(run, "op"))
 
-    with flow_of("strict", told, look).open() as run:
+    with flow_of("strict", notified, look).open() as run:
         run.input("in").send({"time": [2, 4], "n": [0, 0]})
         run.run_to_rest()
         before = operator(run, "op").invocations
         run.input("in").advance_to(10)
         run.run_to_rest()
-        assert flat(told) == [2, 4]
+        assert flat(notified) == [2, 4]
         assert seen == [{2: 1, 4: 1}, {4: 1}]
         assert operator(run, "op").invocations == before + 2
         assert held(run, "op") == {}
@@ -94,13 +96,13 @@ def test_strict_yields_between_times_so_that_the_system_sees_each_of_them() -> N
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 def test_nothing_is_delivered_before_the_frontier_has_passed(mode: Mode) -> None:
-    told: Told = []
-    with flow_of(mode, told).open() as run:
+    notified: Notified = []
+    with flow_of(mode, notified).open() as run:
         run.input("in").send({"time": [3, 7], "n": [0, 0]})
         for time, expected in [(3, []), (4, [3]), (7, [3]), (8, [3, 7])]:
             run.input("in").advance_to(time)
             run.run_to_rest()
-            assert flat(told) == expected
+            assert flat(notified) == expected
 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
@@ -108,7 +110,7 @@ def test_nothing_is_delivered_before_the_frontier_has_passed(mode: Mode) -> None
 def test_a_notification_may_ask_for_more_even_for_times_that_have_passed(
     mode: Mode, seed: int | None
 ) -> None:
-    told: Told = []
+    notified: Notified = []
 
     def ask(token: jt.TimestampToken, notificator: Notificator) -> None:
         if token.time == 1:
@@ -117,19 +119,19 @@ def test_a_notification_may_ask_for_more_even_for_times_that_have_passed(
             notificator.notify_at(token.clone(), 40)  # not passed yet
             notificator.notify_at(token, 3)  # the very token, which is taken over
 
-    with flow_of(mode, told, ask).open(seed=seed) as run:
+    with flow_of(mode, notified, ask).open(seed=seed) as run:
         run.input("in").send({"time": [1, 5], "n": [0, 0]})
         run.input("in").advance_to(20)
         run.run_to_rest()
-        assert flat(told) == [1, 3, 4, 5]
+        assert flat(notified) == [1, 3, 4, 5]
         result = run.finish()
-    assert flat(told) == [1, 3, 4, 5, 40]
+    assert flat(notified) == [1, 3, 4, 5, 40]
     assert not result.leaks
 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 def test_a_request_after_the_last_look_is_delivered_all_the_same(mode: Mode) -> None:
-    told: list[Any] = []
+    notified: list[Any] = []
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         notificator = Notificator(info, mode=mode)
@@ -137,7 +139,7 @@ def test_a_request_after_the_last_look_is_delivered_all_the_same(mode: Mode) -> 
         def step(input: jt.Input, output: jt.Output) -> None:
             for _ in input:
                 pass
-            told.extend(token.time for token in notificator.ready(input.frontier))
+            notified.extend(token.time for token in notificator.ready(input.frontier))
             if input.frontier.passed(3) and not token.dropped:
                 notificator.notify_at(token, 2)
 
@@ -148,12 +150,12 @@ def test_a_request_after_the_last_look_is_delivered_all_the_same(mode: Mode) -> 
     with flow.open() as run:
         run.input("in").advance_to(5)
         run.run_to_rest()
-        assert told == [2]
+        assert notified == [2]
 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 def test_leaving_the_loop_early_keeps_the_rest(mode: Mode) -> None:
-    told: list[Any] = []
+    notified: list[Any] = []
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
@@ -163,7 +165,7 @@ def test_leaving_the_loop_early_keeps_the_rest(mode: Mode) -> None:
             for ref, _ in input.by_time():
                 notificator.notify_at(ref)
             for token in notificator.ready(input.frontier):
-                told.append(token.time)
+                notified.append(token.time)
                 break
 
         return step
@@ -171,14 +173,14 @@ def test_leaving_the_loop_early_keeps_the_rest(mode: Mode) -> None:
     flow = jt.Flow("early")
     flow.output("out", flow.input("in").unary_frontier(build))
     result = flow.run({"in": {"time": [3, 1, 2], "n": [0] * 3}})
-    assert told == [1, 2, 3]
+    assert notified == [1, 2, 3]
     assert not result.leaks
 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 @seeded
 def test_a_notification_waits_for_all_inputs(mode: Mode, seed: int | None) -> None:
-    told: list[Any] = []
+    notified: list[Any] = []
     flow = jt.Flow("two inputs")
     op = flow.operator("both")
     op.input(flow.input("left"))
@@ -194,7 +196,7 @@ def test_a_notification_waits_for_all_inputs(mode: Mode, seed: int | None) -> No
                 for ref, _ in port.by_time():
                     notificator.notify_at(ref)
             for token in notificator.ready(*(port.frontier for port in inputs)):
-                told.append(token.time)
+                notified.append(token.time)
 
         return step
 
@@ -206,14 +208,14 @@ def test_a_notification_waits_for_all_inputs(mode: Mode, seed: int | None) -> No
             run.input("left").advance_to(left)
             run.input("right").advance_to(right)
             run.run_to_rest()
-            assert told == expected
+            assert notified == expected
         run.input("left").close()
         run.finish()
-    assert told == [1, 4, 6]
+    assert notified == [1, 4, 6]
 
 
 def test_a_request_in_between_waits_for_all_inputs_too() -> None:
-    told: list[Any] = []
+    notified: list[Any] = []
     flow = jt.Flow("two inputs")
     op = flow.operator("both")
     op.input(flow.input("left"))
@@ -226,7 +228,7 @@ def test_a_request_in_between_waits_for_all_inputs_too() -> None:
 
         def step(inputs: Any, outputs: Any) -> None:
             for token in notificator.ready(*(port.frontier for port in inputs)):
-                told.append(token.time)
+                notified.append(token.time)
                 if token.time == 1:
                     notificator.notify_at(token, 4)
 
@@ -237,10 +239,10 @@ def test_a_request_in_between_waits_for_all_inputs_too() -> None:
         run.input("left").advance_to(9)
         run.input("right").advance_to(2)
         run.run_to_rest()
-        assert told == [1]
+        assert notified == [1]
         run.input("right").advance_to(5)
         run.run_to_rest()
-        assert told == [1, 4]
+        assert notified == [1, 4]
         run.finish()
 
 
@@ -248,20 +250,20 @@ def test_a_request_in_between_waits_for_all_inputs_too() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> None:
     """Rounds of several times at once: no time comes after a greater one, each comes once."""
-    told: Told = []
+    notified: Notified = []
     flow = jt.Flow("looped")
     loop = flow.loop()
     again = loop.feedback()
     numbers = flow.input("n").enter(loop).concat(again.stream)
     more, done = numbers.branch(lambda batch: batch["n"] == 0)
     again.connect(more.with_columns(n=lambda batch: batch["n"] - 1))
-    watched = numbers.unary_frontier(telling(mode, told, lambda *_: None), pact=jt.Gather())
+    watched = numbers.unary_frontier(telling(mode, notified, lambda *_: None), pact=jt.Gather())
     flow.output("watched", watched.leave())
     flow.output("done", done.leave())
     depths = [2, 0, 3, 1]
     flow.run({"n": {"time": [0, 1, 2, 3], "n": depths}}, workers=1 + seed % 3, seed=seed)
-    times = flat(told)
-    # A worker other than the first is told nothing, so this is one operator's order.
+    times = flat(notified)
+    # A worker other than the first is not notified, so this is one operator's order.
     assert sorted(times, key=tuple) == [
         jt.Product(time, turn) for time, depth in enumerate(depths) for turn in range(depth + 1)
     ]
@@ -271,7 +273,7 @@ def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> 
 
 @pytest.mark.parametrize("mode", ["strict", "relaxed"])
 def test_a_request_for_a_product_comes_before_greater_ones_that_are_due(mode: Mode) -> None:
-    told: Told = []
+    notified: Notified = []
 
     def ask(token: jt.TimestampToken, notificator: Notificator) -> None:
         if token.time == jt.Product(0, 0):
@@ -283,9 +285,9 @@ def test_a_request_for_a_product_comes_before_greater_ones_that_are_due(mode: Mo
 
     flow = jt.Flow("looped")
     numbers = flow.input("n").enter(flow.loop())
-    flow.output("out", numbers.unary_frontier(telling(mode, told, ask)).leave())
+    flow.output("out", numbers.unary_frontier(telling(mode, notified, ask)).leave())
     flow.run({"n": {"time": [0, 1, 2], "n": [0] * 3}})
-    assert [tuple(time) for time in flat(told)] == [
+    assert [tuple(time) for time in flat(notified)] == [
         (0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 0),
     ]  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_schedule_and_its_twin(rows: list[dict[str, int]], how: Schedule, inclus
 @given(rows=records, seed=st.integers(0, 1000))
 @settings(max_examples=50)
 def test_both_agendas_say_the_same_in_the_same_order(rows: list[dict[str, int]], seed: int) -> None:
-    def told(make: Any) -> list[tuple[int, int]]:
+    def emitted(make: Any) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
 
         def note(batch: jt.Batch) -> jt.Batch:
@@ -83,8 +83,8 @@ def test_both_agendas_say_the_same_in_the_same_order(rows: list[dict[str, int]],
             run.finish()
         return found
 
-    by_heap = told(HeapAgenda)
-    assert by_heap == told(Agenda)
+    by_heap = emitted(HeapAgenda)
+    assert by_heap == emitted(Agenda)
     assert by_heap == sorted((row["due"], n) for n, row in enumerate(rows))
 
 
@@ -156,10 +156,10 @@ def test_each_key_comes_in_order_on_one_worker(seed: int | None) -> None:
     numbers = np.random.default_rng(3).permutation(60)
     rows = {"time": numbers // 6, "key": numbers % 5, "due": numbers + 10}
     flow.run({"in": rows}, workers=3, seed=seed)
-    assert len({worker for told in found.values() for worker, _ in told}) > 1
-    for key, told in found.items():
-        assert len({worker for worker, _ in told}) == 1
-        assert [due for _, due in told] == [n + 10 for n in range(60) if n % 5 == key]
+    assert len({worker for emitted in found.values() for worker, _ in emitted}) > 1
+    for key, emitted in found.items():
+        assert len({worker for worker, _ in emitted}) == 1
+        assert [due for _, due in emitted] == [n + 10 for n in range(60) if n % 5 == key]
 
 
 @pytest.mark.parametrize("make", AGENDAS)
@@ -327,7 +327,7 @@ def test_text_and_another_name_for_the_time() -> None:
     assert result["heap"].to_pylist() == result["columns"].to_pylist() == expected
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     flow = jt.Flow("wrong")
     rows = flow.input("in", schema={"due": int})
     with pytest.raises(GraphError, match=r"'dues': did you mean 'due'"):

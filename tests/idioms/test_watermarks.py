@@ -15,15 +15,15 @@ from jeton.errors import GraphError
 from jeton.idioms.watermark_ports import MarkWriter
 from jeton.idioms.watermark_sources import marks_from_frontier, marks_from_times
 from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
-from jeton.idioms.window_mean import marked_window_mean
-from jeton.idioms.word_count import marked_word_count
+from jeton_evaluation.programs.window_mean import marked_window_mean
+from jeton_evaluation.programs.word_count import marked_word_count
 
 
 def test_an_operator_holds_one_token_at_its_watermark() -> None:
     with counting(workers=2) as run:
         for worker in range(2):
             send(run, worker, 3, 8, 9)
-        name = "word count, watermarks"
+        name = "word count, watermarks-x"
         # One for each worker, whatever waits; the late output holds none at all.
         assert held(run, name) == {9: 2}
         assert held(run, name, output=1) == {}
@@ -68,11 +68,11 @@ def test_what_fires_is_the_mark_and_not_the_frontier() -> None:
     source.probe("source")
     with flow.open() as run:
         run.run_to_rest()
-        before = operator(run, "word count, watermarks").invocations
+        before = operator(run, "word count, watermarks-x").invocations
         moves[0].activate()
         run.run_to_rest()
         assert run.probe("source").frontier == jt.Antichain([50])
-        assert operator(run, "word count, watermarks").invocations == before
+        assert operator(run, "word count, watermarks-x").invocations == before
         assert run.results()["counts"].num_rows == 0
         moves[0].activate()
         run.run_to_rest()
@@ -101,7 +101,7 @@ def test_a_pipeline_asks_its_own_worker_only() -> None:
     with flow.open(workers=2) as run:
         send(run, 0, 10, 12)
         assert times(run, "counts") == [10]
-        assert held(run, "word count, watermarks") == {jt.START_OF_TIME: 1, 12: 1}
+        assert held(run, "word count, watermarks-x") == {jt.START_OF_TIME: 1, 12: 1}
 
 
 @seeded
@@ -260,7 +260,7 @@ def test_the_example(workers: int) -> None:
     values: dict[tuple[int, str], list[float]] = {}
     for ts, room, degrees in zip(*example.READINGS.values(), strict=True):
         values.setdefault((ts // 10 * 10 + 10, room), []).append(degrees)
-    # Nobody is idle, and nothing is further behind than what marks allow for.
+    # No worker is idle, and nothing is further behind than what marks allow for.
     result = example.averages().run({"readings": example.READINGS}, workers=workers, seed=1)
     found = {(row["ts"], row["room"]): row["mean"] for row in result["means"].to_pylist()}
     assert found == {window: sum(some) / len(some) for window, some in values.items()}

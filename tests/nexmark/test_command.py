@@ -29,28 +29,28 @@ def run(spark: SparkSession, *argv: str) -> int:
     return command.run(spark, command.options_of(argv))
 
 
-def test_one_query_is_told_in_words(
+def test_one_query_is_reported_in_words(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(spark, "q4", "--events", "2e4", "--rate", "2000", "--check") == 0
-    told = capsys.readouterr().out
-    assert "q4: the average closing price of a category" in told
-    assert "category" in told.splitlines()[2]
-    assert "events/s" in told
-    assert "rows are right" in told
+    printed = capsys.readouterr().out
+    assert "q4: the average closing price of a category" in printed
+    assert "category" in printed.splitlines()[2]
+    assert "events/s" in printed
+    assert "rows are right" in printed
 
 
 @pytest.mark.parametrize("mechanism", queries.get("q7").mechanisms)
-def test_one_query_is_told_in_json(
+def test_one_query_is_reported_in_json(
     mechanism: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--events", "2e4", "--rate", "1e3", "--json", "--mechanism", mechanism]
     assert run(spark, "q7", *options) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["rows"] == 2
-    assert [row["ts"] for row in told["sample"]] == [10_000_000, 20_000_000]
-    assert told["mechanism"] == mechanism
-    assert "equal" not in told, "nobody asked"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["rows"] == 2
+    assert [row["ts"] for row in printed["sample"]] == [10_000_000, 20_000_000]
+    assert printed["mechanism"] == mechanism
+    assert "equal" not in printed, "it was not requested"
 
 
 def test_a_wrong_answer_is_a_failure(

@@ -80,7 +80,7 @@ def crowd(seed: int) -> dict[str, pa.Table]:
 
 
 def wanted_columns(query: queries.Query, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """What a query reads."""
+    """The inputs of a query."""
     return {str(k): tables[k].select(["ts", *names]) for k, names in query.columns.items()}
 
 

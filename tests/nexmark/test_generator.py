@@ -124,9 +124,9 @@ def test_times_and_ids_are_exact(rate: int) -> None:
             "bids": [n for n in events if n % 50 >= 4],
         }
         for kind in KINDS:
-            told = generator.make(kind, first, first + 500)["ts"].tolist()
-            assert told == [10**15 + n * 1_000_000 // rate for n in times[kind]]
-            assert told == [config.time(n) for n in times[kind]]
+            emitted = generator.make(kind, first, first + 500)["ts"].tolist()
+            assert emitted == [10**15 + n * 1_000_000 // rate for n in times[kind]]
+            assert emitted == [config.time(n) for n in times[kind]]
         ids = generator.persons(first, first + 500)["id"].tolist()
         assert ids == [1000 + n // 50 for n in times["persons"]]
         ids = generator.auctions(first, first + 500)["id"].tolist()
@@ -274,9 +274,9 @@ def test_text() -> None:
     assert len(hot) / len(channels) == pytest.approx(1 / 2, abs=0.01)
     pages = set(zip(channels, bids["url"].to_pylist(), strict=True))
     assert len(pages) == len(set(channels))
-    told = [(name, url.rpartition("=")[2]) for name, url in pages if "channel_id" in url]
-    assert all(name == f"channel-{number}" for name, number in told)
-    assert len(told) / len(pages) == pytest.approx(0.9, abs=0.01)
+    emitted = [(name, url.rpartition("=")[2]) for name, url in pages if "channel_id" in url]
+    assert all(name == f"channel-{number}" for name, number in emitted)
+    assert len(emitted) / len(pages) == pytest.approx(0.9, abs=0.01)
 
 
 def every(column: Any, pattern: str) -> None:

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jeton.errors import GraphError
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark import queries, truth
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 # So slow that a few thousand events last for several windows of all queries.
 IN_ORDER = nexmark.Config(rate=200, seed=5, in_flight_auctions=20, active_people=30)

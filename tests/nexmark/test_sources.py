@@ -22,7 +22,7 @@ SLIM: nexmark.Columns = {"persons": ["id"], "auctions": ["seller"], "bids": ["pr
 
 
 def drain(reader: Reader) -> list[dict[str, Any]]:
-    """All rows of a reader; each comes at the floor that was told before it, or later."""
+    """All rows of a reader; each comes at the floor that was emitted before it, or later."""
     rows: list[dict[str, Any]] = []
     for _ in range(3000):
         if reader.ended:

@@ -30,9 +30,9 @@ def test_rows_are_right_as_far_as_the_watermark_goes(name: str, spark: SparkSess
     assert everything.extra == 0, str(everything)
     # The watermark is that of the last event of the kind that is rarest.
     over = f"ts < {CONFIG.time(EVENTS) - 1_000_000}"
-    told = truth.compare(spark.table(name).where(over), wanted.where(over))
-    assert told.equal, str(told)
-    assert told.rows > 1
+    emitted = truth.compare(spark.table(name).where(over), wanted.where(over))
+    assert emitted.equal, str(emitted)
+    assert emitted.rows > 1
 
 
 def test_every_query_is_asked_or_there_is_a_reason() -> None:

@@ -10,12 +10,10 @@ import pytest
 
 import jeton as jt
 from jeton.errors import BatchError
-from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation import nexmark
-from jeton_evaluation.nexmark import q4, q5, q6, q7, stages
-from jeton_evaluation.nexmark.best_bids import PRICE, BestBids
-from jeton_evaluation.nexmark.closing import closed_auctions
-from jeton_evaluation.nexmark.slots import Slots
+from jeton_evaluation.nexmark import q4, q5, q6, q7
+from jeton_evaluation.nexmark.closing import PRICE, BestBids, closed_auctions
+from jeton_evaluation.programs.mechanisms import MECHANISMS, plain_stream
 from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
 SEEDS = 40
@@ -98,8 +96,8 @@ def last_prices(won: list[Row]) -> list[Row]:
         last = prices[row["seller"]]
         last.append(row["price"])
         average = sum(last[-10:]) / len(last[-10:])
-        told = {"auction": row["id"], "seller": row["seller"], "average": average}
-        found.append({"ts": row["ts"], **told})
+        emitted = {"auction": row["id"], "seller": row["seller"], "average": average}
+        found.append({"ts": row["ts"], **emitted})
     return found
 
 
@@ -131,10 +129,10 @@ def test_auctions_close(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
-        told = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
+        emitted = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
         for mechanism in MECHANISMS:
-            won = closed_auctions(events, mechanism, **told)
-            flow.output(mechanism, stages.end(won))
+            won = closed_auctions(events, mechanism, **emitted)
+            flow.output(mechanism, plain_stream(won))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
     for rows in found.values():
@@ -201,7 +199,7 @@ def test_one_token_for_all_that_is_open() -> None:
         assert run.probe("won").frontier.is_empty
 
 
-def test_auctions_without_bids_hold_nobody_back() -> None:
+def test_auctions_without_bids_hold_nothing_back() -> None:
     flow = jt.Flow("silent")
     events = nexmark.add_inputs(flow, columns=COLUMNS)
     won = closed_auctions(events)
@@ -246,16 +244,3 @@ def test_the_table_forgets_and_grows() -> None:
                 open_[id] = max(open_[id], price)
         gone = random.permutation(list(open_))[: random.integers(0, 900)]
         assert best.close(gone)[:, PRICE].tolist() == [open_.pop(id) for id in gone.tolist()]
-
-
-def test_slots_grow() -> None:
-    slots = Slots()
-    known: dict[int, int] = {}
-    random = np.random.default_rng(2)
-    for size in (1, 10, 400, 200, 5000, 100, 40_000):
-        keys = random.integers(-(1 << 62), 1 << 62, size).repeat(2)
-        found = slots.of(keys).tolist()
-        for key, slot in zip(keys.tolist(), found, strict=True):
-            assert known.setdefault(key, slot) == slot
-    assert slots.keys.tolist() == list(known)
-    assert list(known.values()) == list(range(len(known)))

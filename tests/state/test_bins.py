@@ -44,7 +44,7 @@ def test_state_finds_its_keys_again(bins: int, workers: int) -> None:
         run.run_to_rest()
         snapshot = run.snapshot()
     assert snapshot.bins == bins
-    # What the flow says now does not matter: the state is divided as it is.
+    # The flow's number of bins does not matter now: the state is divided as it is.
     with counting(512).open(workers=workers, restore=snapshot) as run:
         assert all(worker.bins == bins for worker in run.workers)
         assert counted(run, 1) == [2] * KEYS
@@ -58,9 +58,9 @@ def as_written_before(snapshot: Snapshot) -> Snapshot:
         if "closed" in table.column_names:
             table = table.take(pa.array(np.repeat(np.arange(table.num_rows), 256)))
             bins = np.tile(np.arange(256), len(bins))
-            told = table.schema.metadata or {}
+            emitted = table.schema.metadata or {}
             table = table.replace_schema_metadata(
-                {k: v for k, v in told.items() if k != b"jeton.everyone"}
+                {k: v for k, v in emitted.items() if k != b"jeton.everyone"}
             )
         return table.set_column(0, "bin", pa.array(bins.astype(np.uint16)))
 

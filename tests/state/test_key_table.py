@@ -34,15 +34,17 @@ def test_slots_are_those_of_a_dictionary(words: int, dense: bool, data: st.DataO
                 known[rows[row]] = slot
             assert known[rows[row]] == slot
         assert new.tolist() == first
+        assert table.find(columns).tolist() == slots.tolist()
         gone = [k for k in known if data.draw(st.booleans(), label="forget")]
         table.remove(np.array([known.pop(k) for k in gone], dtype=np.int64))
         assert len(table) == len(known)
+        assert table.find(columns).tolist() == [known.get(row, -1) for row in rows]
         live = table.live()
         assert live.tolist() == sorted(known.values())
         assert table.slots_made > max(known.values(), default=-1)
         by_slot = {slot: k for k, slot in known.items()}
-        told = zip(*(word.tolist() for word in table.words(live)), strict=True)
-        assert list(told) == [by_slot[slot] for slot in live.tolist()]
+        emitted = zip(*(word.tolist() for word in table.words(live)), strict=True)
+        assert list(emitted) == [by_slot[slot] for slot in live.tolist()]
 
 
 @given(keys=st.lists(SMALL, min_size=1, max_size=30), time=TIME, before=st.lists(ANY, max_size=9))

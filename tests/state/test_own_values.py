@@ -22,13 +22,13 @@ VALUES: dict[str, Callable[[int], Any]] = {
 
 
 def states(make: Callable[[int], Any], kind: str) -> jt.Flow:
-    """A flow whose state for each key is made at its first record, and told at the second."""
+    """A flow whose state for each key is made at its first record, and emitted at the second."""
     flow = jt.Flow("states")
     keyed = flow.input("in").key_by("n")
     if kind == "state machine":
 
         def step(state: Any, row: dict[str, Any]) -> Any:
-            return make(row["n"]), [] if state == "new" else [{"told": repr(state)}]
+            return make(row["n"]), [] if state == "new" else [{"emitted": repr(state)}]
 
         flow.output("out", keyed.stateful_map(step, "new"))
     elif kind == "fold":
@@ -36,7 +36,7 @@ def states(make: Callable[[int], Any], kind: str) -> jt.Flow:
             "out",
             keyed.running()
             .fold("n", lambda: "new", lambda s, n: make(n) if s == "new" else s, finish=repr)
-            .with_columns(told=lambda batch: batch["fold"]),
+            .with_columns(emitted=lambda batch: batch["fold"]),
         )
     else:
         flow.output("out", keyed.unary_frontier(remembering(make), name="remember"))
@@ -53,7 +53,7 @@ def remembering(make: Callable[[int], Any]) -> Any:
             for ref, batch in input:
                 for n in batch["n"].tolist():
                     if n in values:
-                        output.session(ref).give(n=n, told=repr(values[n]))
+                        output.session(ref).give(n=n, emitted=repr(values[n]))
                     values[n] = make(n)
 
         return step
@@ -75,8 +75,8 @@ def test_states_come_back_as_they_were(seed: int | None, values: str, kind: str)
         snapshot = run.snapshot()
     with states(make, kind).open(workers=3, seed=seed, restore=snapshot) as run:
         run.input("in").send({**rows, "time": [1] * 6})
-        told = run.finish()["out"].to_pylist()
-    assert {row["n"]: row["told"] for row in told} == {n: repr(make(n)) for n in range(6)}
+        emitted = run.finish()["out"].to_pylist()
+    assert {row["n"]: row["emitted"] for row in emitted} == {n: repr(make(n)) for n in range(6)}
 
 
 def test_an_operator_that_waits_without_keeping_is_refused() -> None:

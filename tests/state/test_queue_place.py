@@ -46,7 +46,7 @@ def alerting(make: Make, pact: jt.Pact | None) -> jt.Flow:
 
 
 def alerts(flow: jt.Flow, before: int, after: int) -> list[tuple[int, int]]:
-    """What comes out if the run is stopped half way, and goes on with other workers."""
+    """The output if the run is stopped half way, and goes on with other workers."""
     rows = {"time": [time for time in range(2) for _ in range(20)], "key": [*range(20)] * 2}
     with flow.open(workers=before) as run:
         run.input("rows").send(rows)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jeton as jt
-from jeton.idioms.chain import chain
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.open_loop import Load, measure, offer
+from jeton_evaluation.programs.chain import chain
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,11 +12,11 @@ from math import inf, isinf
 from statistics import median
 from typing import Any
 
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.bench.plan import COARSE, FINE, HIGH, LONGEST, PAPER, STRONG, VERY_HIGH, WEAK
 from jeton_evaluation.bench.plan import MANY_TIMES as MANY
 from jeton_evaluation.bench.plan import MODERATE_TIMES as MODERATE
 from jeton_evaluation.bench.runs import NAMES, NotMeasuredError, Runs, power, short
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 HOLDS, FAILS = "holds", "does not hold"
 UNTESTED, UNMEASURED = "could not be tested at 2 cores", "not measured"

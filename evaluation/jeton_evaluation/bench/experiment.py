@@ -16,9 +16,9 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import FlowStalled, JetonError
-from jeton.idioms.mechanisms import MECHANISMS
 from jeton_evaluation.bench.histogram import Histogram
 from jeton_evaluation.bench.open_loop import Load
+from jeton_evaluation.programs.mechanisms import MECHANISMS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import jeton as jt
-from jeton.idioms.word_count import word_count
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.programs.word_count import word_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation import nexmark
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.open_loop import Load, Schedule, measure, offer_all
 from jeton_evaluation.nexmark import queries
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 FIRST = 2_000
 """So many events go through the query in each worker before the load begins."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
 from jeton_evaluation.bench.experiment import Host, Line, Program, find_max, trial
 from jeton_evaluation.bench.open_loop import Load
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 PAPER: tuple[Mechanism, ...] = ("tokens", "notifications", "watermarks-x")
 """The mechanisms that the paper compares on an exchange, where it broadcasts watermarks."""

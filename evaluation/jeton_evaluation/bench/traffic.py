@@ -21,10 +21,10 @@ from typing import Literal, TypeAlias
 
 import jeton as jt
 from jeton.errors import JetonError
-from jeton.idioms.chain import chain
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
-from jeton.idioms.word_count import word_count
 from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.programs.chain import chain
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.programs.word_count import word_count
 
 Program: TypeAlias = Literal["wordcount", "chain"]
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)

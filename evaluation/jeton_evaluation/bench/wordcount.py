@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
-from jeton.idioms.word_count import word_count
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
+from jeton_evaluation.programs.mechanisms import Mechanism
+from jeton_evaluation.programs.word_count import word_count
 
 KEYS = 65_536
 

@@ -16,16 +16,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
-from jeton.idioms.waiting import Waiting
-from jeton_evaluation.nexmark import stages
-from jeton_evaluation.nexmark.best_bids import BID_TIME, OTHERS, PRICE, BestBids
+from jeton.errors import BatchError
 from jeton_evaluation.nexmark.sources import Inputs
-from jeton_evaluation.nexmark.stages import Times
+from jeton_evaluation.programs.mechanisms import (
+    Between,
+    Mechanism,
+    Times,
+    add_stage,
+    marked_for,
+    plain,
+)
+
+ID, START, EXPIRES, RESERVE, PRICE, BID_TIME, OTHERS = range(7)
+"""The columns of `BestBids`; there is no bid yet if the price is -1."""
 
 BID_TS: Final = "bid_ts"
-"""The name of the time of the best bid, in what comes out."""
-START: Final = "start"
+"""The name of the time of the best bid, in the results."""
+START_TS: Final = "start"
 """The name of the time at which an auction was put up."""
 _NOTHING: Final = np.empty(0, np.int64)
 
@@ -36,7 +43,7 @@ def closed_auctions(
     *,
     auction: Sequence[str] = (),
     bid: Sequence[str] = (),
-) -> stages.Between:
+) -> Between:
     """The auctions that have a winner, when they expire: ``id``, ``price`` and what is asked for.
 
     ``auction`` names columns of auctions, such as ``"category"``, or ``"start"`` for when they
@@ -56,7 +63,7 @@ def closed_auctions(
     others = [name for name in bid if name != BID_TS]
     known = events.auctions.schema
     assert known is not None, "the inputs of NEXMark have schemas"
-    types = {START: pa.int64(), **{field.name: field.type for field in known}}
+    types = {START_TS: pa.int64(), **{field.name: field.type for field in known}}
     schema = pa.schema(
         [
             ("id", pa.int64()),
@@ -65,10 +72,10 @@ def closed_auctions(
             *((name, pa.int64()) for name in bid),
         ]
     )
-    return stages.add_stage(
+    return add_stage(
         [
-            stages.begin(events.auctions, mechanism),
-            stages.begin(events.bids.select("auction", "price", *others), mechanism),
+            marked_for(events.auctions, mechanism),
+            marked_for(events.bids.select("auction", "price", *others), mechanism),
         ],
         lambda: OpenAuctions(auction, bid),
         pacts=[jt.Exchange("id"), jt.Exchange("auction")],
@@ -88,9 +95,9 @@ class OpenAuctions:
         self._bid = tuple(bid)
         self._others = tuple(name for name in bid if name != BID_TS)
         self._best = BestBids(self._others)
-        self._closing = Waiting(["id"])
+        self._closing = jt.state.RecordQueue(jt.IntegerTimes(), ["id"])
         # Bids whose auctions may still come. They need no right to speak: their auctions bring it.
-        self._early = Waiting(["auction"])
+        self._early = jt.state.RecordQueue(jt.IntegerTimes(), ["auction"])
         self._limit: float = 0
         self.parts: dict[str, jt.state.Stateful] = {
             "best": self._best,
@@ -106,7 +113,7 @@ class OpenAuctions:
         # An auction that is not known by now was put up later than such a bid, or is closed.
         unknown = unknown[batch.times[unknown] >= self._limit]
         if len(unknown):
-            self._early.add(batch.take(unknown))
+            self._early.push(None, batch.take(unknown))
         return _NOTHING
 
     def _open(self, auctions: jt.Batch) -> Times:
@@ -115,11 +122,11 @@ class OpenAuctions:
             return _NOTHING
         self._best.open(auctions)
         columns = {
-            name: auctions.times if name == START else auctions.column(name)
+            name: auctions.times if name == START_TS else auctions.column(name)
             for name in ("id", *self._auction)
         }
         expires: Times = np.asarray(auctions["expires"])
-        self._closing.add(jt.Batch.trusted(columns, expires, auctions.time_name))
+        self._closing.push(None, jt.Batch.trusted(columns, expires, auctions.time_name))
         return expires
 
     def take(self, limit: int | None) -> jt.Batch | None:
@@ -153,3 +160,102 @@ class OpenAuctions:
     def pending(self) -> Times:
         """All expiries."""
         return np.array(self._closing.times, dtype=np.int64)
+
+
+class BestBids:
+    """Open auctions by id, each with the highest valid bid on it.
+
+    A bid is valid from the auction's start up to its expiry, at the reserve or above. Of equal
+    prices the earlier bid is better, then the one with lesser values in ``others``, the integer
+    columns of the bid that are kept besides.
+
+    >>> best = BestBids(others=["bidder"])
+    >>> auctions = {"id": [7], "expires": [20], "reserve": [50]}
+    >>> best.open(jt.Batch(auctions, times=[10]))
+    >>> bids = {"auction": [7, 7, 7, 8], "price": [60, 70, 90, 90], "bidder": [1, 2, 3, 4]}
+    >>> best.offer(jt.Batch(bids, times=[11, 19, 20, 20]))  # the bids for others
+    array([3])
+    >>> best.close(np.array([7]))[:, [PRICE, BID_TIME, OTHERS]]
+    array([[70, 19, 2]])
+    """
+
+    def __init__(self, others: Sequence[str] = ()) -> None:
+        self._others = tuple(others)
+        # Compact: ids grow indefinitely, but few auctions are open at a time.
+        self._auctions = jt.state.KeySlots(1, compact=True)
+        self._rows = np.zeros((64, OTHERS + len(others)), np.int64)
+
+    def open(self, auctions: jt.Batch) -> None:
+        """Accept bids on auctions from now on."""
+        rows = np.full((len(auctions), self._rows.shape[1]), -1, np.int64)
+        rows[:, ID] = auctions["id"]
+        rows[:, START] = auctions.times
+        rows[:, EXPIRES] = auctions["expires"]
+        rows[:, RESERVE] = auctions["reserve"]
+        self._put(rows)
+
+    def offer(self, bids: jt.Batch) -> npt.NDArray[np.intp]:
+        """Keep the bids that are the best; returns those for auctions that are not open."""
+        others = np.empty((len(self._others), len(bids)), np.int64)
+        for row, name in zip(others, self._others, strict=True):
+            row[:] = bids[name]
+        unknown = np.empty(len(bids), np.intp)
+        slots = self._auctions.lookup([bids["auction"]], len(bids))
+        times, prices = plain(bids.times), plain(bids["price"])
+        return unknown[: _offer(self._rows, slots, times, prices, others, unknown)]
+
+    def close(self, ids: Times) -> Times:
+        """Take out the rows of open auctions."""
+        slots = self._auctions.lookup([ids], len(ids))
+        rows: Times = self._rows[slots]
+        self._auctions.remove(slots)
+        return rows
+
+    def _put(self, rows: Times) -> None:
+        slots, new = self._auctions.find([rows[:, ID].copy()], len(rows))
+        if len(new) < len(rows):
+            twice = np.setdiff1d(np.arange(len(rows)), new)[0]
+            raise BatchError(f"auction {rows[twice, ID]} is put up while it is open already")
+        self._rows = jt.state.grown(self._rows, self._auctions.slots_made)
+        self._rows[slots] = rows
+
+    def snapshot(self) -> pa.Table:
+        """All open auctions."""
+        rows = self._rows[self._auctions.live()]
+        columns = {str(n): np.ascontiguousarray(rows[:, n]) for n in range(rows.shape[1])}
+        return pa.table({"bin": jt.state.bins_of([columns["0"]]), **columns})
+
+    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
+        """Open them again."""
+        values = [state.column(name).to_numpy() for name in state.column_names if name != "bin"]
+        self._put(np.column_stack(values))
+
+
+@jt.njit(cache=True)
+def _offer(rows: Any, slots: Any, times: Any, prices: Any, others: Any, unknown: Any) -> int:
+    """Keep the best bids; writes which are for unknown auctions, and returns their number."""
+    count = 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        if slot < 0:
+            unknown[count] = i
+            count += 1
+            continue
+        price, time = prices[i], times[i]
+        if price < rows[slot, PRICE] or price < rows[slot, RESERVE]:
+            continue
+        if time < rows[slot, START] or time >= rows[slot, EXPIRES]:
+            continue
+        better = price > rows[slot, PRICE]
+        if not better:
+            better = time < rows[slot, BID_TIME]
+            equal = time == rows[slot, BID_TIME]
+            for n in range(len(others)):
+                better |= equal and others[n, i] < rows[slot, OTHERS + n]
+                equal &= others[n, i] == rows[slot, OTHERS + n]
+        if better:
+            rows[slot, PRICE] = price
+            rows[slot, BID_TIME] = time
+            for n in range(len(others)):
+                rows[slot, OTHERS + n] = others[n, i]
+    return count

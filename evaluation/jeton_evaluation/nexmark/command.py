@@ -12,10 +12,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the events (default: 0)")
     parser.add_argument(
-        "--runs", type=int, default=2, metavar="N", help="with --all, the best of so many (2)"
+        "--runs", type=int, default=2, metavar="N", help="with --all, the best of N runs (2)"
     )
     parser.add_argument(
         "--offered",
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         default=OFFERED,
         metavar="RATE",
-        help="with --all, latencies at so many events a second in all (1e5 1e6); may be none",
+        help="with --all, latencies at these events a second in all (1e5 1e6); may be none",
     )
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="with --all, how long each is offered (3)"
@@ -132,9 +132,9 @@ def _run_one(spark: SparkSession, query: Query, config: Config, options: argpars
         lasting = events / config.rate
         print(f"{query.name}: {query.title}")
         print(f"  {events:,} events, {lasting:,.1f} seconds of theirs, on {workers} workers ...")
-    told = run_query(spark, query, config, events, workers, options.mechanism, check=options.check)
-    print(json.dumps(told) if options.json else in_words(told), flush=True)
-    return 0 if told.get("equal", True) else 1
+    found = run_query(spark, query, config, events, workers, options.mechanism, check=options.check)
+    print(json.dumps(found) if options.json else in_words(found), flush=True)
+    return 0 if found.get("equal", True) else 1
 
 
 def run_query(
@@ -147,12 +147,12 @@ def run_query(
     *,
     check: bool = True,
 ) -> dict[str, Any]:
-    """Run a query once, on events that are made in the executors, and tell what came of it.
+    """Run a query once, on events that are made in the executors, and report its results.
 
     A few events go before, so that Spark's workers are up when the clock starts.
 
-    >>> told = run_query(spark, queries.get("q7"), Config(), 1000, workers=2)
-    >>> told["rows"], told["equal"], told["sample"][0]["ts"]
+    >>> found = run_query(spark, queries.get("q7"), Config(), 1000, workers=2)
+    >>> found["rows"], found["equal"], found["sample"][0]["ts"]
     (1, True, 10000000)
     """
     from jeton_evaluation.nexmark import frames, measure, truth
@@ -167,7 +167,7 @@ def run_query(
     result.persist()
     try:
         seconds = measure.run_batch(result)
-        told = {
+        found = {
             "query": query.name,
             "title": query.title,
             "mechanism": mechanism,
@@ -181,11 +181,11 @@ def run_query(
         if check:
             began = perf_counter()
             verdict = truth.compare(result, truth.answer(spark, query, made))
-            told |= {"equal": verdict.equal, "verdict": str(verdict)}
-            told["check_seconds"] = round(perf_counter() - began, 3)
+            found |= {"equal": verdict.equal, "verdict": str(verdict)}
+            found["check_seconds"] = round(perf_counter() - began, 3)
     finally:
         result.unpersist(blocking=True)
-    return told
+    return found
 
 
 def _sample(result: DataFrame) -> list[dict[str, Any]]:
@@ -193,8 +193,8 @@ def _sample(result: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in result.orderBy(*result.columns).limit(SAMPLE).collect()]
 
 
-def in_words(told: dict[str, Any]) -> str:
-    """What came of a query, for people.
+def in_words(found: dict[str, Any]) -> str:
+    """The results of a query as text.
 
     >>> print(
     ...     in_words(
@@ -215,17 +215,17 @@ def in_words(told: dict[str, Any]) -> str:
       2.0 s, 500,000 events/s
       beside Spark SQL: all 3 rows are right (1.0 s)
     """
-    sample = told["sample"]
+    sample = found["sample"]
     lines = []
     if sample:
         table = [list(sample[0]), *([_cell(value) for value in row.values()] for row in sample)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += ["  ".join(map(str.rjust, row, widths)) for row in table]
-    if told["rows"] > len(sample):
-        lines.append(f"... {told['rows'] - len(sample):,} more rows")
-    lines.append(f"{told['seconds']:.1f} s, {told['events_per_second']:,} events/s")
-    if "equal" in told:
-        lines.append(f"beside Spark SQL: {told['verdict']} ({told['check_seconds']:.1f} s)")
+    if found["rows"] > len(sample):
+        lines.append(f"... {found['rows'] - len(sample):,} more rows")
+    lines.append(f"{found['seconds']:.1f} s, {found['events_per_second']:,} events/s")
+    if "equal" in found:
+        lines.append(f"beside Spark SQL: {found['verdict']} ({found['check_seconds']:.1f} s)")
     return "\n".join(f"  {line}" for line in lines)
 
 
@@ -246,21 +246,21 @@ def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -
     def note(number: int, what: str) -> None:
         print(f"{names[number]}, {number + 1} of {len(names)}: {what} ...", file=sys.stderr)
 
-    def tell(one: Figures | Latency) -> None:
+    def report(one: Figures | Latency) -> None:
         if options.json:
             print(json.dumps(asdict(one)), flush=True)
 
     for number, query in enumerate(map(queries.get, names)):
         note(number, "speed")
         figures.append(measure(spark, query, config, events, workers=workers, runs=options.runs))
-        tell(figures[-1])
+        report(figures[-1])
     # By themselves, when Spark no longer holds what the speeds were measured on.
     for number, query in enumerate(map(queries.get, names)):
         for offered in options.offered:
             note(number, f"latency at {offered:,} events/s")
             one = measure_latency(spark, query, offered, workers=workers, seconds=options.seconds)
             latencies.append(one)
-            tell(one)
+            report(one)
     if not options.json:
         print(_page(figures, latencies, config, options, markdown=options.markdown))
     if options.write is not None:

@@ -1,4 +1,4 @@
-"""What is generated: how often, how skewed, how large; and the columns of the three kinds."""
+"""Configuration of the generator: rates, skew, sizes; and the columns of the three kinds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_AUCTION_ID: Final = 1000
 FIRST_CATEGORY: Final = 10
 CATEGORIES: Final = 5
 HOT_EVERY: Final = 100
-"""One auction, one seller and one bidder in so many may be hot."""
+"""One auction, one seller and one bidder in this many may be hot."""
 
 MICROSECONDS: Final = 1_000_000
 
@@ -65,7 +65,7 @@ _SCHEMAS: Final[Mapping[Kind, Mapping[str, pa.DataType]]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What is generated. The defaults are those of NEXMark's other implementations.
+    """Configuration of the generator. The defaults are those of NEXMark's other implementations.
 
     Events come in rounds: first persons, then auctions, then bids, as many of each as their
     proportions say. Event *n* happens at ``base_time + n / rate`` seconds, in whole microseconds.
@@ -89,20 +89,20 @@ class Config:
     auction_proportion: int = 3
     bid_proportion: int = 46
     hot_auction_ratio: int = 2
-    """All bids but one in so many are for the hot auction; with 1, none are."""
+    """All bids but one in this many are for the hot auction; with 1, none are."""
     hot_bidder_ratio: int = 4
-    """All bids but one in so many are by the hot bidder."""
+    """All bids but one in this many are by the hot bidder."""
     hot_seller_ratio: int = 4
-    """All auctions but one in so many are by the hot seller."""
+    """All auctions but one in this many are by the hot seller."""
     in_flight_auctions: int = 100
-    """Bids that are not for the hot auction are for one of so many latest; it sets how long
+    """Bids that are not for the hot auction are for one of this many latest; it sets how long
     auctions are open."""
     active_people: int = 1000
-    """Bidders and sellers that are not hot are some of so many latest people."""
+    """Bidders and sellers that are not hot are some of this many latest people."""
     id_lead: int = 10
     """How many ids ahead of the last one made a bid or an auction may name."""
     out_of_order_group_size: int = 1
-    """Events change places within groups of so many; with 1 they come in order of time."""
+    """Events change places within groups of this many; with 1 they come in order of time."""
     avg_person_extra: int = 0
     """The mean length of the text ``extra`` of a person; with 0 there is no such column."""
     avg_auction_extra: int = 0
@@ -140,7 +140,7 @@ class Config:
 
     @property
     def round(self) -> int:
-        """How many events make a round: so many persons, then auctions, then bids."""
+        """The number of events in a round: persons first, then auctions, then bids."""
         return self.person_proportion + self.auction_proportion + self.bid_proportion
 
     @cached_property

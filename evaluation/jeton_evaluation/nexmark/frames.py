@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from jeton.spark.schemas import spark_schema
-from jeton_evaluation.nexmark.blocks import Blocks
 from jeton_evaluation.nexmark.config import Columns, Config
+from jeton_evaluation.nexmark.generator import Blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ BLOCK: Final = 65_536
 
 
 def tables(config: Config, events: int, *, columns: Columns | None = None) -> dict[str, pa.Table]:
-    """The first so many events as Arrow tables, one for each kind that is wanted.
+    """The first ``events`` events as Arrow tables, one for each kind that is wanted.
 
     >>> made = tables(Config(), 100, columns={"bids": ["price"], "persons": ["id"]})
     >>> {kind: table.num_rows for kind, table in made.items()}
@@ -40,7 +40,7 @@ def frames(
     columns: Columns | None = None,
     block: int = BLOCK,
 ) -> dict[str, DataFrame]:
-    """The first so many events as DataFrames, one for each kind that is wanted.
+    """The first ``events`` events as DataFrames, one for each kind that is wanted.
 
     They are made in the executors, each time that they are used, and are the same each time.
     Times are whole microseconds, as in tables: ``timestamp_micros(ts)`` has them as timestamps.

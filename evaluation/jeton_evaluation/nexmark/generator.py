@@ -1,8 +1,8 @@
-"""The generator: the events at any positions, the same ones whoever makes them."""
+"""The generator: the events at any positions, the same ones wherever they are made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -223,3 +223,40 @@ def _key_of(seed: int, name: str) -> np.uint64:
     return np.uint64(
         int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "little")
     )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Record batches of the first ``events`` events of a kind, in blocks of ``size`` positions."""
+
+    config: Config
+    kind: Kind
+    schema: pa.Schema
+    size: int
+    events: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"block must be a whole number from 1 on, not {self.size}")
+        if self.events < 0:
+            raise ValueError(f"there cannot be {self.events} events")
+
+    @property
+    def count(self) -> int:
+        """The number of blocks; the last one may be smaller."""
+        return -(-self.events // self.size)
+
+    def between(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Make the events at some positions."""
+        generator = Generator(self.config)
+        for start in range(first, last, self.size):
+            end = min(start + self.size, last)
+            made = generator.make(self.kind, start, end, self.schema.names)
+            yield pa.RecordBatch.from_pydict(made, schema=self.schema)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Make the blocks whose numbers Spark passes in."""
+        for batch in batches:
+            for block in batch.column(0).to_pylist():
+                first = block * self.size
+                yield from self.between(first, min(first + self.size, self.events))

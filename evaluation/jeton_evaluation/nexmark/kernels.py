@@ -237,7 +237,7 @@ def bids(
             some_auctions = last - least + 1 + shape.lead
             people = (turn + 1) * shape.persons
             active = min(people, shape.active)
-            # The second of a hundred people, so that nobody is a hot seller too.
+            # The second of a hundred people, so that no person is a hot seller too.
             hot = (people - 1) // shape.hot_every * shape.hot_every + 1
             hot_bidder = shape.first_person + min(hot, people - 1 + shape.lead)
             least_bidder = shape.first_person + people - active

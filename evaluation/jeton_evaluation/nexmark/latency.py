@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Latency:
-    """What was seen of a query under one load. Rates are of all workers together."""
+    """Latencies of a query under one load. Rates are of all workers together."""
 
     query: str
     workers: int

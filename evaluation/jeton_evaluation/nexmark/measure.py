@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 import jeton as jt
 from jeton.connectors.sinks import Memory
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.nexmark import structured, truth
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.frames import frames
 from jeton_evaluation.nexmark.queries import RESULT, Query
 from jeton_evaluation.nexmark.sources import sources
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ ROWS: Final = "rows"
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one query. Speeds are events a second, of all kinds that it reads."""
+    """Measurements of one query. Speeds are events a second, of all kinds that it reads."""
 
     query: str
     events: int
@@ -126,7 +126,7 @@ def batch_answer(
     *,
     shuffle: bool = False,
 ) -> DataFrame:
-    """What a flow on Spark answers; ``shuffle`` is that of ``flow.on_spark``."""
+    """The result of a flow on Spark; ``shuffle`` is that of ``flow.on_spark``."""
     flow = query.flow(config, mechanism)
     return flow.on_spark(inputs, workers=workers, shuffle=shuffle)[RESULT]
 
@@ -169,7 +169,7 @@ def run_long_lived(
     )
     live.await_termination()
     table = kept.table()
-    assert table is not None, "every worker tells how many rows it has seen"
+    assert table is not None, "every worker reports the number of rows it has seen"
     each = live.metrics()["workers"].values()
     return max(worker["seconds"] for worker in each), sum(table[ROWS].to_pylist())
 
@@ -177,7 +177,7 @@ def run_long_lived(
 def _count(
     token: jt.TimestampToken, info: jt.OperatorInfo
 ) -> Callable[[jt.Input, jt.Output], None]:
-    """Count rows, and tell at the end how many there were."""
+    """Count rows, and emit their number at the end."""
     rows = 0
 
     def step(input: jt.Input, output: jt.Output) -> None:

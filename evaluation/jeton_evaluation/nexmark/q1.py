@@ -14,7 +14,7 @@ from jeton_evaluation.nexmark.sources import Inputs
 COLUMNS: Final[Columns] = {"bids": ("auction", "bidder", "price", "channel", "url")}
 
 EUROS: Final = 0.908
-"""What a dollar is worth."""
+"""The exchange rate of the dollar."""
 
 SQL: Final = f"SELECT ts, auction, bidder, {EUROS}D * price AS price, channel, url FROM bids"
 

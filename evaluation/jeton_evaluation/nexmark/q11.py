@@ -1,9 +1,9 @@
 """Query 11: how many bids each bidder makes while active.
 
-Bids of a bidder that follow each other by less than `GAP` are one session. It is told at the time
-of its last bid plus `GAP`, with the time of its first bid and the number of bids. At the default
-rate of 10,000 events a second a bidder is active for five seconds, with some two bids a second:
-hence a gap of half a second (elsewhere it is ten).
+Bids of a bidder that follow each other by less than `GAP` are one session. It is emitted at the
+time of its last bid plus `GAP`, with the time of its first bid and the number of bids. At the
+default rate of 10,000 events a second a bidder is active for five seconds, with some two bids a
+second: hence a gap of half a second (elsewhere it is ten).
 """
 
 from __future__ import annotations

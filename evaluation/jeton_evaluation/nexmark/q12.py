@@ -1,8 +1,8 @@
 """Query 12: how many bids each bidder makes in a window.
 
 Elsewhere these are windows of processing time: of the clock on the wall while the query runs. Its
-answer is then another one each time. Here they are tumbling windows of the bids' own times, told at
-their ends, so that there is one right answer. `WINDOW` is a second: 10,000 events at the default
+answer is then another one each time. Here they are tumbling windows of the bids' own times, emitted
+at their ends, so that there is one right answer. `WINDOW` is a second: 10,000 events at the default
 rate.
 """
 

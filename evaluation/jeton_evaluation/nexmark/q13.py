@@ -1,7 +1,7 @@
 """Query 13: each bid with what a table, which is there from the start, says of its auction.
 
 The side table has a row for each remainder of an auction's id by `ROWS`. It is small and does not
-change, so every worker has all of it: nothing is exchanged and nobody waits.
+change, so every worker has all of it: nothing is exchanged and no bid waits.
 """
 
 from __future__ import annotations

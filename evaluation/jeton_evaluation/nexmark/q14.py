@@ -1,9 +1,9 @@
 """Query 14: bids of a middle price, with some things computed of each.
 
 They are converted to euros; those between a million and 50 million remain, both not included. Each
-is told with the time of day at which it was made, in words, and with how many letters "c" its url
-has. A day is `DAY` long, as in `statistics`, and has 24 hours: *day* is from the 8th hour to the
-18th, *night* from the 20th to the 6th, and what lies between them is *other*. (Elsewhere the
+is emitted with the time of day at which it was made, in words, and with how many letters "c" its
+url has. A day is `DAY` long, as in `statistics`, and has 24 hours: *day* is from the 8th hour to
+the 18th, *night* from the 20th to the 6th, and what lies between them is *other*. (Elsewhere the
 letters are counted in a text ``extra``, which bids here have only on demand.)
 """
 
@@ -26,7 +26,7 @@ COLUMNS: Final[Columns] = {"bids": ("auction", "bidder", "price", "url")}
 LEAST: Final = 1_000_000
 MOST: Final = 50_000_000
 OF_HOUR: Final = pa.array(["night"] * 7 + ["other"] + ["day"] * 11 + ["other"] + ["night"] * 4)
-"""What each of the 24 hours is called."""
+"""The name of each of the 24 hours."""
 
 SQL: Final = f"""
 SELECT ts, auction, bidder, {EUROS}D * price AS price,

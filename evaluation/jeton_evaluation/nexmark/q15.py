@@ -1,8 +1,8 @@
 """Query 15: how many bids a day has, by how many bidders, for how many auctions.
 
-Each is told of all bids and of those of each rank by price: below 10,000, from there up to a
+Each is counted for all bids and of those of each rank by price: below 10,000, from there up to a
 million, and from a million on. Elsewhere every bid updates the row of its day; here a day, as long
-as `statistics` has it, is one row, told when the day is over.
+as `statistics` has it, is one row, emitted when the day is over.
 """
 
 from __future__ import annotations

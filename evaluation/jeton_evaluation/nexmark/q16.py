@@ -1,7 +1,7 @@
 """Query 16: the statistics of a day, for each channel.
 
 As query 15, but with a row for each channel that has bids on that day. (Elsewhere a row also has
-the minute of its last update, which one that is told when the day is over does not need.)
+the minute of its last update, which a row emitted when the day is over does not need.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Query 17: how many bids each auction gets in a day, and their prices.
 
-A row for each auction and day with bids, told when the day is over: how many there are, of all
+A row for each auction and day with bids, emitted when the day is over: how many there are, of all
 prices and of each rank, and the least, greatest, mean and sum of their prices. Days and ranks are
 those of `statistics`. (Elsewhere every bid updates the row of its auction and day.)
 """

@@ -1,8 +1,9 @@
 """Query 18: the last bid of each bidder for each auction.
 
 Of the bids of a bidder for an auction on one day (as long as `statistics` has it) the latest one,
-told when the day is over, with its own time as ``bid_ts``. Of several at the same time the one with
-the least price counts. (Elsewhere each bid replaces the one before it, and nothing is ever over.)
+emitted when the day is over, with its own time as ``bid_ts``. Of several at the same time the one
+with the least price counts. (Elsewhere each bid replaces the one before it, and nothing is ever
+over.)
 """
 
 from __future__ import annotations

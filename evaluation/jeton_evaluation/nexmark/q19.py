@@ -1,9 +1,9 @@
 """Query 19: the ten highest bids for each auction.
 
-Of the bids for an auction on one day (as long as `statistics` has it), told when the day is over,
-with their ranks from 1 and their own times as ``bid_ts``. Of equal prices the earlier bid comes
-first, then the one of the bidder with the lesser id. (Elsewhere each bid may change the ten, and
-nothing is ever over.)
+Of the bids for an auction on one day (as long as `statistics` has it), emitted when the day is
+over, with their ranks from 1 and their own times as ``bid_ts``. Of equal prices the earlier bid
+comes first, then the one of the bidder with the lesser id. (Elsewhere each bid may change the ten,
+and nothing is ever over.)
 """
 
 from __future__ import annotations

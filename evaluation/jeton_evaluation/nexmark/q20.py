@@ -1,9 +1,9 @@
 """Query 20: the bids for auctions of one category, each with its auction.
 
-A bid is told at its own time, or at that of its auction if that is put up later: bidders may be
-`EARLY` microseconds ahead, and no more. So auctions of the category are kept for ever, but bids
+A bid is emitted at its own time, or at that of its auction if that is put up later: bidders may be
+`EARLY` microseconds ahead, and no more. So auctions of the category are kept indefinitely, but bids
 only for that long, which is far more than the generator needs at its default rate. (Elsewhere bids
-too are kept for ever.)
+too are kept indefinitely.)
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def query(events: Inputs) -> jt.Stream:
         large = ids.take(pc.index_in(pc.utf8_lower(batch["channel"]), value_set=names))
         # Urls are searched only where that is needed: it takes more time than all the rest.
         unknown = pc.if_else(pc.is_null(large), batch["url"], None)
-        told = pc.extract_regex(unknown, r"(?:&|^)channel_id=(?P<id>[^&]+)")
-        return pc.coalesce(large, pc.struct_field(told, "id"))
+        found = pc.extract_regex(unknown, r"(?:&|^)channel_id=(?P<id>[^&]+)")
+        return pc.coalesce(large, pc.struct_field(found, "id"))
 
     known = events.bids.with_columns(channel_id=channel_id).drop("url")
     return known.filter(lambda batch: pc.is_valid(batch["channel_id"]))

@@ -1,8 +1,8 @@
 """Query 3: who sells things of one category in some states, and what.
 
 A join of auctions and persons over all of time: each auction of the category with the person who
-sells it, if that is one from these states. The pair is told as soon as both are there, at the later
-of their two times, whichever came first; so both sides are kept for ever.
+sells it, if that is one from these states. The pair is emitted as soon as both are there, at the
+later of their two times; so both sides are kept indefinitely.
 """
 
 from __future__ import annotations

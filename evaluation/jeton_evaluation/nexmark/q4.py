@@ -14,14 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.keyed_state import plain
-from jeton.idioms.mechanisms import Mechanism
-from jeton_evaluation.nexmark import stages
 from jeton_evaluation.nexmark.closing import closed_auctions
 from jeton_evaluation.nexmark.config import Columns
-from jeton_evaluation.nexmark.in_order import InOrder
-from jeton_evaluation.nexmark.slots import Slots, grown
 from jeton_evaluation.nexmark.sources import Inputs
+from jeton_evaluation.nexmark.stages import InOrder
+from jeton_evaluation.programs.mechanisms import Mechanism, add_stage, plain, plain_stream
 
 COLUMNS: Final[Columns] = {
     "auctions": ("id", "category", "reserve", "expires"),
@@ -57,7 +54,7 @@ def query(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
     >>> flow.run(inputs, workers=2)["result"].to_pylist()
     [{'ts': 20, 'category': 10, 'average': 8.0}, {'ts': 30, 'category': 10, 'average': 8.5}]
     """
-    averages = stages.add_stage(
+    averages = add_stage(
         [closed_auctions(events, mechanism, auction=["category"])],
         lambda: InOrder(Averages(), key="category", by="category"),
         pacts=[jt.Exchange("category")],
@@ -65,7 +62,7 @@ def query(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
         name="averages",
         schema=_SCHEMA,
     )
-    return stages.end(averages, _SCHEMA)
+    return plain_stream(averages, _SCHEMA)
 
 
 class Averages:
@@ -77,30 +74,34 @@ class Averages:
     """
 
     def __init__(self) -> None:
-        self._slots = Slots()
-        # Sum and count of each slot.
+        self._categories = jt.state.KeySlots(1)
+        # Sum and count by slot.
         self._sums = np.zeros((64, 2), np.int64)
 
     def fold(self, batch: jt.Batch) -> jt.Batch:
         """Add auctions, by time and category; returns a row for each of these."""
-        slots = self._slots.of(plain(batch["category"]))
-        self._sums = grown(self._sums, len(self._slots))
+        slots = self._slots(batch["category"])
         last, averages = np.empty(len(slots), np.intp), np.empty(len(slots))
         prices = plain(batch["price"])
         count = _add(self._sums, slots, plain(batch.times), prices, last, averages)
-        told = batch.take(last[:count]).select("category")
-        return told.with_columns({"average": averages[:count]})
+        changed = batch.take(last[:count]).select("category")
+        return changed.with_columns({"average": averages[:count]})
+
+    def _slots(self, categories: Any) -> Any:
+        slots, _ = self._categories.find([categories], len(categories))
+        self._sums = jt.state.grown(self._sums, self._categories.slots_made)
+        return slots
 
     def snapshot(self) -> pa.Table:
         """All categories."""
-        keys, sums = self._slots.keys, self._sums[: len(self._slots)]
+        live = self._categories.live()
+        keys, sums = plain(self._categories.values(live)[0]), self._sums[live]
         columns = {"category": keys, "sum": sums[:, 0].copy(), "count": sums[:, 1].copy()}
         return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The categories again."""
-        slots = self._slots.of(plain(state.column("category").to_numpy()))
-        self._sums = grown(self._sums, len(self._slots))
+        slots = self._slots(state.column("category").to_numpy())
         self._sums[slots, 0] = state.column("sum").to_numpy()
         self._sums[slots, 1] = state.column("count").to_numpy()
 

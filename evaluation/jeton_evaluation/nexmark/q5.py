@@ -3,7 +3,7 @@
 For each window of `WINDOW` microseconds that ends at a multiple of `SLIDE` and has bids, the
 auction with the most bids in it, at the window's end; if several have as many, all of them. Each
 worker counts its own bids by panes as long as a slide, so only counts travel; the worker that an
-auction belongs to adds the panes of a window up; and of what is the most there, the most is told.
+auction belongs to adds up the panes of a window; and the most of these is emitted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.keyed_state import plain
-from jeton_evaluation.nexmark import stages
 from jeton_evaluation.nexmark.config import Columns
-from jeton_evaluation.nexmark.highest import Highest
-from jeton_evaluation.nexmark.slots import Integers, Slots, grown
 from jeton_evaluation.nexmark.sources import Inputs
-from jeton_evaluation.nexmark.stages import Times
+from jeton_evaluation.nexmark.stages import Highest, by_window
+from jeton_evaluation.programs.mechanisms import Between, Times, add_stage, plain, plain_stream
 
 COLUMNS: Final[Columns] = {"bids": ("auction",)}
 
@@ -46,6 +43,8 @@ FROM (SELECT *, max(num) OVER (PARTITION BY ts) AS most FROM counts) WHERE num =
 """
 
 _SCHEMA: Final = pa.schema([("auction", pa.int64()), ("num", pa.int64())])
+_ONE: Final = np.ones(1, np.int64)
+_RESTORED: Final = ("ts", "auction", "num")
 
 
 def query(events: Inputs) -> jt.Stream:
@@ -60,106 +59,83 @@ def query(events: Inputs) -> jt.Stream:
      {'ts': 4000000, 'auction': 7, 'num': 2},
      {'ts': 4000000, 'auction': 8, 'num': 2}]
     """
-    stream: stages.Between = events.bids.select("auction")
+    stream: Between = events.bids.select("auction")
     for name, make, pact in (
         ("counts by pane", PaneCounts, None),
         ("hot items here", HotItems, jt.Exchange("auction")),
         ("hot items", lambda: Highest("num"), jt.Exchange(lambda batch: batch.times)),
     ):
-        stream = stages.add_stage(
+        stream = add_stage(
             [stream], make, pacts=[pact], mechanism="tokens", name=name, schema=_SCHEMA
         )
-    return stages.end(stream, _SCHEMA)
-
-
-class Counter:
-    """How many bids there are on each auction.
-
-    >>> counter = Counter()
-    >>> counter.add(np.array([7, 8, 7]), np.array([1, 1, 1]))
-    >>> counter.auctions, counter.nums
-    (array([7, 8]), array([2, 1]))
-    """
-
-    def __init__(self) -> None:
-        self._slots = Slots()
-        self._nums = np.zeros(64, np.int64)
-
-    def add(self, auctions: Integers, nums: Integers) -> None:
-        """Count so many more."""
-        slots = self._slots.of(auctions)
-        self._nums = grown(self._nums, len(self._slots))
-        _add(self._nums, slots, nums)
-
-    @property
-    def auctions(self) -> Integers:
-        """The auctions that have bids."""
-        return self._slots.keys
-
-    @property
-    def nums(self) -> Integers:
-        """How many each of them has."""
-        return self._nums[: len(self._slots)]
+    return plain_stream(stream, _SCHEMA)
 
 
 class Counts(ABC):
-    """Counts by auction that are told at some time: what the two stages have in common."""
+    """Numbers of bids by time and auction, emitted when due: the base of two stages."""
 
     inclusive: bool
 
     def __init__(self) -> None:
-        self._counters: dict[int, Counter] = {}
+        self._keys = jt.state.KeySlots(1, timed=True)
+        self._nums = np.zeros(0, np.int64)
+        self._due = jt.state.DueSlots.of(jt.IntegerTimes())
         self.parts = {"counts": self}
 
     @abstractmethod
     def add(self, port: int, batch: jt.Batch) -> Times:
-        """Count; returns when that is told."""
+        """Count; returns the times at which the counts are emitted."""
 
-    def _count(self, end: int, auctions: Any, nums: Any) -> None:
-        if end not in self._counters:
-            self._counters[end] = Counter()
-        self._counters[end].add(plain(auctions), plain(nums))
+    def _count(self, ends: Times, auctions: Any, nums: Any) -> None:
+        """Add numbers of bids; a single end, or number, is that of all auctions."""
+        slots, new = self._keys.find([auctions], len(auctions), ends.view(np.uint64))
+        if len(new):
+            self._nums = jt.state.grown(self._nums, self._keys.slots_made)
+            due = ends[new] if len(ends) == len(auctions) else np.repeat(ends, len(new))
+            self._due.add(due, slots[new])
+        _add(self._nums, slots, plain(nums))
 
     def take(self, limit: int | None) -> jt.Batch | None:
         """The counts that are complete."""
-        last = jt.END_OF_TIME if limit is None else limit if self.inclusive else limit - 1
-        done = sorted(end for end in self._counters if end <= last)
-        parts = [self._told(self._counters.pop(end), end) for end in done]
-        return jt.concat(parts) if parts else None
-
-    def _told(self, counter: Counter, end: int) -> jt.Batch:
-        columns = {"auction": counter.auctions, "num": counter.nums}
-        return jt.Batch.trusted({**columns}, np.full(len(counter.nums), end), "ts", end)
+        frontier = jt.Antichain([] if limit is None else [limit])
+        ends, slots = self._due.due(frontier, inclusive=self.inclusive)
+        if not len(slots):
+            return None
+        [auctions] = self._keys.values(slots)
+        columns = {"auction": auctions, "num": self._nums[slots]}
+        self._nums[slots] = 0
+        self._keys.remove(slots)
+        return jt.Batch.trusted({**columns}, ends, "ts", int(ends[0]))
 
     @property
     def least(self) -> int | None:
-        """When the first counts are told."""
-        return min(self._counters, default=None)
+        """The time of the first counts."""
+        return next(iter(self._due.pending()), None)
 
     @property
     def pending(self) -> Times:
-        """When counts are told."""
-        return np.array(list(self._counters), np.int64)
+        """The times of all counts."""
+        return np.unique(self._keys.times(self._keys.live()).view(np.int64))
 
     def snapshot(self) -> pa.Table:
         """All counts."""
-        parts = [Counts._told(self, counter, end) for end, counter in self._counters.items()]
-        if not parts:
+        live = self._keys.live()
+        if not len(live):
             return pa.table({"bin": pa.array([], pa.uint16())})
-        rows = jt.concat(parts)
-        bins = jt.state.bins_of([rows["auction"]])
-        return rows.to_arrow().add_column(0, "bin", pa.array(bins))
+        [auctions] = self._keys.values(live)
+        ends = self._keys.times(live).view(np.int64)
+        columns = {"ts": ends, "auction": auctions, "num": self._nums[live]}
+        return pa.table({"bin": jt.state.bins_of([auctions]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The counts again."""
         if state.num_rows:
-            rows = jt.Batch.from_arrow(state.drop_columns(["bin"]), time="ts")
-            for end, part in rows.by_time():
-                self._count(end, part["auction"], part["num"])
+            ends, auctions, nums = (plain(state.column(n).to_numpy()) for n in _RESTORED)
+            self._count(ends, auctions, nums)
 
 
 class PaneCounts(Counts):
-    """How many bids this worker has on each auction, by panes, told at their ends.
+    """The number of bids that this worker has on each auction, by panes, emitted at their ends.
 
     >>> counts = PaneCounts()
     >>> counts.add(0, jt.Batch({"auction": [7, 8, 7]}, times=[1, 2, 3]))
@@ -173,8 +149,8 @@ class PaneCounts(Counts):
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Count bids in the panes that they are in."""
         ends = []
-        for end, part in stages.by_window(batch, SLIDE):
-            self._count(end, part["auction"], np.ones(len(part), np.int64))
+        for end, part in by_window(batch, SLIDE):
+            self._count(np.array([end]), part["auction"], _ONE)
             ends.append(end)
         return np.array(ends, np.int64)
 
@@ -196,16 +172,23 @@ class HotItems(Counts):
         ends = []
         for pane, part in batch.by_time():
             for end in range(pane, pane + WINDOW, SLIDE):
-                self._count(end, part["auction"], part["num"])
+                self._count(np.array([end]), part["auction"], part["num"])
                 ends.append(end)
         return np.array(ends, np.int64)
 
-    def _told(self, counter: Counter, end: int) -> jt.Batch:
-        counts = super()._told(counter, end)
-        return counts.filter(counter.nums == counter.nums.max())
+    def take(self, limit: int | None) -> jt.Batch | None:
+        """The greatest counts of each window that is complete."""
+        counts = super().take(limit)
+        if counts is None:
+            return None
+        nums, starts = counts["num"], np.flatnonzero(np.diff(counts.times, prepend=-1))
+        most = np.maximum.reduceat(nums, starts)
+        sizes = np.diff(starts, append=len(nums))
+        return counts.filter(nums == np.repeat(most, sizes))
 
 
 @jt.njit(cache=True)
 def _add(counts: Any, slots: Any, nums: Any) -> None:
+    stride = 0 if len(nums) == 1 else 1
     for i in range(len(slots)):
-        counts[slots[i]] += nums[i]
+        counts[slots[i]] += nums[i * stride]

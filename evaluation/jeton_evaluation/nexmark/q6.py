@@ -15,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.keyed_state import plain
-from jeton_evaluation.nexmark import stages
 from jeton_evaluation.nexmark.closing import closed_auctions
 from jeton_evaluation.nexmark.config import Columns
-from jeton_evaluation.nexmark.in_order import InOrder
-from jeton_evaluation.nexmark.slots import Slots, grown
 from jeton_evaluation.nexmark.sources import Inputs
+from jeton_evaluation.nexmark.stages import InOrder
+from jeton_evaluation.programs.mechanisms import add_stage, plain, plain_stream
 
 COLUMNS: Final[Columns] = {
     "auctions": ("id", "seller", "reserve", "expires"),
@@ -61,7 +59,7 @@ def query(events: Inputs) -> jt.Stream:
     [{'ts': 20, 'auction': 1, 'seller': 3, 'average': 8.0},
      {'ts': 30, 'auction': 2, 'seller': 3, 'average': 8.5}]
     """
-    averages = stages.add_stage(
+    averages = add_stage(
         [closed_auctions(events, auction=["seller"])],
         lambda: InOrder(LastPrices(), key="seller", by="id"),
         pacts=[jt.Exchange("seller")],
@@ -69,7 +67,7 @@ def query(events: Inputs) -> jt.Stream:
         name="last prices",
         schema=_SCHEMA,
     )
-    return stages.end(averages, _SCHEMA)
+    return plain_stream(averages, _SCHEMA)
 
 
 class LastPrices:
@@ -81,35 +79,36 @@ class LastPrices:
     """
 
     def __init__(self) -> None:
-        self._slots = Slots()
+        self._sellers = jt.state.KeySlots(1)
         self._rings = np.zeros((64, LAST), np.int64)
-        # How many there have been of each slot, and the sum of those in its ring.
+        # By slot: the number of all prices so far, and the sum of those in its ring.
         self._sums = np.zeros((64, 2), np.int64)
 
     def fold(self, batch: jt.Batch) -> jt.Batch:
         """Add auctions, by time and id; returns a row for each."""
-        slots = self._slots_of(batch["seller"])
+        slots = self._slots(batch["seller"])
         averages = np.empty(len(slots))
         _turn(self._rings, self._sums, slots, plain(batch["price"]), averages)
         columns = {"auction": batch["id"], "seller": batch["seller"], "average": averages}
         return jt.Batch.trusted(columns, batch.times, batch.time_name)
 
-    def _slots_of(self, sellers: Any) -> Any:
-        slots = self._slots.of(plain(sellers))
-        self._rings = grown(self._rings, len(self._slots))
-        self._sums = grown(self._sums, len(self._slots))
+    def _slots(self, sellers: Any) -> Any:
+        slots, _ = self._sellers.find([sellers], len(sellers))
+        self._rings = jt.state.grown(self._rings, self._sellers.slots_made)
+        self._sums = jt.state.grown(self._sums, self._sellers.slots_made)
         return slots
 
     def snapshot(self) -> pa.Table:
         """All sellers."""
-        keys, used = self._slots.keys, len(self._slots)
-        columns = {"seller": keys, "count": self._sums[:used, 0].copy()}
-        columns |= {f"price {n}": self._rings[:used, n].copy() for n in range(LAST)}
+        live = self._sellers.live()
+        keys = plain(self._sellers.values(live)[0])
+        columns = {"seller": keys, "count": self._sums[live, 0]}
+        columns |= {f"price {n}": self._rings[live, n] for n in range(LAST)}
         return pa.table({"bin": jt.state.bins_of([keys]), **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """The sellers again."""
-        slots = self._slots_of(state.column("seller").to_numpy())
+        slots = self._slots(state.column("seller").to_numpy())
         for n in range(LAST):
             self._rings[slots, n] = state.column(f"price {n}").to_numpy()
         self._sums[slots, 0] = state.column("count").to_numpy()

@@ -12,11 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
-from jeton_evaluation.nexmark import stages
 from jeton_evaluation.nexmark.config import Columns
-from jeton_evaluation.nexmark.highest import Highest
 from jeton_evaluation.nexmark.sources import Inputs
+from jeton_evaluation.nexmark.stages import Highest
+from jeton_evaluation.programs.mechanisms import Mechanism, add_stage, marked_for, plain_stream
 
 COLUMNS: Final[Columns] = {"bids": ("auction", "bidder", "price")}
 
@@ -46,8 +45,8 @@ def query(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
     [{'ts': 10000000, 'auction': 8, 'bidder': 5, 'price': 50, 'bid_ts': 2},
      {'ts': 10000000, 'auction': 9, 'bidder': 6, 'price': 50, 'bid_ts': 3}]
     """
-    bids = stages.begin(events.bids.select("auction", "bidder", "price"), mechanism)
-    here = stages.add_stage(
+    bids = marked_for(events.bids.select("auction", "bidder", "price"), mechanism)
+    here = add_stage(
         [bids],
         lambda: Highest("price", WINDOW),
         pacts=[None],
@@ -55,7 +54,7 @@ def query(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
         name="highest here",
         schema=_SCHEMA,
     )
-    highest = stages.add_stage(
+    highest = add_stage(
         [here],
         lambda: Highest("price"),
         pacts=[jt.Exchange(lambda batch: batch.times)],
@@ -63,4 +62,4 @@ def query(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
         name="highest",
         schema=_SCHEMA,
     )
-    return stages.end(highest, _SCHEMA)
+    return plain_stream(highest, _SCHEMA)

@@ -1,7 +1,7 @@
 """Query 8: who has registered and put something up for sale in the same window.
 
 For each tumbling window, those who registered in it and are the seller of some auction of it: once,
-at the window's end, however many auctions they have. Windows are `WINDOW` long: at the default rate
+at the window's end, for any number of auctions. Windows are `WINDOW` long: at the default rate
 of 10,000 events a second, the half second in which 100 persons register (elsewhere it is ten
 seconds, or twelve hours).
 """

@@ -3,7 +3,7 @@
 When an auction expires, the auction with its best valid bid (see `closing`): one of at least the
 reserve, from the auction's start up to its expiry, with the highest price; of several, the
 earliest, and of those the one of the bidder with the least id. Auctions without such a bid are not
-told. Rows bear the time of the expiry; ``start`` is when the auction was put up, ``bid_ts`` when
+emitted. Rows bear the time of the expiry; ``start`` is when the auction was put up, ``bid_ts`` when
 the bid was made.
 """
 
@@ -16,15 +16,15 @@ from jeton_evaluation.nexmark.closing import closed_auctions
 from jeton_evaluation.nexmark.config import Columns
 from jeton_evaluation.nexmark.sources import Inputs
 
-_TOLD: Final = ("item_name", "description", "initial_bid", "reserve", "seller", "category")
+_KEPT: Final = ("item_name", "description", "initial_bid", "reserve", "seller", "category")
 
 COLUMNS: Final[Columns] = {
-    "auctions": ("id", "expires", *_TOLD),
+    "auctions": ("id", "expires", *_KEPT),
     "bids": ("auction", "bidder", "price"),
 }
 
 SQL: Final = f"""
-SELECT expires AS ts, id, {", ".join(_TOLD)}, start, price, bidder, bid_ts
+SELECT expires AS ts, id, {", ".join(_KEPT)}, start, price, bidder, bid_ts
 FROM (
   SELECT a.*, a.ts AS start, b.price, b.bidder, b.ts AS bid_ts,
     row_number() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.ts, b.bidder) AS place
@@ -49,6 +49,6 @@ def query(events: Inputs) -> jt.Stream:
     >>> result.select(["start", "bid_ts", "bidder"]).to_pylist()
     [{'start': 100, 'bid_ts': 102, 'bidder': 2}]
     """
-    closed = closed_auctions(events, auction=[*_TOLD, "start"], bid=["bidder", "bid_ts"])
+    closed = closed_auctions(events, auction=[*_KEPT, "start"], bid=["bidder", "bid_ts"])
     assert isinstance(closed, jt.Stream), "with tokens, there are no marks"
     return closed

@@ -1,6 +1,6 @@
-"""The queries: which there are, what each reads and asks, and flows that answer them.
+"""The queries: their inputs and titles, and flows that answer them.
 
-A query is a module ``qN`` of this package. Whoever adds one adds it here too: modules are found by
+A query is a module ``qN`` of this package. To add one, add a module: modules are found by
 their names. Each has a doc string whose first line is its title, ``COLUMNS`` that it reads, a
 function ``query(events)`` that makes the stream of its answers, and the same in Spark's ``SQL``. If
 ``query`` takes a ``mechanism``, it can be had with each of them.
@@ -21,9 +21,9 @@ from typing import Final
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.nexmark.config import Columns, Config
 from jeton_evaluation.nexmark.sources import Inputs, add_inputs
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 RESULT: Final = "result"
 """The output of every query's flow."""
@@ -45,11 +45,11 @@ class Query:
     name: str
     title: str
     columns: Columns
-    """What it reads; times are always there."""
+    """The columns that it reads; times are always there."""
     sql: str
     """The same question to Spark, over the views persons, auctions and bids."""
     mechanisms: tuple[Mechanism, ...]
-    """By what its operators can know that a time is complete."""
+    """The mechanisms by which its operators can learn that a time is complete."""
     make: Callable[..., jt.Stream]
     """The module's function."""
 

@@ -26,17 +26,17 @@ class Inputs:
 
     @property
     def auctions(self) -> jt.Stream:
-        """What is put up for sale."""
+        """The auctions."""
         return self._of("auctions")
 
     @property
     def bids(self) -> jt.Stream:
-        """What is offered for it."""
+        """The bids."""
         return self._of("bids")
 
     def _of(self, kind: Kind) -> jt.Stream:
         if kind not in self.streams:
-            raise GraphError(f"{kind} are no input of this flow: name them in columns=")
+            raise GraphError(f"{kind} are not an input of this flow: name them in columns=")
         return self.streams[kind]
 
 

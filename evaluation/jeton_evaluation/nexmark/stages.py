@@ -1,116 +1,16 @@
-"""Stages: state that waits for times to be complete, by whichever mechanism.
-
-A query is one stage or two. What a stage keeps and tells is its own affair and the same for all
-mechanisms; by what it learns that a time is complete is written here, once for each of them.
-"""
+"""Stages that several queries share: folds in order of time, and the highest of each window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism
-from jeton.idioms.notifications import Notificator
-from jeton.idioms.watermark_sources import marks_from_frontier
-from jeton.idioms.watermarks import MarkedStream, unmarked, watermark_operator
-from jeton.idioms.window_sums import window_ends
-
-Times: TypeAlias = npt.NDArray[np.int64]
-Step: TypeAlias = Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]
-Between: TypeAlias = "jt.Stream | MarkedStream"
-"""What is between stages: with watermarks, a stream that has them among its data."""
-
-
-class Stage(Protocol):
-    """What an operator keeps on one worker, and tells when times are complete."""
-
-    inclusive: bool
-    """Whether something is told at its time as soon as all times *before* it are complete."""
-
-    @property
-    def parts(self) -> Mapping[str, jt.state.Stateful]:
-        """All that it keeps, for snapshots."""
-        ...
-
-    def add(self, port: int, batch: jt.Batch) -> Times:
-        """Take in what has come on an input; returns the times at which it has something told."""
-        ...
-
-    def take(self, limit: int | None) -> jt.Batch | None:
-        """What is to be told, now that nothing before ``limit`` comes (``None``: nothing at all).
-
-        It is in order of time.
-        """
-        ...
-
-    @property
-    def least(self) -> int | None:
-        """The first time at which something is to be told, if there is any."""
-        ...
-
-    @property
-    def pending(self) -> Times:
-        """All times at which something is to be told."""
-        ...
-
-
-def begin(stream: jt.Stream, mechanism: Mechanism) -> Between:
-    """A stream as the first stage wants it."""
-    return marks_from_frontier(stream) if mechanism == "watermarks-x" else stream
-
-
-def end(stream: Between, schema: pa.Schema | None = None) -> jt.Stream:
-    """What comes out of the last stage, as a plain stream; a ``schema`` says what it has."""
-    return unmarked(stream, schema=schema) if isinstance(stream, MarkedStream) else stream
-
-
-def add_stage(
-    inputs: Sequence[Between],
-    make: Callable[[], Stage],
-    *,
-    pacts: Sequence[jt.Pact | None],
-    mechanism: Mechanism,
-    name: str,
-    schema: pa.Schema,
-) -> Between:
-    """An operator that keeps what ``make`` makes on each worker.
-
-    - ``"tokens"``: one token, for the least time at which something is to be told; whatever the
-      frontiers have passed is told in one piece.
-    - ``"notifications"``: one for each time at which something is to be told, and one such time
-      for each invocation.
-    - ``"watermarks-x"``: what the least of all marks has passed is told in one piece; marks are
-      broadcast wherever data is exchanged.
-    - ``"watermarks-p"``: the same, but no marks go between workers. So data is exchanged without
-      them, and marks are made anew behind.
-    """
-    if mechanism == "watermarks-p":
-        inputs = [_marked_behind(s, pact) for s, pact in zip(inputs, pacts, strict=True)]
-        pacts = [None] * len(inputs)
-    marked = [stream for stream in inputs if isinstance(stream, MarkedStream)]
-    if marked:
-        return watermark_operator(
-            marked, lambda info: _AtMarks(info, make()), pacts=pacts, name=f"{name}, {mechanism}"
-        )
-    start = _with_tokens if mechanism == "tokens" else _with_notifications
-    plain = [stream for stream in inputs if isinstance(stream, jt.Stream)]
-    op = plain[0].operator(f"{name}, {mechanism}")
-    for stream, pact in zip(plain, pacts, strict=True):
-        op.input(stream, pact)
-    op.output(schema=schema)
-    return op.build(lambda tokens, info: start(tokens.pop(), info, make()))[0]
-
-
-def _marked_behind(stream: Between, pact: jt.Pact | None) -> MarkedStream:
-    """A stream with marks that were made behind its exchange, if there is one."""
-    if pact is None and isinstance(stream, MarkedStream):
-        return stream
-    return marks_from_frontier(end(stream), pact=pact)
+from jeton_evaluation.programs.mechanisms import Times
+from jeton_evaluation.programs.window_mean import window_ends
 
 
 def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
@@ -120,83 +20,142 @@ def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
     >>> [(end, len(part)) for end, part in by_window(batch, 10)]
     [(10, 2), (20, 1)]
     """
-    # Most batches lie in one window: two times tell that sooner than a division for each record.
-    first, last = int(batch.times.min()) // size, int(batch.times.max()) // size
+    # Most batches lie in one window: two times show that sooner than a division for each record.
+    times = batch.times
+    first, last = int(times.min()) // size, int(times.max()) // size
     if first == last:
         yield (first + 1) * size, batch
+    elif (times[1:] >= times[:-1]).all():
+        start = 0
+        while start < len(times):
+            end = (int(times[start]) // size + 1) * size
+            stop = int(times.searchsorted(end))
+            yield end, batch.slice(start, stop)
+            start = stop
     else:
         yield from batch.split_by(lambda times: window_ends(times, size))
 
 
-def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) -> Step:
-    _keep(info, stage)
-    held = jt.state.TokenSet()
-    if stage.least is not None:
-        held.insert(token.clone())
-        held.downgrade([stage.least])
-    token.drop()
+class Fold(jt.state.Stateful, Protocol):
+    """The state of each key so far."""
 
-    def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
-        for port, input in enumerate(inputs):
-            for ref, batch in input:
-                times = stage.add(port, batch)
-                if len(times) and not held.covers(first := int(times.min())):
-                    held.insert(ref.retain(first))
-        told = stage.take(_least(inputs))
-        if told is not None:
-            outputs[0].session(*held).give(told)
-        # Also if there was nothing to say of what is over.
-        least = () if stage.least is None else (stage.least,)
-        if held.times != least:
-            held.downgrade(least)
-
-    return step
+    def fold(self, batch: jt.Batch) -> jt.Batch:
+        """Add records, which come after all others; returns the results that they lead to."""
+        ...
 
 
-def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) -> Step:
-    _keep(info, stage)
-    notificator = Notificator(info, mode="strict")
-    # The last time that must be complete: before what is told, unless it waits for its own.
-    before = int(stage.inclusive)
-    for time in np.unique(stage.pending).tolist():
-        notificator.notify_at(token.clone(), time - before)
-    token.drop()
+class InOrder:
+    """A stage that folds records once their time is complete: by time, then by a column.
 
-    def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
-        for port, input in enumerate(inputs):
-            for ref, batch in input:
-                for time in np.unique(stage.add(port, batch)).tolist():
-                    notificator.notify_at(ref, time - before)
-        for token in notificator.ready(*(input.frontier for input in inputs)):
-            told = stage.take(token.time + 1)
-            if told is not None:
-                outputs[0].session(token).give(told)
+    Records belong to the worker of their ``key``.
+    """
 
-    return step
+    inclusive = False
 
+    def __init__(self, fold: Fold, *, key: str, by: str) -> None:
+        self._fold = fold
+        self._waiting = jt.state.RecordQueue(jt.IntegerTimes(), [key])
+        self._by = by
+        self.parts: dict[str, jt.state.Stateful] = {"waiting": self._waiting, "fold": fold}
 
-class _AtMarks:
-    """A stage that waits for the watermark."""
+    def add(self, port: int, batch: jt.Batch) -> Times:
+        """Let records wait for their time."""
+        self._waiting.push(None, batch)
+        return batch.times
 
-    def __init__(self, info: jt.OperatorInfo, stage: Stage) -> None:
-        self._stage = stage
-        _keep(info, stage)
+    def take(self, limit: int | None) -> jt.Batch | None:
+        """Fold the records that are complete."""
+        batch = self._waiting.take(limit)
+        if batch is None:
+            return None
+        return self._fold.fold(batch.take(np.lexsort((batch.column(self._by), batch.times))))
 
-    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
-        self._stage.add(port, batch)
+    @property
+    def least(self) -> int | None:
+        """The first time of a record that waits."""
+        return self._waiting.least
 
-    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
-        told = self._stage.take(mark)
-        if told is not None:
-            output.session(token).give(told)
-
-
-def _keep(info: jt.OperatorInfo, stage: Stage) -> None:
-    for name, part in stage.parts.items():
-        info.keep(part, name=name)
+    @property
+    def pending(self) -> Times:
+        """The times of all records that wait."""
+        return np.array(self._waiting.times, dtype=np.int64)
 
 
-def _least(inputs: Sequence[jt.Input]) -> int | None:
-    """The least time that may still come on any input."""
-    open_ = [time for input in inputs if (time := input.frontier.only) is not None]
-    return min(open_, default=None)
+class Highest:
+    """The records with the highest value of each window; without a size, of each time.
+
+    Those of windows have their own times in a column ``bid_ts``.
+
+    >>> highest = Highest("price", 10)
+    >>> bids = jt.Batch({"price": [5, 6, 6, 1]}, times=[1, 2, 3, 11])
+    >>> highest.add(0, bids)
+    array([10, 20])
+    >>> highest.take(10).rows()
+    [{'time': 10, 'price': 6, 'bid_ts': 2}, {'time': 10, 'price': 6, 'bid_ts': 3}]
+    """
+
+    def __init__(self, by: str, size: int | None = None) -> None:
+        self._by = by
+        self._size = size
+        self.inclusive = size is not None
+        self.parts = {"highest": self}
+        # By window's end: the highest value, and the records that have it.
+        self._best: dict[int, tuple[int, list[jt.Batch]]] = {}
+
+    def add(self, port: int, batch: jt.Batch) -> Times:
+        """Keep records that are not lower than those known."""
+        ends = []
+        size = self._size
+        for end, part in batch.by_time() if size is None else by_window(batch, size):
+            self._keep(end, part)
+            ends.append(end)
+        return np.array(ends, dtype=np.int64)
+
+    def _keep(self, end: int, part: jt.Batch) -> None:
+        values = part.column(self._by)
+        highest, known = int(values.max()), self._best.get(end)
+        if known is not None and highest < known[0]:
+            return
+        rows = part.take(np.flatnonzero(values == highest))
+        if self._size is not None and "bid_ts" not in rows:
+            rows = rows.with_columns({"bid_ts": rows.times})
+        rows = rows.at(np.full(len(rows), end), end)
+        if known is not None and highest == known[0]:
+            known[1].append(rows)
+        else:
+            self._best[end] = (highest, [rows])
+
+    def take(self, limit: int | None) -> jt.Batch | None:
+        """The records of windows that are complete."""
+        last = jt.END_OF_TIME if limit is None else limit if self.inclusive else limit - 1
+        done = sorted(end for end in self._best if end <= last)
+        return self._rows(map(self._best.pop, done)) if done else None
+
+    @property
+    def least(self) -> int | None:
+        """The end of the first window that is open."""
+        return min(self._best, default=None)
+
+    @property
+    def pending(self) -> Times:
+        """The ends of the open windows."""
+        return np.array(sorted(self._best), dtype=np.int64)
+
+    def snapshot(self) -> pa.Table:
+        """The records of all open windows."""
+        if not self._best:
+            return pa.table({"bin": pa.array([], pa.uint16())})
+        rows = self._rows(self._best.values())
+        table = rows.named("end").to_arrow()
+        return table.add_column(0, "bin", pa.array(jt.state.bins_of([rows.times])))
+
+    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
+        """Open the windows again."""
+        if state.num_rows:
+            batch = jt.Batch.from_arrow(state.drop_columns(["bin"]), time="end")
+            for end, rows in batch.by_time():
+                self._keep(end, rows)
+
+    @staticmethod
+    def _rows(windows: Iterable[tuple[int, list[jt.Batch]]]) -> jt.Batch:
+        return jt.concat([batch for _, rows in windows for batch in rows])

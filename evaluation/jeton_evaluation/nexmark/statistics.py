@@ -1,4 +1,4 @@
-"""What queries 14 to 19 share: days, ranks of prices, and the statistics of a day's bids.
+"""Common parts of queries 14 to 19: days, ranks of prices, and the statistics of a day's bids.
 
 Elsewhere a day is one of the calendar. Here it is a tumbling window of `DAY` microseconds: two
 seconds, or 20,000 events at the default rate, so that a short run has several.
@@ -76,10 +76,10 @@ def bids_by_rank() -> dict[str, jt.agg.Aggregate]:
 def daily_statistics(bids: jt.Stream, *key: str) -> jt.Stream:
     """How many bids there are in a day, by how many bidders, for how many auctions; by key.
 
-    Each of these is told in all and for each rank of prices, when the day is over.
+    Each of these is emitted in all and for each rank of prices, when the day is over.
 
     Bidders are counted in two steps, and auctions likewise. First each bidder's bids are counted,
-    by whichever worker has that bidder; when the day is over, a bidder is one row, and rows are
+    by the worker that has that bidder; when the day is over, a bidder is one row, and rows are
     counted. So no worker needs to know all bidders, nor to keep sets of them.
 
     >>> flow = jt.Flow("statistics")

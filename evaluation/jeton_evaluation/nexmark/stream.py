@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from jeton.spark.schemas import spark_schema
-from jeton_evaluation.nexmark.blocks import Blocks
 from jeton_evaluation.nexmark.config import Config, Kind
+from jeton_evaluation.nexmark.generator import Blocks
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a stream of events of one kind is: see `jeton_evaluation.nexmark.stream_frames`."""
+    """Options of a stream of events of one kind: see `jeton_evaluation.nexmark.stream_frames`."""
 
     config: Config
     kind: Kind
@@ -70,7 +70,7 @@ class NexmarkSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What to say to ``readStream.format``."""
+        """The name for ``readStream.format``."""
         return "jeton-nexmark"
 
     def schema(self) -> StructType:
@@ -78,7 +78,7 @@ class NexmarkSource(DataSource):
         return spark_schema(self._options.schema)
 
     def streamReader(self, schema: StructType) -> EventStreamReader:
-        """What Spark asks for offsets and rows."""
+        """The reader from which Spark gets offsets and rows."""
         return EventStreamReader(self._options)
 
 

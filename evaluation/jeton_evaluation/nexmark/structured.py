@@ -2,9 +2,10 @@
 
 Where its own rules allow the query's SQL, that is what runs; else the same question is asked in a
 way that it can answer: windows of timestamps with a watermark, one aggregation after the other,
-lists instead of ranks. A window is told when the watermark has passed its end, so the last ones of
-a bounded stream are never told: its rows are the right ones, but not all of them. Sessions are cut
-a microsecond short, since Spark joins events that are exactly the gap apart and the query does not.
+lists instead of ranks. A window is emitted when the watermark has passed its end, so the last ones
+of a bounded stream are never emitted: its rows are the right ones, but not all of them. Sessions
+are cut a microsecond short, since Spark joins events that are exactly the gap apart and the query
+does not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ AT: Final = "at"
 _END: Final = "unix_micros(window.end) AS ts"
 
 AS_IT_IS: Final = ("q0", "q1", "q2", "q3", "q13", "q14", "q21", "q22")
-"""Queries whose SQL does for a stream: row by row, or joins that keep both sides for ever."""
+"""Queries whose SQL does for a stream: row by row, or joins that keep both sides indefinitely."""
 
 
 # Distinct values are not counted on a stream, but sets of them are collected.

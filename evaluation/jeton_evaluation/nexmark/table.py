@@ -12,7 +12,7 @@ from jeton_evaluation.nexmark.structured import CANNOT
 
 BEGIN: Final = "<!-- nexmark results: begin -->"
 END: Final = "<!-- nexmark results: end -->"
-"""What is between them in a page is written by ``jeton nexmark --all --write PAGE``."""
+"""The text between them in a page is written by ``jeton nexmark --all --write PAGE``."""
 
 LATE: Final = "late: an event took longer than a second, and the run ended there."
 

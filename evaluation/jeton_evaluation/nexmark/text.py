@@ -143,6 +143,6 @@ def _channels() -> tuple[pa.Array, pa.Array]:
     names += [f"channel-{n}" for n in range(CHANNELS)]
     for place, path in enumerate(parts):
         number = place - len(HOT_CHANNELS)
-        told = f"&channel_id={number}" if number >= 0 and number % 10 else ""
-        urls.append(f"https://www.nexmark.com/{path}/item.htm?query=1{told}")
+        suffix = f"&channel_id={number}" if number >= 0 and number % 10 else ""
+        urls.append(f"https://www.nexmark.com/{path}/item.htm?query=1{suffix}")
     return pa.array(names), pa.array(urls)

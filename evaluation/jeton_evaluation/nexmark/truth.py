@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from jeton.idioms.mechanisms import Mechanism
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.frames import frames
 from jeton_evaluation.nexmark.queries import RESULT, Query
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,7 @@ _GOT: Final = "jeton_got"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison."""
+    """The result of a comparison."""
 
     rows: int
     """How many rows the flow had."""
@@ -70,7 +70,7 @@ def check(
 
 
 def answer(spark: SparkSession, query: Query, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """What Spark SQL says; the views of the query's inputs are made anew.
+    """The answer of Spark SQL; the views of the query's inputs are made anew.
 
     >>> columns = "ts long, auction long, bidder long, price long"
     >>> bids = spark.createDataFrame([(1, 7, 3, 50)], columns)

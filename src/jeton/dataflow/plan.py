@@ -19,7 +19,7 @@ from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.state.snapshot import Stateful
-from jeton.state.tagged_state import Labelled, NoState, Origin
+from jeton.state.tagged_state import NoState, Origin, TaggedState
 
 if TYPE_CHECKING:
     from jeton.columns.time_columns import Times
@@ -139,7 +139,7 @@ class OperatorInfo:
     at_end: Callable[[Callable[[], None]], None] = lambda act: None
     """Have an act called when the run is over, complete or not: to end threads, connections
     and similar things that must not outlive it."""
-    kept: dict[str, Labelled] = field(default_factory=dict)
+    kept: dict[str, TaggedState] = field(default_factory=dict)
     common: dict[Hashable, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(""))
     """Where the operator stands in the flow."""
@@ -194,11 +194,11 @@ class OperatorInfo:
         placed_by = getattr(state, "placed_by", None)
         if placed_by is not None:
             placed_by(self.pacts)
-        labelled = self.kept[name] = Labelled(state, self.origin, shape)
+        tagged = self.kept[name] = TaggedState(state, self.origin, shape)
         table = self.restored(name)
         if table is not None:
             try:
-                labelled.restore(table, tokens)
+                tagged.restore(table, tokens)
             except JetonError:
                 raise
             except Exception as error:
@@ -213,7 +213,7 @@ class OperatorInfo:
         Snapshots refuse an operator that holds tokens and keeps nothing, since as a rule it waits
         with something. One that does not begins anew, with its initial tokens.
         """
-        self.kept["nothing"] = Labelled(NoState(), self.origin, "")
+        self.kept["nothing"] = TaggedState(NoState(), self.origin, "")
 
 
 def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:

@@ -1,7 +1,7 @@
 """Arrangements, as in differential dataflow: an index over time that many operators share.
 
 `arrange` indexes a stream by key, on the worker that owns the key, and keeps what it was at each
-time that somebody may still ask for. Any number of operators on that worker read the one index,
+time that a reader may still ask for. Any number of operators on that worker read the one index,
 each at times of its own; once all of them have moved on, history is forgotten.
 """
 
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import GraphError, TimeError
+from jeton.idioms.arranged_runs import Content, Keys, Times, not_later
+from jeton.idioms.grouping import Integers
 from jeton.idioms.intervals import Intervals
-from jeton.idioms.runs import Content, Keys, Times, not_later
-from jeton.idioms.sorting import Integers
 from jeton.idioms.spine import Spine
 
 
@@ -95,7 +95,7 @@ def _refused(text: str, operator: str) -> GraphError:
 class Arrangement:
     """A stream that is indexed by key, for operators to look things up in.
 
-    `stream` has a message for each sealed interval: what was indexed, by key. Its frontier tells up
+    `stream` has a message for each sealed interval: what was indexed, by key. Its frontier shows up
     to where the index is complete.
     """
 
@@ -156,7 +156,7 @@ class Arrangement:
 
 
 class Index:
-    """What the operators of one worker share: the records that wait, the spine, the readers."""
+    """The index that the operators of one worker share: waiting records, the spine, the readers."""
 
     def __init__(self, content: Content, info: jt.OperatorInfo, effort: int) -> None:
         self.waiting = Intervals(info.kind, content.key)
@@ -188,7 +188,7 @@ class Index:
                 reader.learn_arranged(batch)
 
     def step(self, input: jt.Input, output: jt.Output) -> None:
-        """Seal what has become complete, tell of it, and merge a little."""
+        """Seal the records that are complete, send them, and merge a bounded piece."""
         new = 0
         for ref, batch in input:
             self.learn(batch)
@@ -287,7 +287,7 @@ class Reader:
         A promise that was made before stays: ``since`` may be earlier, and then says nothing new.
 
         >>> import jeton as jt
-        >>> flow = jt.Flow("nobody asks")
+        >>> flow = jt.Flow("no questions")
         >>> arranged = arrange(flow.input("n"), "n")
         >>> def build(tokens, info):
         ...     arranged.reader(info).advance(())

@@ -1,9 +1,9 @@
 """Asynchronous operators: ask other services, holding tokens, while the worker goes on.
 
-What an asynchronous operator has taken and not answered yet is covered by tokens. So nothing
-downstream believes that a time is complete while a call for it is under way, however long that
-takes and in whatever order answers come; and the worker, which only hands batches to an event loop
-in another thread and is woken for the answers, never waits.
+Tokens cover the records that an asynchronous operator has taken and not answered yet. So no
+operator downstream sees a time as complete while a call for it is under way, no matter how long
+that takes and in which order answers come. The worker only passes batches to an event loop in
+another thread and is woken for the answers: it never waits.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.calls import Calls, Order, Settings
 from jeton.idioms.event_loop import Client, Logic
+from jeton.idioms.pending_calls import Order, PendingCalls, Settings
 
 Schema: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """An Arrow schema, or names with Arrow, NumPy or Python types."""
@@ -91,7 +91,7 @@ def async_operator(
         builder.output(schema=schema)
 
     def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Callable[..., None]:
-        return Calls(settings, tokens, info).step
+        return PendingCalls(settings, tokens, info).step
 
     # The end of the input has to be heard even if nothing is held: the coroutines end by it.
     streams = builder.build(build, notify="always")

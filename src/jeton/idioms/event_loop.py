@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Thread, current_thread
+from threading import Lock, Thread, current_thread
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import TokenError
-from jeton.idioms.answers import conform
-from jeton.idioms.turns import short_turns
+from jeton.idioms.result_batches import conform
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,49 @@ GRACE: Final = 10.0
 """Seconds to wait for a cancelled thread: what does not heed a cancellation may take longer."""
 
 PATIENCE: Final = 10.0
-"""Seconds that coroutines may take to return before it is told that the flow waits for them."""
+"""Seconds that coroutines may take to return before a warning says that the flow waits for them."""
+
+SWITCH_INTERVAL: Final = 0.0002
+"""Seconds after which a busy thread has to let another one run.
+
+A thread that wants Python's interpreter gets it at once from one that waits for something, but from
+one that is busy only after a switch interval, by default 5 ms. An event loop wants it back after
+each of its system calls, some eight of them for a call to a service: beside a busy worker it would
+make hardly more than 100 calls a second.
+"""
+
+_lock = Lock()
+_intervals_before: list[float] = []
+"""The interval before, once for each event loop that still needs the short one."""
 
 Logic: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 """An operator's coroutine: ``async def logic(input, *outputs)``, and the client if there is one."""
 
 Client: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens what the coroutines of one worker share, such as a pool of connections."""
+
+
+@contextmanager
+def short_switch_interval() -> Iterator[None]:
+    """Let all threads of this process take turns soon, until no event loop needs it any more.
+
+    >>> import sys
+    >>> with short_switch_interval():
+    ...     sys.getswitchinterval() <= SWITCH_INTERVAL
+    True
+    """
+    with _lock:
+        before = _intervals_before
+        before.append(before[0] if before else sys.getswitchinterval())
+        if sys.getswitchinterval() > SWITCH_INTERVAL:
+            sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        yield
+    finally:
+        with _lock:
+            interval = _intervals_before.pop()
+            if not _intervals_before:
+                sys.setswitchinterval(interval)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +89,7 @@ class Event:
 
 
 class Answer(NamedTuple):
-    """What was given on an output: a batch, or one record, which costs least as it is."""
+    """An answer on an output: a batch, or one record, which is cheapest as it is."""
 
     output: int
     batch: jt.Batch | None
@@ -62,7 +98,7 @@ class Answer(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of an event: its answers, or the error that ended everything."""
+    """The outcome of an event: its answers, or the error that ended everything."""
 
     event: Event | None
     error: BaseException | None
@@ -154,7 +190,7 @@ class EventLoop:
         wake: Callable[[], None],
     ) -> None:
         self.done: deque[Done] = deque()
-        """What the worker takes out: appended to here, then `wake` is called."""
+        """Outcomes for the worker to take out: after each, `wake` is called."""
         self.over = False
         """Whether the thread has nothing left to do: `wake` is called then, too."""
         self._name = name
@@ -195,7 +231,7 @@ class EventLoop:
             self._thread.join(timeout)
 
     def _call(self, act: Callable[..., None], *args: Any) -> None:
-        # A loop that is closed has told why, or has nothing left to do.
+        # A loop that is closed has reported why, or has nothing left to do.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act, *args)
 
@@ -203,7 +239,7 @@ class EventLoop:
 
     def _run(self) -> None:
         try:
-            with short_turns(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            with short_switch_interval(), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
             pass
@@ -251,7 +287,7 @@ class EventLoop:
             self._coroutines -= 1
 
     async def next_event(self) -> Event | None:
-        """What a coroutine gets when it asks for an event; ``None`` at the end."""
+        """The next event for a coroutine; ``None`` at the end."""
         event = await self._queue.get()
         if event is None:
             self._queue.put_nowait(None)
@@ -273,7 +309,7 @@ class EventLoop:
             self._loop.call_later(PATIENCE, self._say_what_is_awaited)
 
     def _say_what_is_awaited(self) -> None:
-        """The flow waits for what may never come: let whoever looks see why."""
+        """Warn that the flow waits for coroutines that may never return."""
         awaited = (
             f"{self._coroutines} of its coroutines to return, as they should when calls are "
             "answered and their 'async for' is over"

@@ -1,9 +1,9 @@
 """Flow control, as in Faucet: an operator pours as much as fits, and goes on once that is gone.
 
 One record may stand for any number of others: all rows of a file, all neighbours of a node, all
-moves of a game. An operator that sends them all at once fills the memory with what nobody has
-looked at yet. `flat_map_bounded` stops at a limit, with its token in hand, and goes on when the
-part of the flow behind it has retired what it sent.
+moves of a game. An operator that sends them all at once fills the memory with records that
+no operator has read yet. `flat_map_bounded` stops at a limit, holding its token, and continues when
+the part of the flow behind it has retired the records that it sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def flat_map_bounded(
     shall be checked against them.
 
     The region is a loop whose rounds number the pieces: times are ``Product(time, round)``. So the
-    frontier at its end tells which rounds have been retired, whatever is inside: filters,
+    frontier at its end shows which rounds have been retired, whatever is inside: filters,
     exchanges, state. It must not wait for the end of a time, since that comes only after the last
     round; ``each_time()`` inside means each round.
 
@@ -107,7 +107,7 @@ def _retire(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., No
 
 
 class Work:
-    """What is left to produce at one time, and the token at the round that it is in."""
+    """The rest to produce at one time, and the token at its current round."""
 
     __slots__ = ("_batches", "_pieces", "_rest", "sent", "token")
 
@@ -124,7 +124,7 @@ class Work:
         self._batches.append(batch)
 
     def take(self, most: int, produce: Produce) -> jt.Batch | None:
-        """The next records, at most so many; nothing if that was all."""
+        """The next records, at most ``most``; ``None`` if there are no more."""
         piece = self._rest if self._rest is not None else self._next(produce)
         if piece is None:
             return None
@@ -165,7 +165,7 @@ class Faucet:
         """Take what is asked for, see what has been retired, and fill the room that there is."""
         asked, retired = inputs
         for ref, batch in asked.by_time():
-            # Whoever produces need not know of rounds.
+            # The producing function need not know of rounds.
             self._at(ref).add(batch.at(_times(ref.time.outer, len(batch))))
         self._see(retired.frontier)
         while self._work:
@@ -207,7 +207,7 @@ class Faucet:
         return all(least.outer.sort_key() >= time.sort_key() for least in retired)
 
     def _pour(self, work: Work, output: jt.Output) -> bool:
-        """Produce while there is room; tells whether all is produced."""
+        """Produce while there is room; returns whether all is produced."""
         while True:
             if work.sent == self._per_round:
                 work.next_round()
@@ -252,7 +252,7 @@ def _first(times: Sequence[Any]) -> Any:
 
 
 def _times(time: Any, count: int) -> npt.NDArray[Any]:
-    """The same time for so many records, as a column.
+    """The same time for each record, as a column.
 
     >>> _times(jt.Product(5, 1), 2).tolist()
     [[5, 1], [5, 1]]
@@ -267,7 +267,7 @@ def _times(time: Any, count: int) -> npt.NDArray[Any]:
 
 
 def _pieces(produced: Any) -> Iterator[Any]:
-    """What was produced, piece by piece."""
+    """The produced records, piece by piece."""
     if isinstance(produced, (Mapping, jt.Batch)) or not isinstance(produced, Iterable):
         raise BatchError(
             f"produce gave {_named(produced)}, but it must yield pieces, one after the other: "

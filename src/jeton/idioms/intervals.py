@@ -1,6 +1,6 @@
 """Interval batching, as in differential dataflow: one batch for each advance of the frontier.
 
-Every record may have a time of its own. Rather than tell the system of each of them, an operator
+Every record may have a time of its own. Rather than report each of them to the system, an operator
 holds the least tokens of the records that wait, and when the frontier has moved from ``lower`` to
 ``upper``, it seals all records of that interval into one batch and downgrades its tokens once. What
 that costs depends on how often the frontier moves, not on how fine times are.
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.errors import BatchError, GraphError, TokenError
-from jeton.idioms.sorting import grouping_by_value
+from jeton.idioms.grouping import grouping_by_value
 
 _MOST: Final = int(np.iinfo(np.int64).max)
 
@@ -79,7 +79,7 @@ class Intervals:
         self._waiting.push(right, batch)
 
     def seal(self, frontier: jt.Antichain) -> list[Sealed]:
-        """What has become complete since the last time, in order of time. `settle` afterwards."""
+        """Records that are complete since the last call, in order of time; `settle` afterwards."""
         if frontier == self.lower:
             return []
         lower, self.lower = self.lower, jt.Antichain.frozen(frontier)

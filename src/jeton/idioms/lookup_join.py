@@ -26,7 +26,7 @@ def lookup_join(
 
     ``on`` names the stream's key columns, if they have other names than in the arrangement. A
     record waits until the arrangement is complete at its time, and not longer. The result has the
-    stream's columns, then the arranged ones that are no keys, with a ``suffix`` where the names
+    stream's columns, then the arranged ones that are not keys, with a ``suffix`` where the names
     clash. A record for which nothing is found is left out; with ``how="left"`` it comes with nulls,
     for which the arranged stream's columns must be known (give its input a ``schema=``). Keys of
     types that are never equal, such as integers and text, are refused: when the flow is built if
@@ -149,7 +149,7 @@ class _Joined:
         return pa.schema(list(types))
 
     def answers(self, reader: Reader, batch: jt.Batch, key: Sequence[str]) -> list[jt.Batch]:
-        """What comes out for a batch whose times are complete."""
+        """The results for a batch whose times are complete."""
         asking, rows = reader.lookup(batch, on=key)
         answers = []
         if rows is not None and len(asking):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import jeton as jt
 from jeton.errors import BatchError, GraphError
 from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
-from jeton.idioms.calls import Order
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
+from jeton.idioms.pending_calls import Order
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def map_async(
     schema: Schema | None = None,
     name: str = "map_async",
 ) -> jt.Stream:
-    """What ``ask`` answers for each record; if it fails, and fails again, so does the flow.
+    """The answer of ``ask`` for each record; if it fails repeatedly, so does the flow.
 
     The options are those of `try_map_async`.
 
@@ -91,7 +91,7 @@ def try_map_async(
     schema: Schema | None = None,
     name: str = "map_async",
 ) -> tuple[jt.Stream, jt.Stream]:
-    """What ``ask`` answers, and the records for which it failed, as a second stream.
+    """The answers of ``ask``, and the records for which it failed, as a second stream.
 
     ``ask`` is a coroutine function. It gets a record as a dictionary with its time, and returns
     one like it, several, or ``None``, as for ``map_rows``. With ``rows=n`` it gets a batch of up
@@ -211,9 +211,9 @@ def _map(
                 if not rejected:
                     raise
                 text = f"{type(error).__name__}: {error}"
-                told = ([text] * len(batch), [retries + 1] * len(batch))
+                reasons = ([text] * len(batch), [retries + 1] * len(batch))
                 names = _free_names((*batch.names, batch.time_name))
-                rejected[0].give(event, batch.with_columns(dict(zip(names, told, strict=True))))
+                rejected[0].give(event, batch.with_columns(dict(zip(names, reasons, strict=True))))
             else:
                 (_give_rows if rows is None else _give_batch)(answered, event, answer)
 

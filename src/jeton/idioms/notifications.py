@@ -1,4 +1,4 @@
-"""Notifications, as in Naiad: ask to be told when a time is complete, and answer it then.
+"""Notifications, as in Naiad: ask to be called when a time is complete, and answer it then.
 
 Naiad's operators never see a frontier. They ask for a notification at a time, and the system calls
 them back, one time for each call, when no more messages can come for it. With tokens this is a
@@ -88,11 +88,11 @@ class Notificator:
         """Ask for a notification at the right's time, or at a later ``time``.
 
         A token is taken over, also the one that is just being delivered. A reference is retained
-        only if nobody has asked for that time yet. The frontier may have passed the time: then
+        only if that time was not asked for yet. The frontier may have passed the time: then
         the notification is due at once, in its turn.
 
         ``key`` are the columns of the keys that it is about. After a restart from a snapshot it
-        is told on all workers that own one of them; without a key, on the first.
+        is delivered on all workers that own one of them; without a key, on the first.
         """
         at = right.time if time is None else time
         if key:
@@ -213,7 +213,7 @@ def unary_notify(
 ) -> jt.Stream:
     """An operator with Naiad's two callbacks, built once for each worker.
 
-    Notifications are a part of snapshots; what the vertex has to tell then is for it to keep. If
+    Notifications are a part of snapshots; the vertex keeps the state that it needs then. If
     an ``Exchange`` brings records to the workers of their keys, it asks with the keys: see
     `Notificator.notify_at`. ``schema`` says which columns come out.
 

@@ -4,7 +4,7 @@ An operator may have millions of things to do at as many different times, which 
 data: auctions close, loans fall due. The system need not know them. It knows one token, at the
 least of these times; the order among them is the operator's own affair.
 
-Two agendas with the same face: `HeapAgenda` is the classic, a heap of times, one entry for each
+Two agendas with the same methods: `HeapAgenda` is the classic, a heap of times, one entry for each
 record. `Agenda` keeps whole columns in sorted runs, which costs a tenth.
 """
 
@@ -110,15 +110,15 @@ class HeapAgenda:
                 self._token = None
 
     def __len__(self) -> int:
-        """How many records wait."""
+        """The number of waiting records."""
         return len(self._heap)
 
     def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.state.RecordQueue`."""
+        """State how records come to their workers: see `jt.state.RecordQueue`."""
         self._pacts = pacts
 
     def snapshot(self) -> pa.Table:
-        """What waits, with the bins of its keys."""
+        """The waiting records, with the bins of their keys."""
         queue = jt.state.RecordQueue(self._kind, self._key)
         queue.placed_by(self._pacts)
         if self._heap:
@@ -128,7 +128,7 @@ class HeapAgenda:
         return queue.snapshot()
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Let it wait again."""
+        """Let the records wait again."""
         queue = jt.state.RecordQueue(self._kind)
         queue.restore(state, ())
         for _, batch in queue.pop(jt.Antichain()):
@@ -180,8 +180,8 @@ class Agenda:
 
         With integer times that is one block, whatever the number of distinct times in it. With
         ``inclusive``, the frontier need only have passed all times before: what is due then need
-        not wait for records at the very same time. Whoever leaves the loop early finds the rest
-        again in the next step: ask for one with ``info.activator.activate()``.
+        not wait for records at the very same time. After the loop is left early, the rest comes
+        in the next step: ask for one with ``info.activator.activate()``.
         """
         queue = self._queue
         blocks: deque[tuple[Any, jt.Batch]] = deque()
@@ -199,19 +199,19 @@ class Agenda:
             queue.settle()
 
     def __len__(self) -> int:
-        """How many records wait."""
+        """The number of waiting records."""
         return len(self._queue)
 
     def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.state.RecordQueue`."""
+        """State how records come to their workers: see `jt.state.RecordQueue`."""
         self._queue.placed_by(pacts)
 
     def snapshot(self) -> pa.Table:
-        """What waits, with the bins of its keys."""
+        """The waiting records, with the bins of their keys."""
         return self._queue.snapshot()
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Let it wait again."""
+        """Let the records wait again."""
         self._queue.restore(state, tokens)
 
 

@@ -1,9 +1,9 @@
-"""The spine of an arrangement: immutable sorted runs of records, merged a little at a time.
+"""The spine of an arrangement: immutable sorted runs of records, merged in bounded pieces.
 
 Each sealed interval becomes a run. Neighbouring runs of similar size are merged into one, so that
-there are never more than a few beyond the logarithm of what they hold. A merge does a bounded piece
-of work when it is asked to, and those who look things up read its two sources until it is done. On
-the way, history that no reader can tell from less history is forgotten.
+there are never more than a few beyond the logarithm of the number of records. Unlike in
+`jt.state.SortedRuns`, a merge does a bounded piece of work at a time, and readers use its two
+sources until it is done. History that makes no difference to any reader is forgotten on the way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.runs import Content, Keys, Run, Times, expand, joined, not_later
-from jeton.idioms.sorting import Integers, grouping_by_value
+from jeton.idioms.arranged_runs import ArrangedRun, Content, Keys, Times, expand, joined, not_later
+from jeton.idioms.grouping import Integers, grouping_by_value
 
 _NOTHING = pa.table({"bin": pa.array([], pa.uint16())})
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -27,16 +27,16 @@ class Merge:
 
     __slots__ = ("_at", "_content", "_oldest", "_pieces", "_since", "runs")
 
-    def __init__(self, content: Content, runs: Sequence[Run], oldest: bool) -> None:
+    def __init__(self, content: Content, runs: Sequence[ArrangedRun], oldest: bool) -> None:
         self.runs = tuple(runs)
         self._content = content
         self._oldest = oldest
         self._at = [0] * len(runs)
-        self._pieces: list[Run] = []
+        self._pieces: list[ArrangedRun] = []
         self._since = jt.Antichain()
 
     def work(self, fuel: int, since: jt.Antichain) -> None:
-        """Move about so many records; all of one key go together."""
+        """Move about ``fuel`` records; all of one key go together."""
         stops = self._stops(max(1, fuel // len(self.runs)))
         parts = [
             run.slice(start, stop)
@@ -49,7 +49,7 @@ class Merge:
         )
 
     def _stops(self, most: int) -> list[int]:
-        """How far each run goes with this piece: up to the same key in all of them."""
+        """Where this piece ends in each run: at the same key in all of them."""
         ends = [min(at + most, len(run)) for run, at in zip(self.runs, self._at, strict=True)]
         beyond = [
             run.words[end] for run, end in zip(self.runs, ends, strict=True) if end < len(run)
@@ -67,7 +67,7 @@ class Merge:
         """Whether all records have been moved."""
         return all(at == len(run) for run, at in zip(self.runs, self._at, strict=True))
 
-    def result(self) -> Run:
+    def result(self) -> ArrangedRun:
         """The one run that they have become."""
         return joined(self._pieces).settled(self._since)
 
@@ -77,15 +77,15 @@ class Spine:
 
     def __init__(self, content: Content) -> None:
         self.content = content
-        self._slots: list[Run | Merge] = []
+        self._slots: list[ArrangedRun | Merge] = []
 
-    def insert(self, run: Run, since: jt.Antichain) -> None:
+    def insert(self, run: ArrangedRun, since: jt.Antichain) -> None:
         """Add a sealed interval, which is later than all before; readers are at ``since``."""
         if len(run):
             self._slots.append(run.settled(since))
 
     @property
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[ArrangedRun]:
         """All runs, from the oldest to the newest; those that are being merged are still there."""
         for slot in self._slots:
             if isinstance(slot, Merge):
@@ -94,13 +94,13 @@ class Spine:
                 yield slot
 
     def __len__(self) -> int:
-        """How many records are kept."""
+        """The number of records."""
         return sum(map(len, self.runs))
 
     def work(self, fuel: int, since: jt.Antichain) -> bool:
-        """Merge a little, forgetting what no reader from ``since`` on can see; whether to go on."""
+        """Merge a piece, forgetting what no reader from ``since`` on can see; whether to go on."""
         if since.is_empty:
-            # Nobody will ever look again.
+            # There are no readers any more.
             self._slots.clear()
             return False
         for at, slot in enumerate(self._slots):
@@ -124,14 +124,18 @@ class Spine:
         at = len(self._slots) - 2
         while at >= 0:
             older, newer = self._slots[at : at + 2]
-            if isinstance(older, Run) and isinstance(newer, Run) and len(older) <= 2 * len(newer):
+            if (
+                isinstance(older, ArrangedRun)
+                and isinstance(newer, ArrangedRun)
+                and len(older) <= 2 * len(newer)
+            ):
                 self._slots[at : at + 2] = [Merge(self.content, [older, newer], at == 0)]
             at -= 1
         for at, slot in enumerate(self._slots):
-            if isinstance(slot, Run) and self._is_stale(slot, since):
+            if isinstance(slot, ArrangedRun) and self._is_stale(slot, since):
                 self._slots[at] = Merge(self.content, [slot], at == 0)
 
-    def _is_stale(self, run: Run, since: jt.Antichain) -> bool:
+    def _is_stale(self, run: ArrangedRun, since: jt.Antichain) -> bool:
         """Whether it is worth going through a run to forget history."""
         return self.content.forgets and run.is_stale(since)
 
@@ -158,9 +162,9 @@ class Spine:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records that were found: who asked, and which record of which run answers."""
+    """Records that were found: for each, the asking row, the run and the row in it."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ArrangedRun, ...]
     asking: Integers
     number: Integers
     rows: Integers
@@ -183,7 +187,7 @@ class Found:
         return out
 
     def batch(self) -> jt.Batch | None:
-        """The records themselves; nothing if there is no run to know their columns from."""
+        """The records themselves; ``None`` if there is no run to take their columns from."""
         if not self.runs:
             return None
         order = np.argsort(self.number, kind="stable")
@@ -195,7 +199,7 @@ class Found:
         return jt.concat(parts).take(back)
 
 
-def _all(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
+def _all(runs: tuple[ArrangedRun, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
     """Of each key all records that are not later than its time, run by run."""
     asking, number, rows = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
     for index, run in enumerate(runs):
@@ -212,7 +216,7 @@ def _all(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) -> Fo
     return Found(runs, np.concatenate(asking), np.concatenate(number), np.concatenate(rows))
 
 
-def _latest(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
+def _latest(runs: tuple[ArrangedRun, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
     """Of each key the latest record, unless that removes it."""
     number = np.full(len(at), -1)
     rows = np.full(len(at), -1)
@@ -234,7 +238,7 @@ def _latest(runs: tuple[Run, ...], key: Sequence[str], keys: Keys, at: Times) ->
 
 
 def _accumulated(found: Found, names: Sequence[str]) -> Found:
-    """Records that are equal as one, as often as they have been added more than removed."""
+    """Equal records as one, as often as they have been added more than removed."""
     if not len(found.rows):
         return found
     keys = [found.asking, found.of_each("row_words"), found.of_each("row_checks")]

@@ -18,7 +18,7 @@ MARK: Final = "jeton.mark"
 """The column by which a mark is known: four times the sender's number, plus its status."""
 
 ACTIVE, IDLE, CLOSED = range(3)
-"""What a sender is: it may hold the minimum back; it does not; it will never send again."""
+"""The status of a sender: it may hold the minimum back; it does not; it will never send again."""
 
 _LAGGING: Final = -1
 _END: Final = jt.END_OF_TIME + 1
@@ -27,7 +27,7 @@ _END: Final = jt.END_OF_TIME + 1
 class MarkWriter:
     """One worker's watermark on one output: a single token, and marks in the channel.
 
-    Whoever holds it promises by marks downstream, and by the token's time to the system, that
+    Its holder promises by marks downstream, and by the token's time to the system, that
     nothing comes before `mark` any more. Sources use it as operators do.
 
     >>> def ticks(token, info):
@@ -87,7 +87,7 @@ class MarkReader:
     """The watermark of an operator: the minimum over all senders of all its inputs.
 
     Idle senders are left out. One that comes back counts again once its marks have reached the
-    operator's own, which never goes back. Senders that are at their end hold nobody back. Until
+    operator's own, which never goes back. Senders at their end hold back no operator. Until
     a sender's first mark has come, all times are to be expected from it, from the ``least`` on.
 
     >>> reader = MarkReader([2], least=0)  # one input, marks from two workers
@@ -112,7 +112,7 @@ class MarkReader:
         self.mark = least
         self.status = ACTIVE
         self.changed = False
-        """Whether mark or status have changed; whoever acts on it sets it back."""
+        """Whether mark or status have changed; the operator that acts on it resets it."""
 
     def read(self, port: int, code: int, time: int) -> None:
         """A mark has come on an input."""

@@ -43,29 +43,29 @@ class MarkedStream:
 
 
 class Logic(Protocol):
-    """What an operator does with data, and at its watermark."""
+    """The actions of an operator on data, and at its watermark."""
 
-    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
-        """Data has come on an input: answer it with ``ref``, or put it aside."""
+    def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        """Process data of an input: answer it with ``ref``, or keep it."""
         ...
 
-    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
-        """Nothing before ``mark`` comes any more (``None``: nothing at all): answer it."""
+    def on_mark(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        """Answer a mark: nothing before it arrives any more, nothing at all if it is ``None``."""
         ...
 
 
 class Forward:
-    """Logic that hands data on, late or not, and lets marks pass; it keeps nothing."""
+    """Logic that passes data on, late or not, and lets marks pass; it keeps nothing."""
 
     def __init__(self, info: jt.OperatorInfo) -> None:
         info.keep_nothing()
 
-    def take(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
-        """Hand data on."""
+    def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        """Pass data on."""
         output.session(ref).give(batch)
 
-    def tell(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
-        """Nothing was put aside."""
+    def on_mark(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        """There is nothing to answer."""
 
 
 def watermark_operator(
@@ -91,10 +91,10 @@ def watermark_operator(
     ...     def __init__(self, info):
     ...         self.last = None
     ...
-    ...     def take(self, port, ref, batch, output):
+    ...     def on_data(self, port, ref, batch, output):
     ...         self.last = int(batch["n"][-1])
     ...
-    ...     def tell(self, mark, token, output):
+    ...     def on_mark(self, mark, token, output):
     ...         if self.last is not None:
     ...             output.session(token).give(last=self.last)
     ...         self.last = None
@@ -152,7 +152,7 @@ def watermark_operator(
                     if len(outputs) > 1 and ref.time < reader.mark:
                         batch = _set_late_aside(ref, batch, reader.mark, due, outputs[1])
                     if len(batch):
-                        logic.take(port, ref, batch, output)
+                        logic.on_data(port, ref, batch, output)
             # Marks that came together are acted on once: data never falls behind by that.
             if reader.changed:
                 reader.changed = False
@@ -183,12 +183,12 @@ def _follow(reader: MarkReader, writer: MarkWriter, logic: Logic, output: jt.Out
     """Bring the output's watermark in line with the inputs'."""
     status = reader.status
     if status == CLOSED:
-        logic.tell(None, writer.token, output)
+        logic.on_mark(None, writer.token, output)
         writer.close(output)
         return
     mark = reader.mark
     if mark > writer.mark:
-        logic.tell(None if mark == jt.END_OF_TIME else mark, writer.token, output)
+        logic.on_mark(None if mark == jt.END_OF_TIME else mark, writer.token, output)
         writer.advance(output, mark)
     if status != writer.status:
         if status == IDLE:

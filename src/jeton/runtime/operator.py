@@ -14,7 +14,7 @@ from jeton.core.source_lines import user_line
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
-from jeton.state.tagged_state import Labelled
+from jeton.state.tagged_state import TaggedState
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class Operator:
     books: list[Bookkeeping]
     moment: Moment
     step: Step | None = None
-    kept: dict[str, Labelled] = field(default_factory=dict)
+    kept: dict[str, TaggedState] = field(default_factory=dict)
     """What it keeps from one invocation to the next, as far as snapshots know."""
     watching: bool = False
     """Whether it is told of its inputs' frontiers now."""

@@ -44,7 +44,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def save(self, slots: Slots) -> dict[str, Column]:
-        """What is remembered of some groups, as columns."""
+        """The memory of some groups, as columns."""
 
     @abstractmethod
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
@@ -67,7 +67,7 @@ class Count(Accumulator):
         loops.add_count(self._count, slots, valid_mask(column))
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
-        """Count, and tell after each record."""
+        """Count; returns the count after each record."""
         self._count = roomy(self._count, size)
         out = np.empty(len(slots), dtype=np.int64)
         loops.roll_count(self._count, slots, valid_mask(column), out)
@@ -127,7 +127,7 @@ class Numeric(Accumulator):
             loops.add(self._code, self._value, self._seen, slots, values, valid)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
-        """Fold the values in, and tell after each record."""
+        """Fold the values in; returns the result after each record."""
         values, valid = self._prepare(column, size)
         out = np.empty(len(slots), dtype=self._value.dtype)
         seen = np.empty(len(slots), dtype=np.int64)
@@ -251,7 +251,7 @@ class Numeric(Accumulator):
             exact = int(values[row]) + (int(carry[row]) << 64)
             raise Unrepresentable(
                 row,
-                f"a sum is {exact}, which is no {values.dtype}: sum(…, widen=True) makes decimals",
+                f"a sum is {exact}, beyond {values.dtype}: sum(…, widen=True) makes decimals",
             )
         return self._show(values, seen)
 
@@ -268,7 +268,7 @@ class Numeric(Accumulator):
 
 
 class Unrepresentable(BatchError):
-    """A result that its type cannot hold; whoever knows the group says which one it is of."""
+    """A result that its type cannot hold; the caller, which knows the group, adds it."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ from jeton.columns.kernel import Kernel
 from jeton.core.errors import BatchError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.state.kernel_fold import kernel_fold
-from jeton.state.python_fold import DecimalMean, DecimalSum, Extreme, Nothing, Objects
+from jeton.state.python_fold import DecimalMean, DecimalSum, Extreme, NullFold, PythonFold
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ def reduce(column: str, function: Callable[[Any, Any], Any]) -> Aggregate:
 
     def slow() -> Accumulator:
         plain = _plain(function)
-        return Objects(plain, merge=plain)
+        return PythonFold(plain, merge=plain)
 
     if isinstance(function, Kernel):
         kernel = function
         return Aggregate(
             "reduce",
             column,
-            lambda v: Nothing() if is_unknown(v) else kernel_fold(kernel, v, slow),
+            lambda v: NullFold() if is_unknown(v) else kernel_fold(kernel, v, slow),
         )
     return Aggregate("reduce", column, lambda _: slow())
 
@@ -137,7 +137,7 @@ def fold(
 
     def slow() -> Accumulator:
         step, end, join = _plain(function), _plain(finish), _plain(merge)
-        return Objects(step, initial=start, finish=end, merge=join, skip_nulls=kernel)
+        return PythonFold(step, initial=start, finish=end, merge=join, skip_nulls=kernel)
 
     def make(values: Column | None) -> Accumulator:
         if not isinstance(function, Kernel):
@@ -149,7 +149,7 @@ def fold(
 
 
 def maker(initial: Any) -> Callable[[], Any]:
-    """What makes an initial value: the function given, or one that copies the value given.
+    """A function that makes an initial value: the one given, or one that copies the value given.
 
     >>> make = maker([])
     >>> make() is make()
@@ -168,7 +168,7 @@ def _plain(function: Any) -> Any:
 
 def _sum(values: Column | None, widen: bool) -> Accumulator:
     if is_unknown(values):
-        return Nothing()
+        return NullFold()
     if _is_numeric(values, times=False):
         return Numeric("sum", widen=widen)
     if _is_decimal(values):
@@ -181,7 +181,7 @@ def _least_or_greatest(
     how: str, values: Column | None, function: Callable[[Any, Any], Any]
 ) -> Accumulator:
     if is_unknown(values):
-        return Nothing()
+        return NullFold()
     if _is_numeric(values, times=True):
         return Numeric(how)
     if isinstance(values, pa.Array) and pa.types.is_struct(values.type):
@@ -202,7 +202,7 @@ def _greatest(left: Any, right: Any) -> Any:
 
 def _mean(values: Column | None) -> Accumulator:
     if is_unknown(values):
-        return Nothing()
+        return NullFold()
     if _is_numeric(values, times=False):
         return Numeric("mean")
     if _is_decimal(values):

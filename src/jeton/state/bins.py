@@ -28,7 +28,7 @@ def bin_owners(workers: int, bins: int = BINS) -> npt.NDArray[np.uint16]:
 
 
 def require_bins(bins: int, workers: int = 1) -> int:
-    """Refuse a number of bins that cannot be, or that is too small for so many workers.
+    """Refuse a number of bins that cannot be, or that is too small for the number of workers.
 
     >>> require_bins(4096, workers=5000)
     Traceback (most recent call last):

@@ -25,7 +25,7 @@ _CELLS: Final = 1 << 22
 
 
 class Scratch:
-    """An array that is used again and again: a fresh large one costs more than what is in it."""
+    """An array that is reused: to allocate a large one costs more than to fill it."""
 
     __slots__ = ("_array",)
 
@@ -33,7 +33,7 @@ class Scratch:
         self._array = np.empty(1024, dtype=np.int64)
 
     def of(self, size: int) -> Slots:
-        """Room for so many numbers, until this is asked again."""
+        """An array of ``size`` numbers, valid until the next call."""
         if size > len(self._array):
             self._array = np.empty(max(size, 2 * len(self._array)), dtype=np.int64)
         return self._array[:size]
@@ -67,8 +67,15 @@ class DirectIndex:
         self._live += found
         return keys.view(np.int64), new[:found].copy()
 
+    def find(self, words: tuple[Hashes, ...]) -> Slots:
+        """The slot of each key, -1 for those that are not there."""
+        [keys] = words
+        slots = np.empty(len(keys), dtype=np.int64)
+        _present(self._present, keys, slots)
+        return slots
+
     def remove(self, slots: Slots) -> None:
-        """Forget keys."""
+        """Remove keys."""
         self._present[slots] = 0
         self._live -= len(slots)
 
@@ -77,7 +84,7 @@ class DirectIndex:
         return np.flatnonzero(self._present).astype(np.int64)
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words that slots are known by."""
+        """The words of the keys of slots."""
         return (slots.view(np.uint64),)
 
     @property
@@ -124,8 +131,18 @@ class PanedIndex:
             return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
         return slots, new[:found].copy()
 
+    def find(self, words: tuple[Hashes, ...]) -> Slots:
+        """The slot of each key, -1 for those that are not there."""
+        ends, keys = words
+        slots = np.full(len(keys), -1, dtype=np.int64)
+        fits = keys < self._cells.shape[1]
+        for pane in np.flatnonzero(self._open).tolist():
+            mine = np.flatnonzero((ends == self._times[pane]) & fits)
+            slots[mine] = self._cells[pane, keys[mine].astype(np.int64)]
+        return slots
+
     def remove(self, slots: Slots) -> None:
-        """Forget keys; their slots will be given to others."""
+        """Remove keys; their slots will be used for others."""
         _forget(self._cells, self._times, self._open, self._ends, self._keys, slots)
         self._pool.release(slots)
 
@@ -134,12 +151,12 @@ class PanedIndex:
         return self._pool.live()
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words that slots are known by."""
+        """The words of the keys of slots."""
         return self._ends[slots], self._keys[slots]
 
     @property
     def slots_made(self) -> int:
-        """One more than the greatest slot ever given."""
+        """One more than the greatest slot ever made."""
         return self._pool.made
 
     def __len__(self) -> int:
@@ -151,7 +168,7 @@ class PanedIndex:
             self._ends, self._keys = grown(self._ends, size), grown(self._keys, size)
 
     def _widen(self, key: int) -> bool:
-        """Make room for a greater key; tells whether that was what was missing."""
+        """Make room for a greater key; returns whether that was what was missing."""
         panes, keys = self._cells.shape
         wanted = 1 << key.bit_length()
         if wanted <= keys or panes * wanted > _CELLS:
@@ -177,6 +194,13 @@ def _mark(present, keys, new):  # type: ignore[no-untyped-def]
             new[found] = i
             found += 1
     return found, greatest
+
+
+@nb.njit(cache=True)
+def _present(present, keys, slots):  # type: ignore[no-untyped-def]
+    size = np.uint64(len(present))
+    for i in range(len(keys)):
+        slots[i] = np.int64(keys[i]) if keys[i] < size and present[keys[i]] else -1
 
 
 @nb.njit(cache=True)

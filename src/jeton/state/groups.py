@@ -17,7 +17,7 @@ from jeton.core.errors import SnapshotError
 from jeton.state.accumulators import Accumulator, Unrepresentable, filled, is_unknown
 from jeton.state.aggregates import Aggregate
 from jeton.state.key_slots import KeySlots
-from jeton.state.python_fold import Nothing
+from jeton.state.python_fold import NullFold
 from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN, bins_of
 
@@ -60,13 +60,13 @@ class Groups:
     def columns(self, slots: Slots, times: Times | None = None) -> dict[str, Column]:
         """Keys and results of some groups; their times are for the text of errors."""
         keys = dict(zip(self.key, self._keys.values(slots), strict=True))
-        told: dict[str, Column] = {}
+        results: dict[str, Column] = {}
         for name in self.aggregates:
             try:
-                told[name] = self._memory[name].result(slots)
+                results[name] = self._memory[name].result(slots)
             except Unrepresentable as error:
                 raise error.of_group(name, keys, times) from None
-        return keys | told
+        return keys | results
 
     def remove(self, slots: Slots) -> None:
         """Forget groups."""
@@ -130,12 +130,12 @@ class Groups:
             if parts:
                 self._accumulator(name, sample).load(slots, parts, self._keys.slots_made)
             else:
-                self._memory[name] = Nothing()
+                self._memory[name] = NullFold()
         return slots
 
     def _accumulator(self, name: str, column: Column | None) -> Accumulator:
         memory = self._memory.get(name)
-        if memory is None or (isinstance(memory, Nothing) and not is_unknown(column)):
+        if memory is None or (isinstance(memory, NullFold) and not is_unknown(column)):
             memory = self._memory[name] = self.aggregates[name].make(column)
         return memory
 

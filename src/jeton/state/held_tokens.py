@@ -1,4 +1,4 @@
-"""Held: the least tokens for everything that an operator has not said yet."""
+"""HeldTokens: the least tokens for everything that an operator has not emitted yet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 
 
-class Held:
+class HeldTokens:
     """One token for many pending times, where times are totally ordered; else the least ones.
 
-    `hold` before something is put aside, `right_for` to speak of it, `settle` afterwards.
+    `hold` before something is put aside, `right_for` to emit it, `settle` afterwards.
     """
 
     __slots__ = ("_tokens", "output")
@@ -23,7 +23,7 @@ class Held:
         self.output = output
 
     def hold(self, right: TokenRef | TimestampToken, time: Time) -> None:
-        """Be able to speak at ``time``: retains a token only if none that is held allows it."""
+        """Be able to send at ``time``: retains a token only if none that is held allows it."""
         if not self._tokens.covers(time):
             if isinstance(right, TokenRef):
                 token = right.retain(time, output=self.output)
@@ -33,7 +33,7 @@ class Held:
             self._tokens.insert(token)
 
     def right_for(self, time: Time) -> TimestampToken:
-        """The held token with which to speak at ``time``."""
+        """The held token with which to send at ``time``."""
         return self._tokens.token_for(time)
 
     def settle_at(self, least: int | None) -> None:

@@ -8,27 +8,28 @@ a record is moved no more often than the logarithm of their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
+from jeton.columns import compiled as nb
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
-from jeton.columns.time_arithmetic import LEAST, MOST, Integers
+from jeton.columns.time_arithmetic import LEAST, MOST, Integers, distance
 from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.state.key_ids import KeyIds, KeyTypes, without_nulls
-from jeton.state.run_kernels import expand, find_ranges, merging, sorting
 from jeton.state.snapshot import BIN, bins_of
+from jeton.state.sorted_runs import merge_from, merge_order, sort_order
 
 MOST_PAIRS = 1 << 20
-"""About how many pairs are made at a time, so that a hot key does not fill the memory."""
+"""The approximate number of pairs made at a time, so that a hot key does not fill the memory."""
 
 Expiry = Callable[[Integers, Integers], Integers]
 """From a run's ids and positions to the last position of the other side that each row serves."""
@@ -37,7 +38,7 @@ _ROW = "row."
 
 
 class Clock:
-    """Positions in time as integers: the times, or numbers for times that are no integers."""
+    """Positions in time as integers: the times, or numbers for times that are not integers."""
 
     def __init__(self, kind: TimeKind) -> None:
         self.kind = kind
@@ -62,7 +63,7 @@ class Clock:
         return np.array([self._numbers.pop(time) for time in done], dtype=np.int64)
 
 
-class Run:
+class JoinRun:
     """Rows sorted by key id, then by position."""
 
     __slots__ = ("at", "batch", "half_life", "ids")
@@ -74,16 +75,16 @@ class Run:
         self.half_life = MOST
         """The limit from which on half of the rows have expired."""
 
-    def filter(self, mask: npt.NDArray[np.bool_]) -> Run:
+    def filter(self, mask: npt.NDArray[np.bool_]) -> JoinRun:
         """The rows for which ``mask`` is true."""
-        return Run(self.ids[mask], self.at[mask], self.batch.filter(mask))
+        return JoinRun(self.ids[mask], self.at[mask], self.batch.filter(mask))
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Side(NamedTuple):
-    """What the keys of one side are, and of which types those of both."""
+    """The keys of one side, and the key types of both."""
 
     name: str
     key: tuple[str, ...]
@@ -101,7 +102,7 @@ def sides(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Side, Side]:
 
 
 class JoinSide:
-    """Records of one side, all with known keys; dropped once they can serve nobody any more."""
+    """Records of one side, all with known keys; dropped once they have no partners any more."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class JoinSide:
         clock: Clock,
         expiry: Expiry,
         *,
-        unify: Callable[[Run], Run] | None = None,
+        unify: Callable[[JoinRun], JoinRun] | None = None,
     ) -> None:
         self._side = key if isinstance(key, Side) else Side("", tuple(key), KeyTypes())
         self._key = self._side.key
@@ -119,23 +120,23 @@ class JoinSide:
         self._expiry = expiry
         self._unify = unify
         self._limit = LEAST
-        self.runs: list[Run] = []
+        self.runs: list[JoinRun] = []
 
     def learn(self, batch: Batch) -> None:
-        """Take note of the types of a batch's keys, which need not have any records."""
+        """Note the types of a batch's keys; it may have no records."""
         self._side.learn(batch)
 
-    def run(self, batch: Batch, times: Times | None = None) -> Run:
+    def run(self, batch: Batch, times: Times | None = None) -> JoinRun:
         """A batch as a run, to ask the other side with or to be added to this one."""
         keys = [without_nulls(batch.column(name)) for name in self._key]
         ids = self._ids.of(keys, len(batch))
         at = self._clock.at(batch.times if times is None else times)
-        order = sorting(ids, at)
+        order = sort_order([ids, at], stable=False)
         if order is None:
-            return Run(ids, at, batch)
-        return Run(ids[order], at[order], batch.take(order))
+            return JoinRun(ids, at, batch)
+        return JoinRun(ids[order], at[order], batch.take(order))
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JoinRun) -> None:
         """Keep a run."""
         made = self._made(run)
         if len(made):
@@ -143,8 +144,8 @@ class JoinSide:
             self._tidy()
 
     def pairs(
-        self, asking: Run, lower: int, upper: int
-    ) -> Iterator[tuple[Integers, list[tuple[Run, Integers]]]]:
+        self, asking: JoinRun, lower: int, upper: int
+    ) -> Iterator[tuple[Integers, list[tuple[JoinRun, Integers]]]]:
         """All pairs of asking rows with rows here that lie ``lower`` to ``upper`` from them.
 
         In pieces: the asking rows, and for each run its rows that stand opposite.
@@ -166,7 +167,7 @@ class JoinSide:
             if asked:
                 yield (asked[0] if len(asked) == 1 else np.concatenate(asked)), partners
 
-    def lonely(self, asking: Run, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+    def lonely(self, asking: JoinRun, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         """Which asking rows have no partner here."""
         partners = np.zeros(len(asking), dtype=np.int64)
         for run in self.runs:
@@ -196,7 +197,7 @@ class JoinSide:
             self._tidy()
 
     def __len__(self) -> int:
-        """How many rows are kept."""
+        """The number of rows."""
         return sum(map(len, self.runs))
 
     def snapshot(self) -> pa.Table:
@@ -222,8 +223,8 @@ class JoinSide:
         if len(batch):
             self.add(self.run(batch))
 
-    def _made(self, run: Run) -> Run:
-        """A run without rows that have expired, knowing when half of the others will have."""
+    def _made(self, run: JoinRun) -> JoinRun:
+        """A run without rows that have expired, and with its half-life."""
         if self._unify is not None:
             run = self._unify(run)
         if not self._clock.kind.total or not len(run):
@@ -238,21 +239,20 @@ class JoinSide:
         return run
 
     def _tidy(self) -> None:
-        """Merge runs until each is more than twice as long as the next."""
+        """Merge runs until each is more than twice as long as those after it.
+
+        There are fewer than in other stores of runs, since each search goes through all of them.
+        """
         runs = self.runs
-        runs.sort(key=len, reverse=True)
-        last = len(runs) - 1
-        while last > 0:
-            if len(runs[last - 1]) > 2 * len(runs[last]):
-                last -= 1
-                continue
-            merged = self._made(_merged(runs[last - 1], runs[last]))
-            runs[last - 1 : last + 1] = [merged] if len(merged) else []
-            runs.sort(key=len, reverse=True)
-            last = len(runs) - 1
+        while (start := merge_from(list(map(len, runs)), most=1)) is not None:
+            merged = runs.pop()
+            while len(runs) > start:
+                merged = self._made(_merged(runs.pop(), merged))
+            if len(merged):
+                runs.append(merged)
 
 
-def gathered(partners: list[tuple[Run, Integers]], names: Sequence[str] | None = None) -> Batch:
+def gathered(partners: list[tuple[JoinRun, Integers]], names: Sequence[str] | None = None) -> Batch:
     """Rows of several runs as one batch; of the columns ``names`` if given."""
     parts = [
         (run.batch if names is None else run.batch.select(*names)).take(rows)
@@ -274,9 +274,105 @@ def _pieces(counts: Integers) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _merged(run: Run, other: Run) -> Run:
-    order = merging(run.ids, run.at, other.ids, other.at)
+def _merged(run: JoinRun, other: JoinRun) -> JoinRun:
+    ids = np.concatenate([run.ids, other.ids])
+    at = np.concatenate([run.at, other.at])
+    order = merge_order([ids, at], len(run))
     batch = concat([run.batch, other.batch.named(run.batch.time_name)]).take(order)
-    ids = np.concatenate([run.ids, other.ids])[order]
-    at = np.concatenate([run.at, other.at])[order]
-    return Run(ids, at, batch)
+    return JoinRun(ids[order], at[order], batch)
+
+
+@nb.njit(cache=True, inline="always")
+def _seek(ids, at, start, key, time, after):  # type: ignore[no-untyped-def]
+    """The first row from ``start`` on that is not before (key, time); with ``after``, past it.
+
+    Steps double until they overshoot: the target is usually near, since those who ask come in
+    order too.
+    """
+    low = start
+    high = start
+    step = 1
+    while high < len(ids) and (
+        ids[high] < key or (ids[high] == key and (at[high] < time or (after and at[high] == time)))
+    ):
+        low = high + 1
+        high += step
+        step *= 2
+    high = min(high, len(ids))
+    while low < high:
+        middle = (low + high) // 2
+        if ids[middle] < key or (
+            ids[middle] == key and (at[middle] < time or (after and at[middle] == time))
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@nb.njit(cache=True)
+def find_ranges(
+    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, lower: int, upper: int
+) -> Any:
+    """For each asking row, the rows of a run with its id and ``lower``…``upper`` away from it.
+
+    Returns where those start, how many they are, and how many there are in all.
+    """
+    first = np.empty(len(ids), np.int64)
+    count = np.empty(len(ids), np.int64)
+    total = 0
+    start = stop = 0
+    for i in range(len(ids)):
+        if (lower > 0 and at[i] > MOST - lower) or (upper < 0 and at[i] < LEAST - upper):
+            # All of it lies beyond an end of time.
+            first[i] = start
+            count[i] = 0
+            continue
+        from_ = at[i] + lower if lower > 0 or at[i] >= LEAST - lower else np.int64(LEAST)
+        to = at[i] + upper if upper < 0 or at[i] <= MOST - upper else np.int64(MOST)
+        start = _seek(run_ids, run_at, start, ids[i], from_, False)
+        stop = _seek(run_ids, run_at, max(start, stop), ids[i], to, True)
+        first[i] = start
+        count[i] = stop - start
+        total += stop - start
+    return first, count, total
+
+
+@nb.njit(cache=True)
+def expand(first: Integers, count: Integers, start: int, stop: int) -> tuple[Integers, Integers]:
+    """All pairs of asking rows ``start``…``stop`` with the rows in their ranges."""
+    total = 0
+    for i in range(start, stop):
+        total += count[i]
+    asking = np.empty(total, np.int64)
+    found = np.empty(total, np.int64)
+    at = 0
+    for i in range(start, stop):
+        for k in range(count[i]):
+            asking[at] = i
+            found[at] = first[i] + k
+            at += 1
+    return asking, found
+
+
+@nb.njit(cache=True)
+def find_last(
+    run_ids: Integers, run_at: Integers, ids: Integers, at: Integers, tolerance: np.uint64
+) -> Any:
+    """For each asking row, the last row of a run with its id that is not after it.
+
+    Returns that row's number, or -1 if there is none within ``tolerance`` (an unsigned number),
+    and its position.
+    """
+    found = np.empty(len(ids), np.int64)
+    position = np.empty(len(ids), np.int64)
+    past = 0
+    for i in range(len(ids)):
+        past = _seek(run_ids, run_at, past, ids[i], at[i], True)
+        found[i] = -1
+        position[i] = LEAST
+        last = past - 1
+        if last >= 0 and run_ids[last] == ids[i] and distance(at[i], run_at[last]) <= tolerance:
+            found[i] = last
+            position[i] = run_at[last]
+    return found, position

@@ -45,7 +45,7 @@ class KernelFold(Accumulator):
         values = _dense(column)
         start = values.dtype if initial is None else np.asarray(initial).dtype
         if start.kind not in "biuf":
-            raise NotCompiled(f"its initial state {initial!r} is no number")
+            raise NotCompiled(f"its initial state {initial!r} is not a number")
         self._value: Values = np.empty(0, dtype=_wide(start))
         self._seen = np.zeros(0, dtype=np.int64)
         self._known: set[np.dtype[Any]] = set()
@@ -57,7 +57,7 @@ class KernelFold(Accumulator):
         _add(self._kernel.compiled, self._folding, self._value, self._seen, slots, values, valid)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
-        """Fold the values in, and tell after each record."""
+        """Fold the values in; returns the result after each record."""
         values, valid = self._prepare(column, size)
         out = np.empty(len(slots), dtype=self._value.dtype)
         known = np.empty(len(slots), dtype=bool)

@@ -1,8 +1,8 @@
 """KeySlots: from keys to slots, such that two keys share one only if their values are equal.
 
-A single integer is a word of its own. Other keys are looked up by a 64-bit hash, and what is found
-is compared with the key's values. Two keys that have the same hash, which practically none do
-unless somebody looks for them, are told apart: each gets a word of its own in place of the hash.
+A single integer is a word of its own. Other keys are looked up by a 64-bit hash, and their values
+are compared with those found. Two keys with the same hash, which occur only if an attacker searches
+for them, are distinguished: each gets a word of its own in place of the hash.
 """
 
 from __future__ import annotations
@@ -25,20 +25,37 @@ from jeton.state.slot_pool import Slots
 
 
 class KeySlots:
-    """Slots for keys of some columns; with ``timed``, for pairs of a word (a time) and a key.
+    """A hash table from keys to *slots*, small numbers from 0 on, a whole batch at a time.
 
-    >>> keys = KeySlots(1)
-    >>> keys.find([pa.array(["b", "a", "b"])], 3)
-    (array([0, 1, 0]), array([0, 1]))
+    Keep the values of keys in arrays that are indexed by slot, and let these grow with `slots_made`
+    (see `grown`). A key is a row of ``columns`` columns of any types; nulls are equal to each
+    other. With ``timed``, there is a word before each key, such as the end of its window. Slots of
+    removed keys are used again.
+
+    Small integers are their own slots, which is fastest. With ``compact``, they are not: then there
+    are never more slots than there were keys at a time.
+
+    >>> import jeton as jt
+    >>> keys, counts = jt.state.KeySlots(1), np.zeros(0, dtype=np.int64)
+    >>> for words in (["b", "a", "b"], ["c", "b"]):
+    ...     slots, new = keys.find([pa.array(words)], len(words))
+    ...     counts = jt.state.grown(counts, keys.slots_made)
+    ...     np.add.at(counts, slots, 1)
+    >>> live = keys.live()
+    >>> dict(zip(keys.values(live)[0].to_pylist(), counts[live].tolist(), strict=True))
+    {'b': 3, 'a': 1, 'c': 1}
+    >>> keys.lookup([pa.array(["c", "d"])], 2)
+    array([ 2, -1])
     """
 
-    def __init__(self, columns: int, *, timed: bool = False) -> None:
+    def __init__(self, columns: int, *, timed: bool = False, compact: bool = False) -> None:
         self._timed = timed
+        self._compact = compact
         self._exact: bool | None = None
         self._table = KeyTable(1)
         self._columns = [SlotColumn() for _ in range(columns)]
         self._typed = False
-        """Whether the columns' types are known, which takes a batch, though it be empty."""
+        """Whether the columns' types are known: a batch has come, which may have been empty."""
         self._twins = Twins()
         self._seen: set[tuple[object, ...]] = set()
         self._kinds: list[list[pa.DataType]] = [[] for _ in range(columns)]
@@ -48,9 +65,9 @@ class KeySlots:
     def find(
         self, columns: Sequence[Column], rows: int, times: Hashes | None = None
     ) -> tuple[Slots, Slots]:
-        """The slot of each key, and the rows at which a key was seen for the first time.
+        """The slot of each key, and the rows at which a new key came.
 
-        A single time is that of all keys.
+        A single time is that of all keys. The slots are valid until the next call.
         """
         if not columns:
             one = np.zeros(1, dtype=np.uint64) if times is None else times
@@ -79,6 +96,26 @@ class KeySlots:
             if len(wrong):
                 new = self._separate(plain, columns, times, slots, new, wrong)
         return slots, new
+
+    def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
+        """The slot of each key, -1 for keys that are not there."""
+        if self._exact is None and columns:
+            return np.full(rows, -1, dtype=np.int64)
+        if not columns:
+            one = np.zeros(1, dtype=np.uint64) if times is None else times
+            return self._table.find((one if len(one) == rows else np.repeat(one, rows),))
+        before = () if times is None else (times,)
+        first = columns[0]
+        if isinstance(first, np.ndarray) and first.dtype is self._usual:
+            return self._table.find((*before, exact_words(first)))
+        self._learn_types(columns)
+        plain = [_plain(column) for column in columns]
+        slots = self._table.find((*before, self._words(plain, len(before))))
+        if not self._exact:
+            known = np.flatnonzero(slots >= 0)
+            some = [cols.take(column, known) for column in plain]
+            slots[known[self._wrong(slots[known], some)]] = -1
+        return slots
 
     def _learn_types(self, columns: Sequence[Column]) -> None:
         """Refuse keys of types between which none is equal, or which would be taken for others."""
@@ -109,7 +146,7 @@ class KeySlots:
         return self._table.words(slots)[0]
 
     def remove(self, slots: Slots) -> None:
-        """Forget keys; their slots will be given to others."""
+        """Remove keys; their slots will be used for others."""
         self._table.remove(slots)
         for column in self._columns:
             if column.is_wasteful(len(self._table)):
@@ -121,20 +158,20 @@ class KeySlots:
 
     @property
     def slots_made(self) -> int:
-        """One more than the greatest slot there may be: how long arrays of values must be."""
+        """The length of arrays of values: one more than the greatest slot there may be."""
         return self._table.slots_made
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self._table)
 
     def _words(self, columns: Sequence[Column], before: int) -> Hashes:
         exact = is_exact(columns)
         if self._exact is None:
             self._exact = exact
-            self._table = KeyTable(1 + before, dense=exact)
+            self._table = KeyTable(1 + before, dense=exact and not self._compact)
         elif self._exact and not exact:
-            # A null among integers: from here on keys are looked up by their hashes.
+            # A null among integers: from now on keys are looked up by their hashes.
             self._exact = False
             self._rekey()
         if self._exact:
@@ -142,7 +179,7 @@ class KeySlots:
         return self._twins.words(hash_columns(columns), columns)
 
     def _rekey(self) -> None:
-        """Look keys up by their hashes, or what twins have instead, from now on."""
+        """Look keys up by their hashes, or by the words of twins, from now on."""
         live = self._table.live()
         values = [_plain(column) for column in self.values(live)]
         words: tuple[Hashes, ...] = (self._twins.words(hash_columns(values), values),)
@@ -161,7 +198,7 @@ class KeySlots:
                 if pa.types.is_dictionary(kind) and kind.ordered:
                     categories = column.dictionary
             if is_float(values):
-                # Which of the forms of zero or NaN came first must not matter.
+                # Independent of which form of zero or NaN came first.
                 store.put(slots, one_form(cols.take(values, rows)), size, kind=kind)
             else:
                 store.put(slots, values, size, rows=rows, kind=kind, categories=categories)
@@ -184,7 +221,7 @@ class KeySlots:
         new: Slots,
         wrong: npt.NDArray[np.intp],
     ) -> Slots:
-        """Give rows that were mistaken for another key slots of their own; all new rows."""
+        """Give rows that were mistaken for another key slots of their own; returns all new rows."""
         some = [cols.take(column, wrong) for column in plain]
         hashes = hash_columns(some)
         self._twins.add(hashes)
@@ -199,7 +236,7 @@ class KeySlots:
 
 
 class Twins:
-    """Words for keys whose hash is that of another one, too: each has one of its own.
+    """Words for keys that share their hash with another key: each has one of its own.
 
     >>> twins = Twins()
     >>> hashes, names = np.array([7, 7, 8], dtype=np.uint64), [pa.array(["a", "b", "c"])]
@@ -225,12 +262,12 @@ class Twins:
         if len(rows):
             hashes = hashes.copy()
             for row, key in zip(rows.tolist(), _values(columns, rows), strict=True):
-                # At random, so that nobody can choose a key whose hash it is.
+                # At random, so that an attacker cannot choose a key with that hash.
                 hashes[row] = self._words.setdefault(key, randbits(64))
         return hashes
 
     def add(self, hashes: Hashes) -> None:
-        """Take note that different keys have these hashes."""
+        """Record that different keys have these hashes."""
         self._hashes = np.union1d(self._hashes, hashes)
 
 

@@ -1,8 +1,8 @@
 """KeyTable: from keys to small dense numbers (*slots*), a whole batch at a time.
 
 Values of a key live in plain arrays indexed by its slot. A key is one to three 64-bit words, the
-first of which may be a time. Keys that are small integers are found by a dense index, everything
-else in an open-addressing hash table. Slots of removed keys are used again.
+first of which may be a time. Keys that are small integers are found by a dense index, all others in
+an open-addressing hash table, the only one of the library. Slots of removed keys are used again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 
 class Index(Protocol):
-    """A way to find slots."""
+    """An index from keys to slots."""
 
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
         """The slot of each key and the rows that brought new ones; ``None`` if keys do not fit."""
         ...
 
+    def find(self, words: tuple[Hashes, ...]) -> Slots:
+        """The slot of each key, -1 for those that are not there."""
+        ...
+
     def remove(self, slots: Slots) -> None:
-        """Forget keys."""
+        """Remove keys."""
         ...
 
     def live(self) -> Slots:
@@ -35,19 +39,19 @@ class Index(Protocol):
         ...
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words that slots are known by."""
+        """The words of the keys of slots."""
         ...
 
     @property
     def slots_made(self) -> int:
-        """How long arrays of values must be."""
+        """The length that arrays of values must have."""
         ...
 
     def __len__(self) -> int: ...
 
 
 class KeyTable:
-    """Slots for keys of ``words`` words; with ``dense``, the quick way while they are small.
+    """Slots for keys of ``words`` words; with ``dense``, by a dense index while they are small.
 
     >>> table = KeyTable(1)
     >>> slots, new = table.find_or_add((np.array([7, 9, 7], dtype=np.uint64),))
@@ -73,8 +77,12 @@ class KeyTable:
             assert found is not None, "everything fits into a hash table"
         return found
 
+    def find(self, words: tuple[Hashes, ...]) -> Slots:
+        """The slot of each key, -1 for those that are not there."""
+        return self._index.find(words)
+
     def remove(self, slots: Slots) -> None:
-        """Forget keys; their slots will be given to others."""
+        """Remove keys; their slots will be used for others."""
         self._index.remove(slots)
 
     def live(self) -> Slots:
@@ -82,20 +90,20 @@ class KeyTable:
         return self._index.live()
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words that slots are known by."""
+        """The words of the keys of slots."""
         return self._index.words(slots)
 
     def rekey(self, slots: Slots, words: tuple[Hashes, ...]) -> None:
-        """Know the slots, which are all in use, by other words from now on."""
+        """Find the slots, which are all those in use, by other words from now on."""
         self._index = HashIndex.adopt(slots, words)
 
     @property
     def slots_made(self) -> int:
-        """One more than the greatest slot there may be: how long arrays of values must be."""
+        """The length of arrays of values: one more than the greatest slot there may be."""
         return self._index.slots_made
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self._index)
 
 
@@ -109,7 +117,7 @@ class HashIndex:
 
     @classmethod
     def adopt(cls, slots: Slots, words: tuple[Hashes, ...]) -> HashIndex:
-        """An index that knows slots given elsewhere by these words."""
+        """An index that finds slots made elsewhere by these words."""
         index = cls(len(words))
         made = int(slots.max()) + 1 if len(slots) else 0
         index._pool = SlotPool(made, np.setdiff1d(np.arange(made), slots, assume_unique=True))
@@ -122,18 +130,21 @@ class HashIndex:
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
         """Slots and new rows. A single time, the first word, is that of all keys."""
         rows = len(words[-1])
-        if len(words[0]) < rows:
-            words = (np.repeat(words[0], rows), *words[1:])
         self._reserve(rows)
         slots = np.empty(rows, dtype=np.int64)
         new = np.empty(rows, dtype=np.int64)
-        found = _find(
-            self._table, self._stored, words, self._pool.free, self._pool.state, slots, new
-        )
+        free, state = self._pool.free, self._pool.state
+        found = _find_or_add(self._table, self._stored, _repeated(words), free, state, slots, new)
         return slots, new[:found]
 
+    def find(self, words: tuple[Hashes, ...]) -> Slots:
+        """The slot of each key, -1 for those that are not there."""
+        slots = np.empty(len(words[-1]), dtype=np.int64)
+        _find(self._table, self._stored, _repeated(words), slots)
+        return slots
+
     def remove(self, slots: Slots) -> None:
-        """Forget keys."""
+        """Remove keys."""
         _remove(self._table, self._stored, slots)
         self._pool.release(slots)
 
@@ -142,12 +153,12 @@ class HashIndex:
         return self._pool.live()
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words that slots are known by."""
+        """The words of the keys of slots."""
         return tuple(stored[slots] for stored in self._stored)
 
     @property
     def slots_made(self) -> int:
-        """One more than the greatest slot ever given."""
+        """One more than the greatest slot ever made."""
         return self._pool.made
 
     def __len__(self) -> int:
@@ -166,9 +177,15 @@ class HashIndex:
         _insert(self._table, self._stored, self.live())
 
 
+def _repeated(words: tuple[Hashes, ...]) -> tuple[Hashes, ...]:
+    """Words for each row: a single first one is that of all rows."""
+    rows = len(words[-1])
+    return words if len(words[0]) == rows else (np.repeat(words[0], rows), *words[1:])
+
+
 @nb.njit(cache=True, inline="always")
 def _home(words, row, mask):  # type: ignore[no-untyped-def]
-    """Where a key's search starts: multiplication spreads it, the high bits are the best."""
+    """The place where a key's search starts: the high bits of a product are spread best."""
     state = words[0][row] * np.uint64(0x9E3779B97F4A7C15)
     for k in range(1, len(words)):
         state = (state ^ (state >> np.uint64(32))) + words[k][row]
@@ -177,7 +194,7 @@ def _home(words, row, mask):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _find(table, stored, words, free, state, slots, new):  # type: ignore[no-untyped-def]
+def _find_or_add(table, stored, words, free, state, slots, new):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) - 1)
     found = 0
     for i in range(len(slots)):
@@ -210,6 +227,25 @@ def _find(table, stored, words, free, state, slots, new):  # type: ignore[no-unt
 
 
 @nb.njit(cache=True)
+def _find(table, stored, words, slots):  # type: ignore[no-untyped-def]
+    mask = np.uint64(len(table) - 1)
+    for i in range(len(slots)):
+        at = _home(words, i, mask)
+        while True:
+            slot = table[at]
+            same = True
+            if slot >= 0:
+                for k in range(len(words)):
+                    if stored[k][slot] != words[k][i]:
+                        same = False
+                        break
+            if same:
+                break
+            at = (at + np.uint64(1)) & mask
+        slots[i] = slot
+
+
+@nb.njit(cache=True)
 def _insert(table, stored, slots):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) - 1)
     for slot in slots:
@@ -221,7 +257,7 @@ def _insert(table, stored, slots):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _remove(table, stored, slots):  # type: ignore[no-untyped-def]
-    """Take slots out, moving back what had to step aside for them."""
+    """Take keys out, moving back those that had to step aside for them."""
     mask = np.uint64(len(table) - 1)
     one = np.uint64(1)
     for slot in slots:

@@ -11,7 +11,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.state.held_tokens import Held
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.keyed_values import check_key, entries, entries_table, one_nan
 from jeton.state.time_map import TimeMap
 
@@ -53,7 +53,7 @@ class KeyedTimes(Generic[V]):
     def __init__(self, kind: TimeKind, *, type: pa.DataType | None = None, output: int = 0) -> None:
         self._kind = kind
         self._type = type
-        self._held = Held(output)
+        self._held = HeldTokens(output)
         self._waiting: TimeMap[dict[Any, V]] = TimeMap()
 
     def push(self, right: TokenRef | TimestampToken, time: Time, key: Any, value: V) -> None:

@@ -22,7 +22,7 @@ _EXACT = decimal.Context(prec=120)
 """Python's own decimals would be rounded to 28 digits; 76 and as many as a count has are enough."""
 
 
-class Objects(Accumulator):
+class PythonFold(Accumulator):
     """A fold in plain Python, one call for each record: text, decimals, functions of the user's."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Objects(Accumulator):
             self._take(slot, value)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
-        """Fold the values in, and tell after each record."""
+        """Fold the values in; returns the result after each record."""
         out = []
         for slot, value in self._records(slots, column, size):
             self._take(slot, value)
@@ -141,20 +141,20 @@ class Objects(Accumulator):
             raise self._misfit(values, kind) or error from None
 
     def _misfit(self, values: list[Any], kind: pa.DataType | None) -> Unrepresentable | None:
-        """What to say of the first result that is too much for its type."""
+        """The error for the first result that its type cannot hold."""
         for row, value in enumerate(values):
             try:
                 _typed_array([value], kind)
             except (pa.ArrowException, OverflowError):
                 what = "number of 64 bits" if kind is None else kind
-                return Unrepresentable(row, f"a result is {value}, which is no {what}")
+                return Unrepresentable(row, f"a result is {value}, which is not a {what}")
         return None
 
     def _grow(self, size: int) -> None:
         self._state.extend([_NOTHING] * (size - len(self._state)))
 
 
-class Extreme(Objects):
+class Extreme(PythonFold):
     """The least or the greatest of values other than plain numbers: text, decimals, times."""
 
     _temporal: pa.DataType | None = None
@@ -184,8 +184,8 @@ class Extreme(Objects):
                 )
 
 
-class DecimalSum(Objects):
-    """Exact sums of decimals: with as many digits as it takes, until they are told."""
+class DecimalSum(PythonFold):
+    """Exact sums of decimals: with as many digits as needed, until they are emitted."""
 
     def __init__(self) -> None:
         super().__init__(_EXACT.add, merge=_EXACT.add)
@@ -212,7 +212,7 @@ class DecimalSum(Objects):
 
     @property
     def _whole(self) -> decimal.Decimal:
-        """One more than what all digits of the type can tell."""
+        """One more than the greatest number that the digits of the type can hold."""
         assert self._type is not None, "only columns of decimals are summed up here"
         return decimal.Decimal(1).scaleb(self._type.precision - self._type.scale)
 
@@ -268,7 +268,7 @@ class DecimalMean(DecimalSum):
         self._count.extend([0] * (size - len(self._count)))
 
 
-class Nothing(Accumulator):
+class NullFold(Accumulator):
     """The memory of a column that has been null throughout, so that its type is not known yet."""
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:

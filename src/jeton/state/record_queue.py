@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,42 +11,33 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
-from jeton.columns.column import Column, plain
+from jeton.columns.column import Column
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.state.held_tokens import Held
-from jeton.state.run_kernels import span
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.snapshot import BIN, bins_of
-from jeton.state.sorted_runs import merge_from
-
-
-class _Run(NamedTuple):
-    """Records that wait together; if times are totally ordered, in order of time."""
-
-    first: int
-    last: int
-    batch: Batch
+from jeton.state.sorted_runs import SortedRuns, merge_from
 
 
 class Placement(Protocol):
     """A rule that brings records to their workers: the pact of an operator's input."""
 
     def placement(self, batch: Batch) -> list[Column]:
-        """The columns that decide which worker each record belongs to."""
+        """The columns by which each record is assigned to a worker."""
         ...
 
 
 class RecordQueue:
     """Whole batches in, whole batches out, in order of time, once a frontier has passed.
 
-    However many distinct times wait, the queue holds only the least tokens. `push` what must
-    wait, `pop` what is complete, answer it with ``right_for(time)``, and `settle`. Who keeps the
-    rights to answer elsewhere pushes with ``None``.
+    However many distinct times wait, the queue holds only the least tokens. `push` records,
+    `pop` those that are complete, answer them with ``right_for(time)``, and `settle`. Push with
+    ``None`` if the rights to answer are kept elsewhere.
 
     In snapshots, records belong to the worker that owns their ``key``, by default that of the
-    operator's `Exchange`; records whose input is no `Exchange` belong to the first worker. Name
+    operator's `Exchange`; records whose input is not an `Exchange` belong to the first worker. Name
     the key's columns where that is not what you need: if an earlier operator has exchanged the
     records, if inputs are exchanged by different keys, or if what waits has other columns.
 
@@ -83,71 +73,68 @@ class RecordQueue:
         self._shrink = shrink or (lambda batch: batch)
         self._key = None if key is None else tuple(key)
         self._pacts: Sequence[Placement] | None = None
-        self._held = Held(output)
-        self._runs: list[_Run] = []
+        self._held = HeldTokens(output)
+        self._runs = SortedRuns(_joined, shrink=shrink)
+        self._partial: list[Batch] = []
+        """The records instead where times are partially ordered."""
 
     def push(self, right: TokenRef | TimestampToken | None, batch: Batch) -> None:
         """Let a batch wait, holding the rights to answer it."""
         if len(batch) == 0:
             return
         if self._kind.total:
-            run = _sorted(batch)
+            first = self._runs.add(batch)
             if right is not None:
-                self._held.hold(right, run.first)
-        else:
-            run = _Run(0, 0, batch)
-            if right is not None:
-                for time, _ in time_columns.groups(batch.times):
-                    self._held.hold(right, time)
-        self._runs.append(run)
-        start = merge_from([len(run.batch) for run in self._runs])
+                self._held.hold(right, first)
+            return
+        if right is not None:
+            for time, _ in time_columns.groups(batch.times):
+                self._held.hold(right, time)
+        self._partial.append(batch)
+        start = merge_from(list(map(len, self._partial)))
         if start is not None:
-            # What is not needed any more goes now and then, keeping the order of the rest.
-            joined = self._shrink(self._join(self._runs[start:]))
-            self._runs[start:] = [self._known_sorted(joined)] if len(joined) else []
+            joined = self._shrink(_joined(self._partial[start:]))
+            self._partial[start:] = [joined] if len(joined) else []
 
     def pop(self, frontier: Antichain, *, inclusive: bool = False) -> Iterator[tuple[Time, Batch]]:
-        """Take out what is complete: batches in order of time, each with its least time.
+        """Take out the records that are complete: batches in order of time, each with its least.
 
         With integer times that is a single batch. With ``inclusive``, records at the frontier
         itself count as complete.
         """
-        if not self._runs:
-            return
         if not self._kind.total:
             yield from self._pop_partial(frontier, inclusive)
             return
-        limit = frontier.only
-        done, left = [], []
-        for run in self._runs:
-            first, last, batch = run
-            if limit is None or last < limit or (inclusive and last == limit):
-                done.append(run)
-            elif first > limit or (first == limit and not inclusive):
-                left.append(run)
-            else:
-                times = batch.times
-                cut = int(times.searchsorted(limit, "right" if inclusive else "left"))
-                done.append(_Run(first, int(times[cut - 1]), batch.slice(0, cut)))
-                left.append(_Run(int(times[cut]), last, batch.slice(cut, len(batch))))
-        self._runs = left
-        if done:
-            together = self._join(done)
-            first = int(together.times[0])
-            # Said here, so that whoever sends it need not look for its least time.
-            yield first, together.at(together.times, first)
+        batch = self.take(frontier.only, inclusive=inclusive)
+        if batch is not None:
+            yield int(batch.times[0]), batch
+
+    def take(self, limit: int | None, *, inclusive: bool = False) -> Batch | None:
+        """Take out the records before ``limit``, in order of time; all if it is ``None``.
+
+        With ``inclusive``, those at ``limit`` too. Times must be integers.
+
+        >>> import jeton as jt
+        >>> waiting = RecordQueue(jt.IntegerTimes())
+        >>> waiting.push(None, jt.Batch({"n": [50, 10]}, times=[5, 1]))
+        >>> waiting.take(5)["n"], waiting.take(None)["n"], waiting.take(None)
+        (array([10]), array([50]), None)
+        """
+        batch = self._runs.take(limit, inclusive=inclusive)
+        # The least time is stated, so that the sender need not search for it.
+        return None if batch is None else batch.at(batch.times, int(batch.times[0]))
 
     def _pop_partial(self, frontier: Antichain, inclusive: bool) -> Iterator[tuple[Time, Batch]]:
         done, left = [], []
-        for run in self._runs:
-            passed = time_columns.passed(run.batch.times, frontier, inclusive=inclusive)
+        for batch in self._partial:
+            passed = time_columns.passed(batch.times, frontier, inclusive=inclusive)
             if passed.any():
-                done.append(_Run(0, 0, run.batch.filter(passed)))
+                done.append(batch.filter(passed))
             if not passed.all():
-                left.append(_Run(0, 0, run.batch.filter(~passed)))
-        self._runs = left
+                left.append(batch.filter(~passed))
+        self._partial = left
         if done:
-            yield from self._join(done).by_time()
+            yield from _joined(done).by_time()
 
     def right_for(self, time: Time) -> TimestampToken:
         """The held token with which to answer records at ``time``."""
@@ -155,26 +142,26 @@ class RecordQueue:
 
     @property
     def least(self) -> int | None:
-        """The least time of what waits, if anything does; times must be integers."""
-        return min([run.first for run in self._runs]) if self._runs else None
+        """The least time of the waiting records, if there are any; times must be integers."""
+        return self._runs.least
 
     @property
     def times(self) -> list[int]:
-        """The distinct times of what waits, in order; times must be integers."""
-        found = {int(time) for run in self._runs for time in np.unique(run.batch.times)}
-        return sorted(found)
+        """The distinct times of the waiting records, in order; times must be integers."""
+        return self._runs.times
 
     def settle(self) -> None:
         """Hold no more than what is needed for the records that still wait."""
         if self._kind.total:
-            self._held.settle_at(self.least)
+            self._held.settle_at(self._runs.least)
         else:
-            times = (time for run in self._runs for time, _ in time_columns.groups(run.batch.times))
-            self._held.settle(times)
+            batches = self._partial
+            pending = (time for b in batches for time, _ in time_columns.groups(b.times))
+            self._held.settle(pending)
 
     def __len__(self) -> int:
-        """How many records wait."""
-        return sum(len(run.batch) for run in self._runs)
+        """The number of waiting records."""
+        return len(self._runs) + sum(map(len, self._partial))
 
     def placed_by(self, pacts: Sequence[Placement]) -> None:
         """Say how records come to their workers: `keep` does, for queues without a key."""
@@ -182,11 +169,11 @@ class RecordQueue:
 
     def snapshot(self) -> pa.Table:
         """The waiting records, with the bins of their keys."""
-        if not self._runs:
-            return pa.table({BIN: pa.array([], pa.uint16())})
-        if not self._kind.total:
+        if self._partial:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
-        whole = self._join(self._runs)
+        whole = self._runs.whole
+        if whole is None:
+            return pa.table({BIN: pa.array([], pa.uint16())})
         keys = self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)]
         # Prefixed, since a column of the user's may well be called "bin".
         values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
@@ -223,25 +210,9 @@ class RecordQueue:
             "belong to the first worker)"
         )
 
-    def _join(self, runs: list[_Run]) -> Batch:
-        """The records of some runs in one batch, in order of time as far as that has one."""
-        if len(runs) == 1:
-            return runs[0].batch
-        name = runs[0].batch.time_name
-        whole = concat([run.batch.named(name) for run in runs])
-        if not self._kind.total or all(a.last <= b.first for a, b in pairwise(runs)):
-            return whole
-        return whole.take(np.argsort(whole.times, kind="stable"))
 
-    def _known_sorted(self, batch: Batch) -> _Run:
-        total = self._kind.total
-        return (
-            _Run(int(batch.times[0]), int(batch.times[-1]), batch) if total else _Run(0, 0, batch)
-        )
-
-
-def _sorted(batch: Batch) -> _Run:
-    in_order, first, last = span(plain(batch.times))
-    if not in_order:
-        batch = batch.take(np.argsort(batch.times, kind="stable"))
-    return _Run(first, last, batch)
+def _joined(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    name = batches[0].time_name
+    return concat([batch.named(name) for batch in batches])

@@ -1,4 +1,4 @@
-"""SlotPool: which slots are in use, and which can be given out again."""
+"""SlotPool: the slots in use, and those that are free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Slots = npt.NDArray[np.int64]
 
 
 class SlotPool:
-    """Slots are numbers from 0 on; those given back are used again before new ones are made.
+    """Slots are numbers from 0 on; those released are used again before new ones are made.
 
     Compiled loops take slots by themselves, from `free` and `state`.
     """
@@ -22,15 +22,15 @@ class SlotPool:
         given = np.empty(0, dtype=np.int64) if free is None else free
         self.free = grown(given, made + 512)
         self.state = np.array([made, len(given)], dtype=np.int64)
-        """How many slots were ever made, and how many of them are free."""
+        """The number of slots ever made, and of those among them that are free."""
 
     @property
     def made(self) -> int:
-        """One more than the greatest slot ever given."""
+        """One more than the greatest slot ever made."""
         return int(self.state[0])
 
     def __len__(self) -> int:
-        """How many slots are in use."""
+        """The number of slots in use."""
         return int(self.state[0] - self.state[1])
 
     def live(self) -> Slots:
@@ -40,13 +40,13 @@ class SlotPool:
         return np.flatnonzero(used).astype(np.int64)
 
     def release(self, slots: Slots) -> None:
-        """Take slots back."""
+        """Mark slots as free."""
         free = int(self.state[1])
         self.free[free : free + len(slots)] = slots
         self.state[1] += len(slots)
 
     def reserve(self, rows: int) -> int | None:
-        """Make room for as many new slots; the new size if that had to grow."""
+        """Make room for ``rows`` new slots; returns the new size if it had to grow."""
         wanted = self.made + rows
         if wanted <= len(self.free):
             return None
@@ -56,7 +56,15 @@ class SlotPool:
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """A longer copy of an array; what is new is zero."""
-    longer = np.zeros(size, dtype=array.dtype)
+    """An array with room for ``size`` slots: the same one, or a longer copy with zeros behind.
+
+    A copy is at least twice as long, so that arrays that grow with every batch are seldom copied.
+
+    >>> grown(np.array([5, 6, 7]), 4).tolist()
+    [5, 6, 7, 0, 0, 0]
+    """
+    if len(array) >= size:
+        return array
+    longer = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
     longer[: len(array)] = array
     return longer

@@ -29,7 +29,7 @@ _EVERYONE: Final = b"jeton.everyone"
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a container, or a hand-written operator, offers to take part in snapshots."""
+    """The methods by which a container, or a hand-written operator, takes part in snapshots."""
 
     def snapshot(self) -> pa.Table:
         """The state as a table with a ``bin`` column: what `bins_of` gives for each row's key."""

@@ -1,28 +1,314 @@
-"""Runs: when to merge sorted pieces, so that there are few and none is moved too often."""
+"""SortedRuns: rows in order of time, in a few sorted runs, and the orders to sort and merge by.
+
+A block of rows is sorted once, when it comes. Runs of similar size are merged, so that there are
+few, and a frontier cuts a slice off each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from jeton.columns import compiled as nb
+from jeton.columns.column import plain
+from jeton.columns.time_arithmetic import Integers
 
 _MOST: Final = 12
+_SMALL: Final = 64
+"""The number of rows of equal first key up to which they are sorted by insertion."""
 
 
-def merge_from(sizes: Sequence[int]) -> int | None:
-    """From which run on all should become one, or ``None`` if there are few enough.
+class Rows(Protocol):
+    """Rows with integer times: a `Batch`, or arrays of equal length."""
+
+    @property
+    def times(self) -> npt.NDArray[Any]:
+        """The time of each row."""
+        ...
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Self:
+        """Some of the rows, in that order."""
+        ...
+
+    def slice(self, start: int, stop: int) -> Self:
+        """The rows from ``start`` up to ``stop``."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+class _Run(NamedTuple, Generic[R]):
+    """Rows in order of time, and their first and last times."""
+
+    first: int
+    last: int
+    rows: R
+
+
+class SortedRuns(Generic[R]):
+    """Blocks of rows in, blocks of rows out, in order of time.
+
+    ``concat`` makes one block of several. ``shrink`` may drop rows of a block whenever runs are
+    merged; it must keep the order of the others.
+
+    >>> import jeton as jt
+    >>> waiting = SortedRuns(jt.concat)
+    >>> waiting.add(jt.Batch({"n": [50, 10]}, times=[5, 1]))
+    1
+    >>> waiting.add(jt.Batch({"n": [30]}, times=[3]))
+    3
+    >>> waiting.take(5)["n"], waiting.least, len(waiting)
+    (array([10, 30]), 5, 1)
+    >>> waiting.take(5, inclusive=True)["n"], waiting.take(None)
+    (array([50]), None)
+    """
+
+    __slots__ = ("_concat", "_runs", "_shrink", "least")
+
+    def __init__(
+        self, concat: Callable[[Sequence[R]], R], *, shrink: Callable[[R], R] | None = None
+    ) -> None:
+        self._concat = concat
+        self._shrink = shrink
+        self._runs: list[_Run[R]] = []
+        self.least: int | None = None
+        """The least time of all rows, if there are any."""
+
+    def add(self, rows: R) -> int:
+        """Add one or more rows, in any order; returns their least time."""
+        in_order, first, last = _span(plain(rows.times))
+        if not in_order:
+            rows = rows.take(np.argsort(rows.times, kind="stable"))
+        self._runs.append(_Run(first, last, rows))
+        if self.least is None or first < self.least:
+            self.least = first
+        start = merge_from([len(run.rows) for run in self._runs])
+        if start is not None:
+            merged = self._joined(self._runs[start:])
+            if self._shrink is not None:
+                merged = self._shrink(merged)
+            times = merged.times
+            run = [_Run(int(times[0]), int(times[-1]), merged)] if len(merged) else []
+            self._runs[start:] = run
+            self._note_least()
+        return int(first)
+
+    def take(self, limit: int | None, *, inclusive: bool = False) -> R | None:
+        """Take out the rows before ``limit``, in order; all if it is ``None``.
+
+        With ``inclusive``, those at ``limit`` too.
+        """
+        if self.least is None:
+            return None
+        if limit is not None and (limit < self.least or (limit == self.least and not inclusive)):
+            return None
+        done, left = [], []
+        for run in self._runs:
+            first, last, rows = run
+            if limit is None or last < limit or (inclusive and last == limit):
+                done.append(run)
+            elif first > limit or (first == limit and not inclusive):
+                left.append(run)
+            else:
+                times = rows.times
+                cut = int(times.searchsorted(limit, "right" if inclusive else "left"))
+                done.append(_Run(first, int(times[cut - 1]), rows.slice(0, cut)))
+                left.append(_Run(int(times[cut]), last, rows.slice(cut, len(rows))))
+        self._runs = left
+        self._note_least()
+        return self._joined(done)
+
+    @property
+    def times(self) -> list[int]:
+        """The distinct times of all rows, in order."""
+        return sorted({int(t) for run in self._runs for t in np.unique(run.rows.times)})
+
+    @property
+    def whole(self) -> R | None:
+        """All rows in one block, in order; they stay."""
+        return self._joined(self._runs) if self._runs else None
+
+    def __iter__(self) -> Iterator[R]:
+        """The runs, each in order."""
+        return (run.rows for run in self._runs)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return sum(len(run.rows) for run in self._runs)
+
+    def _note_least(self) -> None:
+        self.least = min([run.first for run in self._runs]) if self._runs else None
+
+    def _joined(self, runs: list[_Run[R]]) -> R:
+        if len(runs) == 1:
+            return runs[0].rows
+        whole = self._concat([run.rows for run in runs])
+        if all(a.last <= b.first for a, b in pairwise(runs)):
+            return whole
+        return whole.take(np.argsort(whole.times, kind="stable"))
+
+
+def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
+    """The run from which on all should become one, or ``None`` if there are few enough.
 
     A run is merged with those after it once they are half its size together. So there are never
-    more than a few runs beyond the logarithm of what is in them, and a record moves no more often
-    than that either.
+    more than ``most`` runs beyond the logarithm of the number of rows, and a row is moved no more
+    often than that either.
 
     >>> merge_from([1] * 12), merge_from([1] * 13), merge_from([100] + [1] * 12)
     (None, 0, 1)
+    >>> merge_from([11, 4, 1], most=1), merge_from([9, 4, 1], most=1)
+    (None, 0)
     """
-    if len(sizes) <= _MOST:
+    if len(sizes) <= most:
         return None
-    start = len(sizes) - 2
-    together = sum(sizes[start:])
-    while start > 0 and sizes[start - 1] <= 2 * together:
-        start -= 1
-        together += sizes[start]
-    return start
+    first = None
+    after = sizes[-1]
+    for run in range(len(sizes) - 2, -1, -1):
+        if sizes[run] <= 2 * after:
+            first = run
+        after += sizes[run]
+    return first
+
+
+def sort_order(keys: Sequence[Integers], *, stable: bool = True) -> npt.NDArray[np.intp] | None:
+    """The order by several arrays of integers, the first one first; ``None`` if rows are in it.
+
+    Unless it must be ``stable``, equal rows may come in any order, which can be faster.
+
+    >>> sort_order([np.array([2, 1, 2]), np.array([7, 9, 5])])
+    array([1, 2, 0])
+    >>> sort_order([np.array([2, 3]), np.array([7, 5])])
+    """
+    words = _words(keys)
+    first = words[0]
+    if len(first) < 2 or (len(words) == 2 and _is_sorted(first, words[1])):
+        return None
+    if len(words) == 2 and not stable:
+        least, early = int(first.min()), int(words[1].min())
+        bits = (int(words[1].max()) - early).bit_length()
+        if (int(first.max()) - least).bit_length() + bits <= 63:
+            # Both in one word: half the time of sorting by two.
+            return np.argsort(((first - least) << bits) | (words[1] - early))
+    # The first key alone is sorted several times as fast as all of them, and leaves little to do.
+    order = np.argsort(first, kind="stable")
+    if len(words) > 1 and not _sort_equals(order, words, _SMALL):
+        order = np.lexsort(words[::-1])
+    return order
+
+
+def merge_order(keys: Sequence[Integers], split: int) -> npt.NDArray[np.intp]:
+    """The same where the rows before ``split`` are in order, and those from there on.
+
+    >>> merge_order([np.array([1, 5, 2, 6])], split=2)
+    array([0, 2, 1, 3])
+    """
+    words = _words(keys)
+    order: npt.NDArray[np.intp]
+    order = _merge_two(*words, split) if len(words) == 2 else _merge(words, split)
+    return order
+
+
+def _words(keys: Sequence[Integers]) -> tuple[Integers, ...]:
+    """The keys as compiled loops take them: contiguous and writable, so that each has one version.
+
+    >>> _words([np.array([1], dtype=np.uint64)])[0].dtype
+    dtype('int64')
+    """
+    return tuple(plain(key.view(np.int64)) for key in keys)
+
+
+@nb.njit(cache=True)
+def _span(times: Integers) -> tuple[bool, int, int]:
+    """Whether times are in order, and the least and the greatest of them.
+
+    >>> _span(np.array([3, 5, 5])), _span(np.array([5, 3, 4]))
+    ((True, 3, 5), (False, 3, 5))
+    """
+    first = last = times[0]
+    in_order = True
+    for time in times:
+        if time < last:
+            in_order = False
+            first = min(first, time)
+        else:
+            last = time
+    return in_order, first, last
+
+
+@nb.njit(cache=True)
+def _is_sorted(first: Integers, second: Integers) -> bool:
+    for i in range(1, len(first)):
+        if first[i] < first[i - 1] or (first[i] == first[i - 1] and second[i] < second[i - 1]):
+            return False
+    return True
+
+
+@nb.njit(cache=True, inline="always")
+def _less(keys, a, b):  # type: ignore[no-untyped-def]
+    for key in keys:
+        if key[a] != key[b]:
+            return key[a] < key[b]
+    return False
+
+
+@nb.njit(cache=True)
+def _sort_equals(order, keys, small):  # type: ignore[no-untyped-def]
+    """Sort the rows of each value of the first key; false if there are too many of one."""
+    first = keys[0]
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and first[order[stop]] == first[order[start]]:
+            stop += 1
+        for i in range(start + 1, stop):
+            row = order[i]
+            j = i
+            while j > start and _less(keys, row, order[j - 1]):
+                order[j] = order[j - 1]
+                j -= 1
+                if i - j > small:
+                    return False
+            order[j] = row
+        start = stop
+    return True
+
+
+@nb.njit(cache=True)
+def _merge(keys, split):  # type: ignore[no-untyped-def]
+    count = len(keys[0])
+    order = np.empty(count, np.intp)
+    i, j = 0, split
+    for k in range(count):
+        if j == count or (i < split and not _less(keys, j, i)):
+            order[k] = i
+            i += 1
+        else:
+            order[k] = j
+            j += 1
+    return order
+
+
+@nb.njit(cache=True)
+def _merge_two(first, second, split):  # type: ignore[no-untyped-def]
+    """The same for two keys: a tuple of them takes longer."""
+    count = len(first)
+    order = np.empty(count, np.intp)
+    i, j = 0, split
+    for k in range(count):
+        if j == count or (
+            i < split and (first[i] < first[j] or (first[i] == first[j] and second[i] <= second[j]))
+        ):
+            order[k] = i
+            i += 1
+        else:
+            order[k] = j
+            j += 1
+    return order

@@ -1,4 +1,4 @@
-"""Labels: what a container's state is of, kept with it, so that nobody else takes it over.
+"""TaggedState: state with a label, so that no other operator restores it.
 
 Operators are found again by name. Those that the user did not name have a number at the end if
 there are several alike, and when code changes, the next one may come to have the name of the one
@@ -36,14 +36,14 @@ class Origin:
     """How many operators would have its name, but for the numbers at the end."""
 
 
-class Labelled:
+class TaggedState:
     """A container whose snapshots bear a label, and that takes over only what bears its own.
 
     >>> import numpy as np
     >>> from jeton.state.keyed_values import KeyedValues
-    >>> kept = Labelled(KeyedValues(), Origin("sums"), "sums by user")
+    >>> kept = TaggedState(KeyedValues(), Origin("sums"), "sums by user")
     >>> table = kept.snapshot()
-    >>> Labelled(KeyedValues(), Origin("sums"), "sums by item").restore(table, ())
+    >>> TaggedState(KeyedValues(), Origin("sums"), "sums by item").restore(table, ())
     Traceback (most recent call last):
     jeton.core.errors.SnapshotError: the snapshot has state of 'sums by user' under this name...
     """
@@ -57,14 +57,14 @@ class Labelled:
 
     def snapshot(self) -> pa.Table:
         """The container's own, with the label."""
-        told = {
+        label = {
             "shape": self._shape,
             "behind": list(self._origin.behind),
             "alike": self._origin.alike,
         }
-        label = json.dumps(told, separators=(",", ":")).encode()
+        text = json.dumps(label, separators=(",", ":")).encode()
         table = self.state.snapshot()
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: label})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: text})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The container's own, if the label fits."""
@@ -73,21 +73,21 @@ class Labelled:
             self._check(json.loads(label))
         self.state.restore(state, tokens)
 
-    def _check(self, told: dict[str, Any]) -> None:
+    def _check(self, label: dict[str, Any]) -> None:
         origin = self._origin
-        if told["shape"] != self._shape:
+        if label["shape"] != self._shape:
             raise SnapshotError(
-                f"the snapshot has state of {told['shape']!r} under this name, but this is "
+                f"the snapshot has state of {label['shape']!r} under this name, but this is "
                 f"{self._shape!r}. If it is another operator now, give it another name with "
                 f"named(…), and let go of the old state with allow_removed=[{origin.name!r}] "
                 f"(in process, snapshot.without({origin.name!r}))"
             )
-        moved = told["behind"] != list(origin.behind)
-        if not origin.named and moved and told["alike"] != origin.alike:
+        moved = label["behind"] != list(origin.behind)
+        if not origin.named and moved and label["alike"] != origin.alike:
             raise SnapshotError(
-                f"which operator is which cannot be told any more: the snapshot has "
-                f"{told['alike']} called like this, and this one was behind "
-                f"{', '.join(told['behind'])}; now there are {origin.alike}, and it is behind "
+                f"operators cannot be matched by their names any more: the snapshot has "
+                f"{label['alike']} called like this, and this one was behind "
+                f"{', '.join(label['behind'])}; now there are {origin.alike}, and it is behind "
                 f"{', '.join(origin.behind)}. Say named({origin.name!r}) where the operator is "
                 f"that shall have the state, and name the others too"
             )

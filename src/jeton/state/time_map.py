@@ -16,7 +16,7 @@ class TimeMap(Generic[V]):
     """A map from times to values, ordered by time.
 
     Windows, pending work, anything that waits for its time to be complete: put it in, and take
-    out all that a frontier has passed, however far it jumped.
+    out all that a frontier has passed, no matter how far it jumped.
 
     >>> waiting = TimeMap()
     >>> for time, value in [(20, "late"), (10, "early"), (30, "never")]:

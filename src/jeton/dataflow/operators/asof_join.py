@@ -19,10 +19,9 @@ from jeton.dataflow.operators.interval_join import moved
 from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.join_side import Clock, JoinSide, Run, gathered, sides
+from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered, sides
 from jeton.state.key_ids import KeyIds
 from jeton.state.record_queue import RecordQueue
-from jeton.state.run_kernels import find_last
 from jeton.state.shapes import shape_of
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class Asof:
         if self._joined.outer and (chosen < 0).any():
             output.session(token).give(self._joined.alone(run.batch.filter(chosen < 0)))
 
-    def _find(self, asking: Run) -> tuple[Integers, list[Integers]]:
+    def _find(self, asking: JoinRun) -> tuple[Integers, list[Integers]]:
         """For each asking row the run that has its partner, or -1; and for each run the rows."""
         runs = self.latest.runs
         if not runs:
@@ -156,7 +155,7 @@ class Asof:
         return kept
 
 
-def without_equals(run: Run) -> Run:
+def without_equals(run: JoinRun) -> JoinRun:
     """Of rows with equal key and time only the greatest."""
     equal = (run.ids[1:] == run.ids[:-1]) & (run.at[1:] == run.at[:-1])
     if not equal.any():

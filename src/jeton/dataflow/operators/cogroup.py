@@ -26,8 +26,8 @@ from jeton.dataflow.ports import Input, Output
 from jeton.state.key_ids import KeyTypes
 from jeton.state.key_slots import KeySlots
 from jeton.state.record_queue import RecordQueue
-from jeton.state.run_kernels import sorting
 from jeton.state.shapes import shape_of
+from jeton.state.sorted_runs import sort_order
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -124,7 +124,7 @@ class _Groups:
         self._times: Times = np.concatenate([part.times for part in parts])
         # Within one call, times that are not integers are all the same.
         at = self._times if kind.total else np.zeros(len(ids), dtype=np.int64)
-        order = sorting(at, ids)
+        order = sort_order([at, ids], stable=False)
         if order is None:
             order = np.arange(len(ids))
         at, ids = at[order], ids[order]

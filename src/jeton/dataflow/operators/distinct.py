@@ -20,9 +20,9 @@ from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.accumulators import roomy
-from jeton.state.agenda import Agenda
+from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import Held
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import Slots
 
@@ -62,8 +62,8 @@ class Seen:
     def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
         self._kind = kind
         self._groups = Groups(key, {})
-        self._agenda = Agenda.of(kind)
-        self._held = Held()
+        self._agenda = DueSlots.of(kind)
+        self._held = HeldTokens()
         self._first = np.zeros(0, dtype=np.int64)
         """The least time of each key so far, by slot."""
         self._emitted = np.zeros(0, dtype=bool)

@@ -19,10 +19,10 @@ from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.agenda import Agenda
 from jeton.state.aggregates import Aggregate
+from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import Held
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.session_chains import Nodes, SessionChains
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import grown
@@ -102,8 +102,8 @@ class OpenSessions:
         self._chains = SessionChains(gap)
         self._slots = np.zeros(0, dtype=np.int64)
         """The group of each node; -1 for those not in use."""
-        self._agenda = Agenda.of(kind)
-        self._held = Held()
+        self._agenda = DueSlots.of(kind)
+        self._held = HeldTokens()
 
     def add(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
         """Fold records into their sessions, opening, prolonging and joining them."""

@@ -24,10 +24,10 @@ from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.agenda import Agenda
 from jeton.state.aggregates import Aggregate
+from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import Held
+from jeton.state.held_tokens import HeldTokens
 from jeton.state.shapes import shape_of
 from jeton.state.snapshot import BIN
 
@@ -177,8 +177,8 @@ class OpenWindows:
     ) -> None:
         self._kind = kind
         self._groups = Groups(key, aggregates, timed=True)
-        self._agenda = Agenda.of(kind)
-        self._held = Held()
+        self._agenda = DueSlots.of(kind)
+        self._held = HeldTokens()
         # Times that are not plain integers get numbers, so that they can be a part of a key.
         self._numbers: dict[Any, int] = {}
         self._numbered = 0

@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.idioms.counting import counted, means
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule_of
+from tests.programs.counting import counted, means
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.idioms.chain import chain
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
-from jeton.idioms.window_mean import window_mean
-from jeton.idioms.word_count import word_count
+from jeton_evaluation.programs.chain import chain
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.programs.window_mean import window_mean
+from jeton_evaluation.programs.word_count import word_count
 
 
 def rows(seed: int, *, most: int = 30) -> list[Row]:
@@ -100,7 +100,7 @@ def test_agrees_with_the_librarys_own_operators(mechanism: Mechanism) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_many_keys(mechanism: Mechanism) -> None:
-    """Tables grow, and shrink once their windows are told."""
+    """Tables grow, and shrink once their windows are emitted."""
     flow = jt.Flow("many")
     stream = flow.input("rows")
     flow.output("count", word_count(stream, mechanism=mechanism, key="key"))
@@ -155,12 +155,12 @@ def test_results_come_out_as_soon_as_their_time_is_complete(mechanism: Mechanism
     flow.output("mean", window_mean(stream, 10, mechanism=mechanism))
     with flow.open(workers=2) as run:
         run.input("rows", 1).send([{"time": t, "key": 1, "value": t} for t in (12, 9, 3)])
-        for time, counts, told in [(3, 0, 0), (4, 1, 0), (10, 2, 1), (12, 2, 1), (13, 3, 1)]:
+        for time, counts, emitted in [(3, 0, 0), (4, 1, 0), (10, 2, 1), (12, 2, 1), (13, 3, 1)]:
             for worker in range(2):
                 run.input("rows", worker).advance_to(time)
             run.run_to_rest()
             result = run.results()
-            assert (result["count"].num_rows, result["mean"].num_rows) == (counts, told)
+            assert (result["count"].num_rows, result["mean"].num_rows) == (counts, emitted)
 
 
 @pytest.mark.parametrize("mechanism", ["tokens", "notifications"])

@@ -1,4 +1,4 @@
-"""Agendas against a list: what a frontier has passed comes out, in order, once."""
+"""Due slots against a list: what a frontier has passed comes out, in order, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import jeton as jt
 from jeton.columns import time_columns
 from jeton.core.times import IntegerTimes, ProductTimes, TimeKind, sort_key
-from jeton.state.agenda import Agenda
+from jeton.state.due_slots import DueSlots
 
 INTEGERS = st.integers(0, 20)
 PRODUCTS = st.builds(jt.Product, st.integers(0, 4), st.integers(0, 4))
@@ -26,7 +26,7 @@ PRODUCTS = st.builds(jt.Product, st.integers(0, 4), st.integers(0, 4))
 def test_what_is_due_comes_out_in_order(
     kind: TimeKind, times: st.SearchStrategy[object], inclusive: bool, data: st.DataObject
 ) -> None:
-    agenda = Agenda.of(kind)
+    agenda = DueSlots.of(kind)
     waiting: list[tuple[object, int]] = []
     numbers = iter(range(10_000))
     for added in data.draw(st.lists(st.lists(times, max_size=6), max_size=30)):
@@ -40,8 +40,8 @@ def test_what_is_due_comes_out_in_order(
             due = [(time, slot) for time, slot in waiting if not behind(time)]
             waiting = [(time, slot) for time, slot in waiting if behind(time)]
             found, slots_found = agenda.due(frontier, inclusive=inclusive)
-            told = [time_columns.one(found, row) for row in range(len(found))]
+            emitted = [time_columns.one(found, row) for row in range(len(found))]
             assert sorted(slots_found.tolist()) == sorted(slot for _, slot in due)
-            assert told == sorted(told, key=sort_key)
-            assert dict(zip(slots_found.tolist(), told, strict=True)) == {s: t for t, s in due}
+            assert emitted == sorted(emitted, key=sort_key)
+            assert dict(zip(slots_found.tolist(), emitted, strict=True)) == {s: t for t, s in due}
         assert jt.Antichain(agenda.pending()) == jt.Antichain(time for time, _ in waiting)

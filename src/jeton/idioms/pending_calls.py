@@ -1,29 +1,33 @@
-"""Calls under way: a worker's side of an asynchronous operator, which holds the tokens."""
+"""Pending calls: a worker's side of an asynchronous operator, which holds the tokens."""
 
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import JetonError, OperatorFailed, SnapshotError
-from jeton.idioms.answers import Records
-from jeton.idioms.asked import Asked, Times, kept, last_time, restored, shape_of, sorted_by_time
 from jeton.idioms.event_loop import GRACE, AsyncOutput, Client, Event, EventLoop, Logic
+from jeton.idioms.result_batches import RecordBuffer
+
+_BIN: Final = "bin"
 
 Order: TypeAlias = Literal["by time", "as they come"]
-"""Whether answers wait until all earlier ones are there, or go out as soon as they are known."""
+"""Whether answers wait until all earlier ones are there, or are sent as soon as they come."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an asynchronous operator was asked to be."""
+    """The arguments of an asynchronous operator."""
 
     logic: Logic
     outputs: int
@@ -37,8 +41,59 @@ class Settings:
     schemas: Sequence[pa.Schema | None]
 
 
-class Calls:
-    """What one worker has asked and not heard yet; it neither waits nor asks itself.
+@dataclass(slots=True)
+class PendingCall:
+    """Records that wait for an answer, and the tokens to send it with."""
+
+    tokens: list[jt.TimestampToken]
+    batch: jt.Batch
+
+    @property
+    def time(self) -> Any:
+        """A lower bound of the records' times."""
+        return self.tokens[0].time
+
+
+class TimeCounts:
+    """Times, some of them more than once, and the least of them.
+
+    >>> times = TimeCounts(total=True)
+    >>> for time in (5, 3, 3):
+    ...     times.add(time)
+    >>> times.remove(3)
+    >>> list(times.least())
+    [3]
+    >>> times.remove(3)
+    >>> list(times.least())
+    [5]
+    """
+
+    def __init__(self, total: bool) -> None:
+        self._total = total
+        self._counts: Counter[Any] = Counter()
+        self._heap: list[Any] = []
+
+    def add(self, time: Any) -> None:
+        """One more."""
+        self._counts[time] += 1
+        if self._total and self._counts[time] == 1:
+            heappush(self._heap, time)
+
+    def remove(self, time: Any) -> None:
+        """One less."""
+        self._counts[time] -= 1
+        if not self._counts[time]:
+            del self._counts[time]
+            while self._heap and self._heap[0] not in self._counts:
+                heappop(self._heap)
+
+    def least(self) -> Iterable[Any]:
+        """The least one, if there are any; of times that have no total order, all."""
+        return self._heap[:1] if self._total else self._counts
+
+
+class PendingCalls:
+    """The calls of one worker that are not answered yet; it neither waits nor calls itself.
 
     `step` hands events to the loop and takes answers back; an answer that comes activates it.
     """
@@ -50,11 +105,11 @@ class Calls:
         self._info = info
         self._total = info.kind.total
         self._numbers = count()
-        self._left: deque[Asked] = deque()
+        self._left: deque[PendingCall] = deque()
         """Taken from the input, in whole messages, but not handed over yet."""
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PendingCall] = {}
         """Handed over and not answered."""
-        self._times = Times(self._total)
+        self._times = TimeCounts(self._total)
         """Those of both, for which answers may still come."""
         self._answers = [
             jt.state.RecordQueue(info.kind, [], output=n) for n in range(settings.outputs)
@@ -67,7 +122,7 @@ class Calls:
         self._woken = False
         self._called = False
         self._turn = False
-        info.keep(self, *tokens, name="asked", shape=shape_of(settings.pact))
+        info.keep(self, *tokens, name="asked", shape=_shape_of(settings.pact))
         for number, queue in enumerate(self._answers):
             info.keep(queue, *tokens, name=f"answers {number}")
         for token in tokens:
@@ -75,7 +130,7 @@ class Calls:
         info.at_end(self._close)
 
     def step(self, inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
-        """Let neighbours go first, who wait for nobody; go to work in the worker's next step."""
+        """Let neighbours that need not wait run first; go to work in the worker's next step."""
         (input,) = inputs
         if self._turn:
             self._turn = self._called = False
@@ -88,7 +143,7 @@ class Calls:
                 self._info.post(self._take_turn)
 
     def _has_work(self, input: jt.Input) -> bool:
-        """Whether there is more to it than a frontier that moved, and that nobody waits for."""
+        """Whether there is more to do than to note a moved frontier."""
         return bool(
             input
             or (self._left and self._has_room)
@@ -122,7 +177,7 @@ class Calls:
 
     @property
     def _has_room(self) -> bool:
-        """Whether to ask for more: as long as somebody is free, and as many again wait."""
+        """Whether to start more calls: there may be twice as many as run at a time."""
         asked = len(self._asked)
         if asked and sum(map(len, self._answers)) >= self._settings.waiting:
             return False
@@ -135,7 +190,7 @@ class Calls:
         """
         for ref, batch in input:
             if self._total:
-                batch = sorted_by_time(batch)
+                batch = _sorted_by_time(batch)
                 self._let_wait(self._held(ref, int(batch.times[0])), batch)
             else:
                 for time, part in batch.by_time():
@@ -145,7 +200,7 @@ class Calls:
         return [ref.retain(time, output=n) for n in range(self._settings.outputs)]
 
     def _let_wait(self, tokens: list[jt.TimestampToken], batch: jt.Batch) -> None:
-        self._left.append(Asked(tokens, batch))
+        self._left.append(PendingCall(tokens, batch))
         self._times.add(tokens[0].time)
 
     def _next_event(self) -> Event:
@@ -155,7 +210,9 @@ class Calls:
         if rows >= len(first.batch):
             asked = self._left.popleft()
         else:
-            asked = Asked([token.clone() for token in first.tokens], first.batch.slice(0, rows))
+            asked = PendingCall(
+                [token.clone() for token in first.tokens], first.batch.slice(0, rows)
+            )
             first.batch = first.batch.slice(rows, len(first.batch))
             if self._total:
                 for token in first.tokens:
@@ -168,7 +225,7 @@ class Calls:
     def _open(self) -> EventLoop:
         """Begin the thread: with the first event, since many operators on many workers get none."""
         settings, info = self._settings, self._info
-        last = last_time(info.kind)
+        last = _last_time(info.kind)
         if last is not None:
             self._until_over = next(iter(self._asked.values())).tokens[0].clone()
             self._until_over.downgrade(last)
@@ -183,7 +240,7 @@ class Calls:
             ],
             concurrency=settings.concurrency,
             client=settings.client,
-            wake=lambda: (wake() or _nobody)(),
+            wake=lambda: (wake() or _do_nothing)(),
         )
         self._give_up = weakref.finalize(self, loop.cancel)
         return loop
@@ -200,7 +257,7 @@ class Calls:
 
     def _hear(self) -> None:
         """Take what the loop has done: answers wait from now on, with tokens of their own."""
-        heard: list[tuple[Asked, Event]] = []
+        heard: list[tuple[PendingCall, Event]] = []
         done = self._loop.done if self._loop is not None else ()
         while done:
             event, error = done.popleft()
@@ -210,7 +267,7 @@ class Calls:
             asked = self._asked.pop(event.number)
             self._times.remove(asked.time)
             heard.append((asked, event))
-        records = [Records() for _ in self._answers]
+        records = [RecordBuffer() for _ in self._answers]
         for asked, event in heard:
             for output, batch, time, record in event.answers:
                 token, queue = asked.tokens[output], self._answers[output]
@@ -225,7 +282,7 @@ class Calls:
             for token in asked.tokens:
                 token.drop()
 
-    def _push(self, records: Sequence[Records]) -> None:
+    def _push(self, records: Sequence[RecordBuffer]) -> None:
         settings = self._settings
         for queue, together, schema in zip(self._answers, records, settings.schemas, strict=True):
             if together.token is not None:
@@ -283,31 +340,94 @@ class Calls:
         if self._loop is not None:
             self._loop.join(GRACE)
 
-    # What is kept
+    # Snapshots
 
     def snapshot(self) -> pa.Table:
         """The records that were taken but not answered: they will be asked again."""
         waiting = [asked.batch for asked in (*self._asked.values(), *self._left)]
         if waiting and not self._total:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
-        return kept(waiting, self._settings.pact)
+        return _to_table(waiting, self._settings.pact)
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
         """Let the records be asked again."""
         if state.num_rows:
-            batch = sorted_by_time(restored(state))
+            batch = _sorted_by_time(_from_table(state))
             held = [token.clone() for token in tokens]
             for token in held:
                 token.downgrade(int(batch.times[0]))
             self._let_wait(held, batch)
 
 
-def _nobody() -> None:
-    """Wakes nobody: the operator has been forgotten."""
+def _do_nothing() -> None:
+    """Wake no operator: it has been freed."""
 
 
 def _failure(error: BaseException, event: Event | None) -> JetonError:
-    """What to fail the flow with; the worker adds the operator's name."""
+    """The error to fail the flow with; the worker adds the operator's name."""
     if not isinstance(error, JetonError):
         error = OperatorFailed.because(error)
     return error.located(time=None if event is None else event.time)
+
+
+def _last_time(kind: Any) -> Any:
+    """The last of all times of a kind, at which nothing is sent; the user's own have none.
+
+    >>> _last_time(jt.IntegerTimes(minimum=-5)) == jt.END_OF_TIME
+    True
+    """
+    least = kind.minimum
+    if isinstance(least, jt.Product) and type(least[0]) is int:
+        return jt.Product.of((jt.END_OF_TIME,) * len(least))
+    return jt.END_OF_TIME if type(least) is int else None
+
+
+def _sorted_by_time(batch: jt.Batch) -> jt.Batch:
+    """A batch in order of time; those at one time stay as they are."""
+    times = batch.times
+    if (times[1:] >= times[:-1]).all():
+        return batch
+    return batch.take(np.argsort(times, kind="stable"))
+
+
+def _to_table(waiting: Sequence[jt.Batch], pact: jt.Pact | None) -> pa.Table:
+    """Batches as a part of a snapshot."""
+    if not waiting:
+        return pa.table({_BIN: pa.array([], pa.uint16())})
+    whole = jt.concat(waiting)
+    table = whole.to_arrow()
+    # Prefixed, since a column of the user's may well be called "bin".
+    table = table.rename_columns([f"value.{name}" for name in table.column_names])
+    return table.append_column(_BIN, pa.array(_bins(whole, pact)))
+
+
+def _from_table(state: pa.Table) -> jt.Batch:
+    """The records of a snapshot's part: there must be some."""
+    table = state.drop_columns([_BIN])
+    table = table.rename_columns([name.removeprefix("value.") for name in table.column_names])
+    return jt.Batch.from_arrow(table, time=table.column_names[0])
+
+
+def _bins(batch: jt.Batch, pact: jt.Pact | None) -> npt.NDArray[np.uint16]:
+    """The bins of records, by which they go to the workers that the pact chooses."""
+    if isinstance(pact, jt.Exchange):
+        return jt.state.bins_of(
+            [
+                batch.column(key) if isinstance(key, str) else np.asarray(key(batch))
+                for key in pact.key
+            ]
+        )
+    if isinstance(pact, jt.Gather):
+        return np.zeros(len(batch), np.uint16)
+    return jt.state.bins_of([batch.times])
+
+
+def _shape_of(pact: jt.Pact | None) -> str:
+    """The shape of a snapshot's part: the key that has brought records to their workers.
+
+    >>> _shape_of(jt.Exchange("user", "item"))
+    'asked by user, item'
+    """
+    key = pact.key if isinstance(pact, jt.Exchange) else ()
+    names = [name if isinstance(name, str) else "a function" for name in key]
+    return f"asked by {', '.join(names)}" if names else "asked"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jeton.idioms.sorting import grouping, merge_order, sort_order
+from jeton.idioms.grouping import grouping, order_of
+from jeton.state import merge_order, sort_order
 
 RNG = np.random.default_rng(7)
 
@@ -17,12 +18,14 @@ def test_order_merge_and_groups(count: int, length: int, values: int) -> None:
     keys = [RNG.integers(-values, values, length) for _ in range(count)]
     expected = np.lexsort(tuple(reversed(keys)))
     order, starts = grouping(keys)
-    assert order.tolist() == sort_order(keys).tolist() == expected.tolist()
+    assert order.tolist() == order_of(keys).tolist() == expected.tolist()
     rows = np.stack(keys, axis=1)[order].tolist()
     assert starts.tolist() == [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1]]
+    loose = sort_order(keys, stable=False)
+    assert np.stack(keys, axis=1)[slice(None) if loose is None else loose].tolist() == rows
     split = length // 3
-    first = sort_order([key[:split] for key in keys])
-    second = sort_order([key[split:] for key in keys]) + split
+    first = order_of([key[:split] for key in keys])
+    second = order_of([key[split:] for key in keys]) + split
     halves = np.concatenate([first, second]).astype(np.intp)
     parts = [key[halves] for key in keys]
     merged = merge_order(parts, split)

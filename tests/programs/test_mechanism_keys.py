@@ -8,20 +8,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.idioms.counting import counted, means
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
+from tests.programs.counting import counted, means
 
 import jeton as jt
 from jeton.errors import BatchError
-from jeton.idioms.mechanisms import MECHANISMS, Mechanism
-from jeton.idioms.window_mean import window_mean
-from jeton.idioms.word_count import word_count
+from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.programs.window_mean import window_mean
+from jeton_evaluation.programs.word_count import word_count
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["to", "be", "or", "not", None]),
     "integers": (pa.int64(), [0, 1, -1, -(2**63), 2**63 - 1, None]),
     "small integers": (pa.uint8(), [0, 1, 255, None]),
     "bools": (pa.bool_(), [True, False, None]),
+    "floats": (pa.float64(), [0.5, 1.5, None]),
 }
 
 
@@ -102,11 +103,10 @@ def test_wider_integers_may_come_later(mechanism: Mechanism) -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ([pa.array([1.5])], "'key' is of type double: no key"),
-        ([pa.array([[1]])], "'key' is of type list.*: no key"),
-        ([pa.array([1]), pa.array(["1"])], "is of type string, but was of type int64"),
-        ([pa.array([1]), pa.array([1], pa.uint64())], "is of type uint64, but was of type int64"),
-        ([pa.array(["1"]), pa.array([True])], "is of type bool, but was of type string"),
+        ([pa.array([[1]])], "list"),
+        ([pa.array([1]), pa.array(["1"])], "is of type string, but it was int64 before"),
+        ([pa.array([1]), pa.array([1], pa.uint64())], "is of type uint64, but it was int64 before"),
+        ([pa.array(["1"]), pa.array([True])], "is of type bool, but it was string before"),
     ],
 )
 @pytest.mark.parametrize("output", ["count", "mean"])

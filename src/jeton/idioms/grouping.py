@@ -1,9 +1,9 @@
-"""Sorting by several arrays of 64-bit integers, the first one first."""
+"""Grouping by several arrays of 64-bit integers, or by the values that they are hashes of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,32 +13,20 @@ import jeton as jt
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-_SMALL: Final = 64
-"""Up to how many records of equal first key are sorted by insertion."""
+
+def plain(array: Integers) -> Integers:
+    """An array as compiled loops take it: contiguous and writable, so that each has one version."""
+    return np.require(array, requirements=["C", "W"])
 
 
-def sort_order(keys: Sequence[Integers]) -> npt.NDArray[np.intp]:
+def order_of(keys: Sequence[Integers]) -> npt.NDArray[np.intp]:
     """The order by several arrays.
 
-    >>> sort_order([np.array([2, 1, 2]), np.array([7, 9, 5])])
+    >>> order_of([np.array([2, 1, 2]), np.array([7, 9, 5])])
     array([1, 2, 0])
     """
-    words = _words(keys)
-    # The first key alone is sorted several times as fast as all of them, and leaves little to do.
-    order = np.argsort(words[0], kind="stable")
-    if len(keys) > 1 and not _sort_equals(order, words, _SMALL):
-        order = np.lexsort(words[::-1])
-    return order
-
-
-def merge_order(keys: Sequence[Integers], split: int) -> npt.NDArray[np.intp]:
-    """The same where the records before ``split`` are in order, and those from there on.
-
-    >>> merge_order([np.array([1, 5, 2, 6])], split=2)
-    array([0, 2, 1, 3])
-    """
-    order: npt.NDArray[np.intp] = _merge(_words(keys), split)
-    return order
+    order = jt.state.sort_order(keys)
+    return np.arange(len(keys[0])) if order is None else order
 
 
 def grouping(
@@ -50,8 +38,8 @@ def grouping(
     [[1, 0, 2], [0, 1]]
     """
     if order is None:
-        order = sort_order(keys)
-    return order, _starts(order, _words(keys))
+        order = order_of(keys)
+    return order, _starts(order, tuple(plain(key.view(np.int64)) for key in keys))
 
 
 def grouping_by_value(
@@ -100,58 +88,12 @@ def _numbers(columns: Sequence[Any]) -> Integers:
     return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
 
 
-def _words(keys: Sequence[Integers]) -> tuple[Integers, ...]:
-    """The keys as compiled loops want them: contiguous and writable, so that each has one version.
-
-    >>> _words([np.array([1], dtype=np.uint64)])[0].dtype
-    dtype('int64')
-    """
-    return tuple(np.require(key.view(np.int64), requirements=["C", "W"]) for key in keys)
-
-
 @jt.njit(cache=True, inline="always")
 def _less(keys, a, b):  # type: ignore[no-untyped-def]
     for key in keys:
         if key[a] != key[b]:
             return key[a] < key[b]
     return False
-
-
-@jt.njit(cache=True)
-def _sort_equals(order, keys, small):  # type: ignore[no-untyped-def]
-    """Sort the records of each value of the first key; false if there are too many of one."""
-    first = keys[0]
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and first[order[stop]] == first[order[start]]:
-            stop += 1
-        for i in range(start + 1, stop):
-            row = order[i]
-            j = i
-            while j > start and _less(keys, row, order[j - 1]):
-                order[j] = order[j - 1]
-                j -= 1
-                if i - j > small:
-                    return False
-            order[j] = row
-        start = stop
-    return True
-
-
-@jt.njit(cache=True)
-def _merge(keys, split):  # type: ignore[no-untyped-def]
-    count = len(keys[0])
-    order = np.empty(count, np.intp)
-    i, j = 0, split
-    for k in range(count):
-        if j == count or (i < split and not _less(keys, j, i)):
-            order[k] = i
-            i += 1
-        else:
-            order[k] = j
-            j += 1
-    return order
 
 
 @jt.njit(cache=True)

@@ -1,4 +1,4 @@
-"""Answers on their way to become batches, with the columns and types that were promised."""
+"""Batches of answers, with the columns and types that a schema promises."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import jeton as jt
 from jeton.errors import BatchError
 
 
-class Records:
-    """Single records on their way to become a batch, and the least token among theirs."""
+class RecordBuffer:
+    """Single records that become a batch, and the least of their tokens."""
 
     def __init__(self) -> None:
         self.clear()

@@ -1,4 +1,4 @@
-"""Runs: immutable records sorted by key and time, and what they mean to those who look them up."""
+"""Runs of an arrangement: immutable records sorted by key and time, and their meaning."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ import pyarrow.compute as pc
 
 import jeton as jt
 from jeton.errors import SnapshotError
+from jeton.idioms.grouping import Integers, grouping_by_value, order_of, plain, same_rows
 from jeton.idioms.intervals import compared, diffs_of, time_keys
-from jeton.idioms.keyed_state import plain
-from jeton.idioms.sorting import Integers, grouping_by_value, merge_order, same_rows, sort_order
 
 Times: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ArrangedRun:
     """Records sorted by key, then by time. Keys are found by 128 bits of two hashes.
 
-    Keys and values whose hashes are equal are compared before they are taken for the same.
+    Keys and values whose hashes are equal are compared before they count as equal.
 
     Beside the records there are arrays: ``words`` and ``checks`` stand for keys, ``diffs`` say how
     often a record is added, ``row_words`` and ``row_checks`` stand for its values. Where there are
@@ -34,9 +33,9 @@ class Run:
     batch: jt.Batch
     arrays: dict[str, Integers]
     fresh: int = 0
-    """How many records were too late for their history to be forgotten when this was made."""
+    """The number of records that were too late for their history to be forgotten."""
     latest: Any = None
-    """A time that no record is later than."""
+    """A time at or after those of all records."""
 
     @property
     def words(self) -> Integers:
@@ -46,24 +45,24 @@ class Run:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def slice(self, start: int, stop: int) -> Run:
+    def slice(self, start: int, stop: int) -> ArrangedRun:
         """The records from ``start`` up to ``stop``, uncopied."""
         arrays = {name: array[start:stop] for name, array in self.arrays.items()}
-        return Run(self.batch.slice(start, stop), arrays)
+        return ArrangedRun(self.batch.slice(start, stop), arrays)
 
-    def take(self, rows: npt.NDArray[np.intp]) -> Run:
+    def take(self, rows: npt.NDArray[np.intp]) -> ArrangedRun:
         """Some of the records, in that order."""
         arrays = {name: array[rows] for name, array in self.arrays.items()}
-        return Run(self.batch.take(rows), arrays)
+        return ArrangedRun(self.batch.take(rows), arrays)
 
-    def settled(self, since: jt.Antichain) -> Run:
-        """The same, with a note of what readers who have got to ``since`` make of it."""
+    def settled(self, since: jt.Antichain) -> ArrangedRun:
+        """The same, with the number of records that are new to readers at ``since``."""
         times = self.batch.times
         seen = np.zeros(len(self), dtype=bool)
         for least in since:
             seen |= not_later(times, np.array(least))
         latest = times.max(axis=0) if len(self) else None
-        return Run(self.batch, self.arrays, int(np.count_nonzero(~seen)), latest)
+        return ArrangedRun(self.batch, self.arrays, int(np.count_nonzero(~seen)), latest)
 
     def is_stale(self, since: jt.Antichain) -> bool:
         """Whether much of its history could be forgotten that could not be before."""
@@ -92,7 +91,7 @@ class Run:
         return first, stop
 
     def same(self, key: Sequence[str], rows: Integers, keys: Keys, asking: Integers) -> Any:
-        """Which of some records have the keys of those who asked, and not only their hashes."""
+        """Which of some records have the keys of the asking rows, and not only their hashes."""
         same = np.ones(len(rows), dtype=bool)
         for name, column in zip(key, keys.columns, strict=True):
             same &= same_rows(self.batch.column(name), rows, column, asking)
@@ -120,25 +119,25 @@ class Keys:
 
 
 class Content:
-    """What the records of an arrangement mean: all of them, those not removed, or the latest."""
+    """The meaning of an arrangement's records: all of them, those not removed, or the latest."""
 
     def __init__(self, key: Sequence[str], diff: str | None, upsert: bool) -> None:
         self.key = tuple(key)
         self.diff = diff
         self.upsert = upsert
         self.counts = diff is not None and not upsert
-        """Whether a record is there as often as it has been added more than removed."""
+        """Whether a record counts as often as it has been added more than removed."""
         self.forgets = self.counts or upsert
-        """Whether history can make no difference any more at some time."""
+        """Whether there is history that can be forgotten."""
 
     @property
     def shape(self) -> str:
-        """What the records that are kept depend on."""
+        """The shape of the state: see `jt.OperatorInfo.keep`."""
         what = "latest" if self.upsert else "records"
         counted = "" if self.diff is None else f" with {self.diff}"
         return f"{what}{counted} by {', '.join(self.key)}"
 
-    def run(self, batch: jt.Batch) -> Run:
+    def run(self, batch: jt.Batch) -> ArrangedRun:
         """A sealed batch as a run."""
         diffs = None if self.diff is None else diffs_of(batch, self.diff)
         if diffs is None and self.forgets:
@@ -153,21 +152,21 @@ class Content:
             zero = np.zeros(len(batch), dtype=np.int64)
             rows = Keys.of(values) if values else Keys(zero, zero)
             arrays |= {"row_words": rows.words, "row_checks": rows.checks}
-        run = Run(batch, arrays)
+        run = ArrangedRun(batch, arrays)
         if self.upsert:
             run = self._without_equals(run)
         return self.compacted(run, None, None, oldest=False)
 
     def compacted(
-        self, run: Run, split: int | None, since: jt.Antichain | None, oldest: bool
-    ) -> Run:
-        """In order, and without what nobody can see who looks from ``since`` on.
+        self, run: ArrangedRun, split: int | None, since: jt.Antichain | None, oldest: bool
+    ) -> ArrangedRun:
+        """In order, and without records that no reader from ``since`` on can see.
 
         Records before ``split`` are in order already, and so are those from there on. ``oldest``
-        tells that no earlier record of these keys is anywhere else.
+        states that no earlier record of these keys is anywhere else.
         """
         if self.counts and since is not None:
-            run = Run(run.batch.at(advanced(run.batch.times, since)), run.arrays)
+            run = ArrangedRun(run.batch.at(advanced(run.batch.times, since)), run.arrays)
         arrays, times = run.arrays, run.batch.times
         keys = [arrays["words"], arrays["checks"]]
         if self.counts:
@@ -175,7 +174,7 @@ class Content:
         keys += time_keys(times)
         # Products that have been moved on may have changed their places.
         merges = split is not None and times.ndim == 1
-        order = merge_order(keys, split or 0) if merges else sort_order(keys)
+        order = jt.state.merge_order(keys, split or 0) if merges else order_of(keys)
         if not self.counts:
             run = run.take(order)
             return self._latest(run, since, oldest) if self.upsert and since is not None else run
@@ -186,15 +185,15 @@ class Content:
         sums = np.add.reduceat(arrays["diffs"][order], starts)
         kept = sums != 0
         run = run.take(order[starts[kept]])
-        return Run(run.batch, run.arrays | {"diffs": sums[kept]})
+        return ArrangedRun(run.batch, run.arrays | {"diffs": sums[kept]})
 
-    def with_diffs(self, run: Run) -> jt.Batch:
+    def with_diffs(self, run: ArrangedRun) -> jt.Batch:
         """The records of a run as they came, with their ``diff``."""
         if self.diff is None:
             return run.batch
         return run.batch.with_columns({self.diff: run.arrays["diffs"]})
 
-    def _latest(self, run: Run, since: jt.Antichain, oldest: bool) -> Run:
+    def _latest(self, run: ArrangedRun, since: jt.Antichain, oldest: bool) -> ArrangedRun:
         """Without records that later ones had replaced before any reader looks."""
         [limit] = since
         words, checks = run.words, run.arrays["checks"]
@@ -207,11 +206,11 @@ class Content:
             same &= same_rows(column, equal, column, equal + 1)
         gone[equal[same]] = old[equal[same] + 1]
         if oldest and same.all():
-            # What is removed already need not be said, if nothing is there to be removed.
+            # A removal need not be kept if there is nothing that it removes.
             gone |= old & (run.arrays["diffs"] <= 0)
         return run.take(np.flatnonzero(~gone)) if gone.any() else run
 
-    def _without_equals(self, run: Run) -> Run:
+    def _without_equals(self, run: ArrangedRun) -> ArrangedRun:
         """Of records with equal key and time the greatest, column by column; removals are least."""
         keys = [run.words, run.arrays["checks"], run.batch.times]
         order, starts = grouping_by_value(keys, [run.batch.column(name) for name in self.key])
@@ -230,7 +229,7 @@ class Content:
         first = np.flatnonzero(np.diff(group[order], prepend=-1))
         return run.take(order[first].astype(np.intp, copy=False))
 
-    def snapshot(self, run: Run) -> pa.Table:
+    def snapshot(self, run: ArrangedRun) -> pa.Table:
         """The records of a run as a table with the bins of their keys."""
         times = run.batch.times
         if times.ndim != 1:
@@ -240,7 +239,7 @@ class Content:
         name = f"time.{run.batch.time_name}"
         return pa.table({"bin": pa.array(bins), name: pa.array(times), **values})
 
-    def restored(self, state: pa.Table) -> Run:
+    def restored(self, state: pa.Table) -> ArrangedRun:
         """The run that such a table was made of."""
         _, time, *values = state.column_names
         columns = {name[len("value.") :]: state.column(name) for name in values}
@@ -248,15 +247,15 @@ class Content:
         return self.run(jt.Batch(columns, stamps, time_name=time[len("time.") :]))
 
 
-def joined(runs: Sequence[Run]) -> Run:
+def joined(runs: Sequence[ArrangedRun]) -> ArrangedRun:
     """Runs one behind the other: sorted only if no key of a later one comes before."""
     first = runs[0]
     arrays = {name: np.concatenate([run.arrays[name] for run in runs]) for name in first.arrays}
-    return Run(jt.concat([run.batch for run in runs]), arrays)
+    return ArrangedRun(jt.concat([run.batch for run in runs]), arrays)
 
 
 def advanced(times: Times, since: jt.Antichain) -> Times:
-    """Times moved on as far as nobody can tell who looks from ``since`` on.
+    """Times moved on as far as no reader from ``since`` on can see.
 
     >>> advanced(np.array([3, 12]), jt.Antichain([10]))
     array([10, 12])
@@ -277,7 +276,7 @@ def not_later(times: Times, at: Times) -> npt.NDArray[np.bool_]:
 
 
 def expand(first: Integers, stop: Integers) -> tuple[Integers, Integers]:
-    """All pairs of those who ask with the records in their ranges.
+    """All pairs of asking rows with the records in their ranges.
 
     >>> [part.tolist() for part in expand(np.array([5, 0]), np.array([7, 1]))]
     [[0, 0, 1], [5, 6, 0]]

@@ -1,8 +1,8 @@
-"""A chain of operators that do nothing, by whichever mechanism: the paper's second benchmark.
+"""A chain of operators that do nothing, by any mechanism: the paper's second benchmark.
 
-What it costs to get a time through a part of the dataflow that has nothing to say about it. Each
-link is an operator in user code. With tokens and notifications it is not even invoked; watermarks
-have to be handed on by every one of them, and over exchanges to all workers.
+It measures the cost of passing a time through operators that have nothing to do with it. Each link
+is an operator in user code. With tokens and notifications it is not even invoked; watermarks have
+to be passed on by every one of them, and over exchanges to all workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jeton as jt
-from jeton.idioms.mechanisms import Mechanism, check_mechanism
 from jeton.idioms.notifications import Notificator, distinct_times
 from jeton.idioms.watermark_sources import marks_from_frontier
 from jeton.idioms.watermarks import (
@@ -19,6 +18,7 @@ from jeton.idioms.watermarks import (
     unmarked,
     watermark_operator,
 )
+from jeton_evaluation.programs.mechanisms import Mechanism, check_mechanism
 
 Step = Callable[[jt.Input, jt.Output], None]
 

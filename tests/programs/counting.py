@@ -1,4 +1,4 @@
-"""What word counts and window means should be, from plain rows."""
+"""Expected word counts and window means, from plain rows."""
 
 from __future__ import annotations
 
