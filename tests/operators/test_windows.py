@@ -119,3 +119,23 @@ def test_windows_equal_their_twin(
     ]
     found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})
     assert_same(found["out"], expected)
+
+
+def test_restored_windows_are_emitted_once_with_their_values() -> None:
+    """Several restores with windows that stay open between them, of small integer keys."""
+    flow = jt.Flow("means")
+    flow.output("out", flow.input("in").key_by("k").tumbling(100).mean("v"))
+    rows, run = [], flow.open()
+    for batch in range(4):
+        numbers = np.arange(batch * 300, batch * 300 + 300)
+        handle = run.input("in")
+        handle.send({"time": 100 + numbers, "k": numbers % 5, "v": numbers * 0.5})
+        handle.advance_to(100 + int(numbers[-1]))
+        run.run_to_rest()
+        rows += run.results()["out"].to_pylist()
+        run = flow.open(restore=run.snapshot())
+    rows += run.finish()["out"].to_pylist()
+    assert len(rows) == 12 * 5
+    for row in rows:
+        values = [0.5 * n for n in range(row["time"] - 200, row["time"] - 100) if n % 5 == row["k"]]
+        assert row["mean"] == pytest.approx(sum(values) / len(values))

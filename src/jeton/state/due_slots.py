@@ -89,7 +89,8 @@ class _IntegerSlots(DueSlots):
 
     def add(self, times: Times, slots: Slots) -> None:
         if len(slots):
-            self._runs.add(_Timed(times, slots))
+            # Copied, since the slots that a `KeySlots` returns are valid until its next call only.
+            self._runs.add(_Timed(times, slots.copy()))
 
     def due(self, frontier: Antichain, *, inclusive: bool) -> tuple[Times, Slots]:
         found = self._runs.take(frontier.only, inclusive=inclusive)
@@ -108,7 +109,7 @@ class _PartialSlots(DueSlots):
 
     def add(self, times: Times, slots: Slots) -> None:
         for time, rows in time_columns.groups(times):
-            self._waiting.setdefault(time, []).append(slots[rows])
+            self._waiting.setdefault(time, []).append(slots[rows].copy())
 
     def due(self, frontier: Antichain, *, inclusive: bool) -> tuple[Times, Slots]:
         behind = frontier.less_than if inclusive else frontier.less_equal
