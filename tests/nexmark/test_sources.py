@@ -22,7 +22,7 @@ SLIM: nexmark.Columns = {"persons": ["id"], "auctions": ["seller"], "bids": ["pr
 
 
 def drain(reader: Reader) -> list[dict[str, Any]]:
-    """All rows of a reader; each comes at the floor that was emitted before it, or later."""
+    """All rows of a reader; each comes at the floor reported before it, or later."""
     rows: list[dict[str, Any]] = []
     for _ in range(3000):
         if reader.ended:
@@ -103,7 +103,7 @@ def test_inputs_are_declared_with_their_schemas() -> None:
     assert flow.inputs == ("persons", "bids")
     assert inputs.bids.schema == pa.schema({"auction": pa.int64(), "price": pa.int64()})
     assert inputs.persons.schema == pa.schema({"id": pa.int64()})
-    with pytest.raises(GraphError, match="auctions are no input of this flow"):
+    with pytest.raises(GraphError, match="auctions are not an input of this flow"):
         _ = inputs.auctions
     everything = nexmark.add_inputs(jt.Flow("all"))
     assert everything.auctions.schema == CONFIG.schema("auctions").remove(0)
