@@ -97,9 +97,7 @@ def _stage(
 ) -> Between:
     schema = stream.schema
     if schema is not None:
-        kind = schema.field(key).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        schema = pa.schema([(key, kind), ("mean", pa.float64())])
+        schema = pa.schema([(key, schema.field(key).type), ("mean", pa.float64())])
     return add_stage(
         [rows],
         lambda: WindowSums(size, key, value, time_name=stream.time_name),
