@@ -15,7 +15,10 @@ __all__ = ["long_lived_tasks", "streaming_tasks", "tasks", "warm_up"]
 
 
 def warm_up() -> None:
-    """Run a small flow, so that forked workers have its compiled loops loaded."""
+    """Run a small flow, so that forked workers have its compiled loops loaded.
+
+    >>> warm_up()
+    """
     flow = jt.Flow("warm-up")
     rows = flow.input("rows").key_by("key")
     flow.output("counts", rows.running().count())
