@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jeton.cluster.restarts import Restarts
-from jeton.connectors.published import Shown
+from jeton.connectors.published import Published
 from jeton.connectors.sinks import Delivery, Memory, Parquet, Sink, Writer
 from jeton.connectors.sources import Files
 from jeton.errors import GraphError, JetonError, SnapshotError
@@ -65,7 +65,7 @@ class Query:
         self.store = Checkpoints(path / "checkpoint")
         self.folder = path / folder
         self.sinks = {name: Parquet(self.folder) for name in ("x", "y")}
-        self.shown = Shown(self.store.files, self.sinks)
+        self.published = Published(self.store.files, self.sinks)
 
     def commit(self, version: int, *, epoch: int = 1) -> Checkpoint:
         """Up to the manifest, from which on a version counts."""
@@ -91,7 +91,7 @@ def test_what_a_crash_kept_hidden_is_shown_for_all_outputs_before_any_is_rolled_
     made = query.commit(1)
     query.commit(2)
     assert shown(query.folder) == []
-    Query(tmp_path).shown.recover("q", made, attempt=9)
+    Query(tmp_path).published.recover("q", made, attempt=9)
     assert shown(query.folder) == [2, 3]
     assert not list(query.folder.glob(".*"))
 
@@ -99,24 +99,24 @@ def test_what_a_crash_kept_hidden_is_shown_for_all_outputs_before_any_is_rolled_
 def test_files_that_were_shown_belong_to_their_readers(tmp_path: Path) -> None:
     query = Query(tmp_path)
     first = query.commit(1)
-    query.shown.show("q", first)
+    query.published.show("q", first)
     second = query.commit(2)
-    query.shown.show("q", second)
+    query.published.show("q", second)
     (tmp_path / "checkpoint" / "shown" / ".nfs0001").touch()
     assert query.consume() == [2, 3, 4, 5]
     # Also if the newest version was spoilt, or the folder is another one.
     for found in (second, first):
-        Query(tmp_path).shown.recover("q", found, attempt=9)
-        Query(tmp_path, "elsewhere").shown.recover("q", found, attempt=9)
+        Query(tmp_path).published.recover("q", found, attempt=9)
+        Query(tmp_path, "elsewhere").published.recover("q", found, attempt=9)
 
 
 def test_files_that_nobody_can_have_seen_are_missed(tmp_path: Path) -> None:
     query = Query(tmp_path)
-    query.shown.show("q", query.commit(1))
+    query.published.show("q", query.commit(1))
     made = query.commit(2)
     with pytest.raises(JetonError, match=r"elsewhere/part-.* is not there, .* of version 2"):
-        Query(tmp_path, "elsewhere").shown.recover("q", made, attempt=9)
-    Query(tmp_path).shown.recover("q", made, attempt=9)
+        Query(tmp_path, "elsewhere").published.recover("q", made, attempt=9)
+    Query(tmp_path).published.recover("q", made, attempt=9)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 
@@ -126,11 +126,11 @@ def test_a_version_that_is_made_again_is_not_taken_for_the_one_that_was_given_up
     query = Query(tmp_path)
     first = query.commit(1)
     for made in (first, query.commit(2), query.commit(3)):
-        query.shown.show("q", made)
-    query.shown.recover("q", first, attempt=9)
+        query.published.show("q", made)
+    query.published.recover("q", first, attempt=9)
     assert shown(query.folder) == [2, 3]
     again = query.commit(2, epoch=2)
-    Query(tmp_path).shown.recover("q", again, attempt=9)
+    Query(tmp_path).published.recover("q", again, attempt=9)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 

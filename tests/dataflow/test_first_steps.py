@@ -1,4 +1,4 @@
-"""What a new user does first: answers follow from the data, and errors say what to pass instead."""
+"""First steps of a new user: answers follow from the data, and errors say what to pass instead."""
 
 from __future__ import annotations
 

@@ -279,17 +279,17 @@ def _say(pipe: IO[bytes] | None, what: dict[str, Any]) -> None:
 def _work(plan: dict[str, Any]) -> None:
     from dataclasses import asdict, replace
 
-    from jeton.mesh.listener import Address, Doorway
+    from jeton.mesh.listener import Address, Listener
     from jeton.mesh.mesh import Mesh
     from jeton.runtime.agent import BEAT, Agent
 
     index = plan["index"]
-    doorway = Doorway(b"s" * 32, plan["host"])
+    listener = Listener(b"s" * 32, plan["host"])
     # Without a path, peers can only come by TCP.
-    _tell("address", address=asdict(replace(doorway.address, path="")))
+    _tell("address", address=asdict(replace(listener.address, path="")))
     addresses = [Address(**each) for each in json.loads(sys.stdin.readline())["addresses"]]
     keepalive = Keepalive(*plan["keepalive"])
-    mesh = Mesh(index, dict(enumerate(addresses)), doorway, 1, timeout=60.0, keepalive=keepalive)
+    mesh = Mesh(index, dict(enumerate(addresses)), listener, 1, timeout=60.0, keepalive=keepalive)
     flow = _flow(plan)
     agent = Agent(flow, mesh, index=index, workers=2)
     full = False

@@ -22,6 +22,7 @@ from jeton.mesh import acceptor
 from jeton.mesh.handshake import greet
 from jeton.mesh.listener import Address
 from jeton.mesh.open_files import make_room_for
+from jeton.mesh.receive import receive_exactly
 from jeton.spark.long_lived_tasks import WorkerTask
 
 LIMIT = 120.0
@@ -257,8 +258,8 @@ def test_thousands_of_tasks_meet(server: Rendezvous) -> None:
         answers = set()
         for sock in tasks:
             sock.settimeout(LIMIT)
-            size = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "little")
-            answers.add(sock.recv(size, socket.MSG_WAITALL))
+            size = int.from_bytes(receive_exactly(sock, 4), "little")
+            answers.add(receive_exactly(sock, size))
     (answer,) = answers
     here, there = socket.socketpair()
     with here, there:

@@ -21,7 +21,7 @@ from pyspark import cloudpickle
 
 import jeton as jt
 from jeton.columns.batch import concat
-from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
 from jeton.runtime.agent import BEAT, Agent
 
@@ -66,14 +66,14 @@ def work(
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("jeton").addHandler(handler)
-    doorway = Doorway(SECRET)
+    listener = Listener(SECRET)
     report = Report(log=lines)
     mesh: Mesh | None = None
     try:
         # Without a path, peers can only come by TCP.
-        pipe.send(replace(doorway.address, path="") if tcp else doorway.address)
+        pipe.send(replace(listener.address, path="") if tcp else listener.address)
         addresses: dict[int, Address] = pipe.recv()
-        mesh = Mesh(index, addresses, doorway, EPOCH, timeout=20.0)
+        mesh = Mesh(index, addresses, listener, EPOCH, timeout=20.0)
         flow = make()
         agent = Agent(flow, mesh, index=index, workers=workers)
         handles = agent.worker.handles
@@ -99,10 +99,10 @@ def work(
             text = error.text if isinstance(error, PeerFailed) else report.error
             mesh.fail(error, text)
     finally:
-        report.refused = doorway.refused
+        report.refused = listener.refused
         if mesh is not None:
             mesh.close()
-        doorway.close()
+        listener.close()
         pipe.send(vars(report))
         pipe.close()
 

@@ -1,4 +1,4 @@
-"""The doorway: peers come in through any crowd of strangers, and wait until the epoch is known."""
+"""The listener: peers come in through any crowd of strangers, and wait until the epoch is known."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 from jeton.mesh import acceptor
 from jeton.mesh.handshake import HandshakeError
-from jeton.mesh.listener import Doorway
+from jeton.mesh.listener import Listener
 
 SECRET = b"s" * 32
 LIMIT = 60.0
 
 
-def join(doorways: list[Doorway], epochs: tuple[int, int] = (5, 5)) -> bytes:
+def join(listeners: list[Listener], epochs: tuple[int, int] = (5, 5)) -> bytes:
     """Connect the first worker to the second by TCP, and send something through."""
     deadline = time.monotonic() + LIMIT
     # The first one comes before the second knows its epoch.
-    doorways[0].open(epochs[0])
-    late = threading.Timer(0.2, doorways[1].open, args=[epochs[1]])
+    listeners[0].open(epochs[0])
+    late = threading.Timer(0.2, listeners[1].open, args=[epochs[1]])
     late.start()
-    here = doorways[0].join(0, 1, replace(doorways[1].address, path=""), 7, deadline)
-    there = doorways[1].join(1, 0, doorways[0].address, 7, deadline)
+    here = listeners[0].join(0, 1, replace(listeners[1].address, path=""), 7, deadline)
+    there = listeners[1].join(1, 0, listeners[0].address, 7, deadline)
     late.join()
     with here, there:
         here.sendall(b"hello")
@@ -37,17 +37,17 @@ def join(doorways: list[Doorway], epochs: tuple[int, int] = (5, 5)) -> bytes:
 def test_peers_come_in_through_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "TIMEOUT", 3600.0)
     with ExitStack() as opened:
-        doorways = [opened.enter_context(closing(Doorway(SECRET))) for _ in range(2)]
-        doorways[1]._acceptor._most = 8
-        where = doorways[1].address
+        listeners = [opened.enter_context(closing(Listener(SECRET))) for _ in range(2)]
+        listeners[1]._acceptor._most = 8
+        where = listeners[1].address
         for _ in range(40):
             opened.enter_context(socket.create_connection((where.host, where.port)))
-        assert join(doorways) == b"hello"
-        assert doorways[1].refused >= 32
+        assert join(listeners) == b"hello"
+        assert listeners[1].refused >= 32
 
 
 def test_a_peer_of_another_epoch_is_refused_also_if_it_came_first() -> None:
-    with closing(Doorway(SECRET)) as first, closing(Doorway(SECRET)) as second:
+    with closing(Listener(SECRET)) as first, closing(Listener(SECRET)) as second:
         with pytest.raises(HandshakeError):
             join([first, second], epochs=(4, 5))
         assert second.refused == 1
@@ -55,11 +55,11 @@ def test_a_peer_of_another_epoch_is_refused_also_if_it_came_first() -> None:
 
 def test_closing_leaves_no_thread_no_socket_and_no_file() -> None:
     before = threading.active_count()
-    doorway = Doorway(SECRET)
-    address = doorway.address
+    listener = Listener(SECRET)
+    address = listener.address
     with socket.create_connection((address.host, address.port), timeout=LIMIT) as stranger:
-        doorway.close()
-        doorway.close()
+        listener.close()
+        listener.close()
         assert threading.active_count() == before
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((address.host, address.port), timeout=LIMIT)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jeton.cluster.checkpoint_writer import Ground
 from jeton.connectors.deliveries import Deliveries
-from jeton.connectors.published import Shown
+from jeton.connectors.published import Published
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
 from jeton.core.errors import SnapshotError
 from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
@@ -70,7 +70,7 @@ class Commits:
             if isinstance(sink, DriverSink)
         }
         # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
-        self._shown = Shown(
+        self._published = Published(
             store.files,
             {
                 name: sink
@@ -78,7 +78,7 @@ class Commits:
                 if isinstance(sink, StagedSink) and name not in self._deliveries
             },
         )
-        self._delivered = Shown(store.files, self._deliveries, at_driver=True)
+        self._delivered = Published(store.files, self._deliveries, at_driver=True)
         self._at_workers = [name for name in sinks if name not in self._deliveries]
         self.every = every
         """Seconds from one checkpoint to the next, if they are taken regularly."""
@@ -100,12 +100,12 @@ class Commits:
         self._store.require_lease()
         committed = self._store.committed()
         try:
-            # What does not fit is told before anybody is superseded.
+            # State that does not fit is an error before another run is superseded.
             found = self._find()
         except CorruptCheckpoint:
             if self._store.committed() == committed:
                 raise
-            # Whoever holds the lease went on, and cleaned up: nobody will once it is taken.
+            # The holder of the lease went on and cleaned up; it cannot once the lease is taken.
             found = None
         state = self._store.take_lease(query=self._name(found))
         if self._store.committed() != committed:
@@ -117,10 +117,10 @@ class Commits:
         assert state.query is not None
         self._query, self._attempt = state.query, state.attempt
         if found is not None:
-            self._shown.require_none_owed(found, self._deliveries)
+            self._published.require_none_owed(found, self._deliveries)
             self._delivered.require_none_owed(found, self._at_workers)
         try:
-            self._shown.recover(self._query, found, self._attempt)
+            self._published.recover(self._query, found, self._attempt)
             self._delivered.recover(self._query, found, self._attempt)
         except Exception:
             self._store.require_lease()
@@ -188,7 +188,7 @@ class Commits:
 
     def _show(self, made: Checkpoint) -> None:
         """Make the rows of a version visible that was committed just now."""
-        self._shown.show(self._query, made)
+        self._published.show(self._query, made)
         for deliveries in self._deliveries.values():
             deliveries.again = False
         try:

@@ -84,11 +84,11 @@ class Coordinator:
     workers: int = 0
     name: str = "jeton"
     cause: str | None = None
-    """What a worker said went wrong first."""
+    """The first failure that a worker reported."""
     lost: str | None = None
-    """What a worker said of another that has gone."""
+    """The report of a worker that lost a peer."""
     failure: JetonError | None = None
-    """What went wrong at the driver, so that the attempt was given up."""
+    """The error at the driver that ended the attempt."""
     controls: dict[int, Connection] = field(default_factory=dict)
     listeners: list[threading.Thread] = field(default_factory=list)
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)

@@ -12,7 +12,6 @@ import itertools
 import json
 import logging
 import os
-import random
 import socket
 import threading
 import time
@@ -24,7 +23,7 @@ from typing import Any, Final
 from jeton.cluster.failures import FailedBefore, Failure, Failures
 from jeton.core.errors import ProtocolError
 from jeton.mesh.acceptor import Acceptor
-from jeton.mesh.handshake import Claim, Crowded, HandshakeError, greet
+from jeton.mesh.handshake import Claim, HandshakeError, greet, reach
 from jeton.mesh.listener import Address
 from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.open_files import make_room_for
@@ -50,7 +49,7 @@ class Meeting:
     """Known to the tasks of this plan only, and never shown."""
     plan: str
     heard: bool = False
-    """Whether a listener at the driver takes what the tasks report."""
+    """Whether a handler at the driver takes what the tasks report."""
     number: int = 0
     """The plan's number at the rendezvous."""
 
@@ -80,14 +79,14 @@ class _Party:
             sock.close()
 
 
-Listener = Callable[[int, int, socket.socket], None]
+ConnectionHandler = Callable[[int, int, socket.socket], None]
 """Gets each worker's number, its epoch and its connection, which stays open."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     meeting: Meeting
-    listener: Listener | None
+    handler: ConnectionHandler | None
 
 
 class Rendezvous:
@@ -118,13 +117,13 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._acceptor = Acceptor([listener], self, name="jeton-rendezvous", longest=_LONGEST)
 
-    def meeting(self, plan: str, listener: Listener | None = None) -> Meeting:
-        """What the tasks of a plan must know; a listener takes their connections over."""
+    def meeting(self, plan: str, handler: ConnectionHandler | None = None) -> Meeting:
+        """What the tasks of a plan must know; a handler takes their connections over."""
         with self._lock:
             number = next(self._numbers)
             secret = os.urandom(32)
-            made = Meeting(self.host, self.port, secret, plan, listener is not None, number)
-            self._plans[number] = _Plan(made, listener)
+            made = Meeting(self.host, self.port, secret, plan, handler is not None, number)
+            self._plans[number] = _Plan(made, handler)
         return made
 
     @property
@@ -215,7 +214,7 @@ class Rendezvous:
             party.oldest = max(number for number, _, _ in members.values()) + 1
             party.members = {}
         # A task that does not read its answer must not keep others from being let in.
-        self._in_background(_tell_all, epoch, members, plan.listener)
+        self._in_background(_tell_all, epoch, members, plan.handler)
 
     def _in_background(self, act: Callable[..., None], *args: Any) -> None:
         threading.Thread(target=act, args=args, name="jeton-meeting", daemon=True).start()
@@ -250,7 +249,9 @@ def _answer_failure(sock: socket.socket, failure: Failure) -> None:
 
 
 def _tell_all(
-    epoch: int, members: Mapping[int, tuple[int, Address, socket.socket]], listener: Listener | None
+    epoch: int,
+    members: Mapping[int, tuple[int, Address, socket.socket]],
+    handler: ConnectionHandler | None,
 ) -> None:
     """Tell all tasks of a stage where the others are, and hand their connections over."""
     everyone = [[rank, *vars(address).values()] for rank, (_, address, _) in members.items()]
@@ -269,10 +270,10 @@ def _tell_all(
                 left.append((rank, sock, at))
                 return
             sock.settimeout(None)
-            if listener is None:
+            if handler is None:
                 sock.close()
             else:
-                listener(rank, epoch, sock)
+                handler(rank, epoch, sock)
         except BlockingIOError:
             left.append((rank, sock, 0))
         except OSError as error:
@@ -341,22 +342,13 @@ def report_failure(
 
 
 def _reach(meeting: Meeting, rank: int, deadline: float) -> socket.socket:
-    """A connection that has authenticated; tries again while strangers flood the rendezvous."""
-    while True:
-        sock = socket.create_connection(
-            (meeting.host, meeting.port), timeout=max(deadline - time.monotonic(), 1.0)
-        )
-        try:
-            greet(sock, meeting.secret, rank, meeting.number)
-            return sock
-        except Crowded:
-            sock.close()
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(random.uniform(0.02, 0.2))
-        except BaseException:
-            sock.close()
-            raise
+    """An authenticated connection to the driver."""
+    where = meeting.host, meeting.port
+    return reach(
+        lambda left: socket.create_connection(where, timeout=left),
+        lambda sock, _: greet(sock, meeting.secret, rank, meeting.number),
+        deadline,
+    )
 
 
 def _receive(sock: socket.socket) -> list[Any]:

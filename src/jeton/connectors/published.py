@@ -1,7 +1,7 @@
-"""Shown: up to which version sinks have made the rows of a long-lived query visible.
+"""Published: up to which version sinks have made the rows of a long-lived query visible.
 
-That is marked beside the checkpoint. Rows which are marked belong to whoever reads them: files may
-be moved or deleted then, and nobody asks for them again.
+That is marked beside the checkpoint. Marked rows belong to their readers: files may be moved or
+deleted then, and the query does not need them again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jeton.storage.version import Checkpoint
 
 
-class Shown:
+class Published:
     """The staged sinks of a query, at the driver.
 
     >>> import pyarrow as pa, tempfile
@@ -29,10 +29,10 @@ class Shown:
     >>> writer = sink.open_staged(0, "3f9a", 1)
     >>> writer.write(pa.table({"n": [1, 2]}))
     >>> made = store.commit(7, [], flow="f", meta={"sinks": {"rows": writer.stage(7)}})
-    >>> Shown(store.files, {"rows": sink}).show("3f9a", made)
+    >>> Published(store.files, {"rows": sink}).show("3f9a", made)
     >>> for path in sink.path.iterdir():
     ...     path.unlink()
-    >>> again = Shown(store.files, {"rows": sink})
+    >>> again = Published(store.files, {"rows": sink})
     >>> again.recover("3f9a", made, attempt=2)  # they were there: that will do
     """
 
@@ -83,7 +83,7 @@ class Shown:
     # Inside
 
     def _staged(self, made: Checkpoint) -> dict[str, list[Any]]:
-        """What was staged for sinks of this kind: an output may have had one of another."""
+        """The staged rows for sinks of this kind; an output may have had another kind before."""
         at_driver = made.meta.get("at_driver", ())
         staged = made.meta["sinks"].items()
         return {name: items for name, items in staged if (name in at_driver) == self._at_driver}
@@ -91,7 +91,7 @@ class Shown:
     def _has(self, found: Checkpoint) -> bool:
         """Whether this version was shown, or one that followed it.
 
-        A later version of an earlier epoch is no proof: it was given up, and this one made since.
+        A later version of an earlier epoch proves nothing: it was given up before this one.
         """
         return any(v >= found.version and e >= found.epoch for v, e in self._marks())
 

@@ -121,18 +121,13 @@ class Exchange(Pact):
 
     @staticmethod
     def _computed(key: Callable[[Batch], Any], batch: Batch) -> Column:
-        values = key(batch)
-        shape = np.shape(values) if isinstance(values, np.ndarray) or np.isscalar(values) else None
-        # Not through NumPy where there are nulls, which makes floating-point numbers of integers.
-        column = values if shape is not None else as_column(values)
-        if shape is None:
-            shape = (len(column),)
-        if shape != (len(batch),):
+        keys = as_column(key(batch))
+        if len(keys) != len(batch):
             raise BatchError(
                 f"an Exchange function must give one key for each of {len(batch)} records, "
-                f"not an array of shape {shape}"
+                f"not {len(keys)}"
             )
-        return as_column(column)
+        return keys
 
     def __repr__(self) -> str:
         return f"Exchange({', '.join(map(repr, self.key))})"

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import random
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from jeton.core.errors import ProtocolError
@@ -81,6 +83,31 @@ class Answer:
         if not hmac.compare_digest(proof, _prove(secret, b"connect", self._nonce, claim)):
             raise HandshakeError("the peer does not know this query's secret")
         return _prove(secret, b"accept", claim[:16], self._nonce)
+
+
+def reach(
+    connect: Callable[[float], socket.socket],
+    introduce: Callable[[socket.socket, float], None],
+    deadline: float,
+) -> socket.socket:
+    """Connect and `greet`; try again while strangers flood the listener.
+
+    Both functions get the seconds that are left until ``deadline``, at least one.
+    """
+    while True:
+        left = max(deadline - time.monotonic(), 1.0)
+        sock = connect(left)
+        try:
+            introduce(sock, left)
+            return sock
+        except Crowded:
+            sock.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.02, 0.2))
+        except BaseException:
+            sock.close()
+            raise
 
 
 def greet(

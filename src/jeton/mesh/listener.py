@@ -1,10 +1,9 @@
-"""The doorway: where a worker's peers come in, and how they find it."""
+"""The listener: where a worker's peers come in, and how they find it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
 import tempfile
 import threading
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jeton.mesh.acceptor import Acceptor
-from jeton.mesh.handshake import Claim, Crowded, HandshakeError, greet
+from jeton.mesh.handshake import Claim, HandshakeError, greet, reach
 from jeton.mesh.link import PeerLost
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class Address:
     port: int
 
 
-class Doorway:
+class Listener:
     """A worker's listening sockets, open until all peers have joined.
 
     Unauthenticated connections are refused and logged.
@@ -56,7 +55,7 @@ class Doorway:
         self._arrived: dict[tuple[int, int], socket.socket] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._acceptor = Acceptor(listeners, self, name="jeton-doorway")
+        self._acceptor = Acceptor(listeners, self, name="jeton-listener")
 
     @property
     def refused(self) -> int:
@@ -88,24 +87,14 @@ class Doorway:
             return self._arrived.pop(key)
 
     def _reach(self, worker: int, address: Address, purpose: int, deadline: float) -> socket.socket:
-        """Connect to a peer and authenticate; try again while strangers flood its listener."""
-        assert self._epoch is not None, "open the doorway before joining peers"
-        while True:
-            sock = connect(address)
-            try:
-                # It may not know the epoch yet.
-                left = max(deadline - time.monotonic(), 1.0)
-                greet(sock, self._secret, worker, self._epoch, purpose, left)
-            except Crowded:
-                sock.close()
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(random.uniform(0.02, 0.2))
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
+        """An authenticated connection to a peer, which may not know the epoch yet."""
+        epoch = self._epoch
+        assert epoch is not None, "open the listener before joining peers"
+        return reach(
+            lambda _: connect(address),
+            lambda sock, left: greet(sock, self._secret, worker, epoch, purpose, left),
+            deadline,
+        )
 
     def close(self) -> None:
         """Stop listening, leave nothing in the file system, and hang up on unexpected peers."""

@@ -25,7 +25,7 @@ from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.core.times import Time
 from jeton.mesh.link import Link, PeerLost
-from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.listener import Address, Listener
 from jeton.mesh.liveness import Keepalive, Lifeline, prepare
 from jeton.mesh.open_files import make_room_for
 from jeton.mesh.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
@@ -62,7 +62,7 @@ class Mesh:
         self,
         worker: int,
         addresses: Mapping[int, Address],
-        doorway: Doorway,
+        listener: Listener,
         epoch: int,
         *,
         timeout: float = 30.0,
@@ -97,23 +97,23 @@ class Mesh:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         make_room_for(3 * self.workers)
-        doorway.open(epoch)
+        listener.open(epoch)
         deadline = time.monotonic() + timeout
         try:
             for peer in sorted(addresses):
                 if peer != worker:
-                    self._join(peer, addresses[peer], doorway, deadline, keepalive or Keepalive())
+                    self._join(peer, addresses[peer], listener, deadline, keepalive or Keepalive())
         except BaseException:
             self.close()
             raise
         # All peers have joined: nothing else may connect.
-        doorway.close()
+        listener.close()
 
     def _join(
-        self, peer: int, address: Address, doorway: Doorway, deadline: float, keepalive: Keepalive
+        self, peer: int, address: Address, listener: Listener, deadline: float, keepalive: Keepalive
     ) -> None:
         def connection(purpose: int) -> socket.socket:
-            sock = doorway.join(self.worker, peer, address, purpose, deadline)
+            sock = listener.join(self.worker, peer, address, purpose, deadline)
             return prepare(sock, keepalive)
 
         for purpose, links in ((DATA, self._data), (CONTROL, self._control)):

@@ -397,7 +397,7 @@ class Agent:
     # Reports
 
     def metrics(self, *, operators: bool = True) -> WorkerMetrics:
-        """What this worker has done since it was attached, with its operators or without."""
+        """The counts of this worker since it was attached, with its operators or without."""
         peers, before = self.peers, self._counted
         rows_in, late = self._counts()
         return WorkerMetrics(

@@ -7,6 +7,7 @@ nor the coordinator has to know of.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -78,8 +79,8 @@ class Command:
             _kinds[cls.kind] = cls
 
     def obey(self, agent: Agent) -> None:
-        """Have an agent do it."""
-        raise NotImplementedError
+        """Have an agent do it; an error for a command that is not for one."""
+        raise ProtocolError(f"the driver sent {self.kind!r} to a worker that runs already")
 
     def to_json(self) -> dict[str, Any]:
         """The fields, to be sent in a frame of the command's kind."""
@@ -100,7 +101,7 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together(Command):
+class Together(Command, ABC):
     """A command that all workers do at rest: no message is under way while they do.
 
     Each agent begins to rest when it has the command, and calls its peers to look for theirs.
@@ -117,12 +118,12 @@ class Together(Command):
         """Have an agent come to rest for it."""
         agent.rest_for(self)
 
+    @abstractmethod
     def at_rest(self, agent: Agent) -> Any:
         """Do it, while all workers rest; what is slow is left to `finish`.
 
         `NotDone` if it cannot be done this time.
         """
-        raise NotImplementedError
 
     def finish(self, agent: Agent, found: Any, pause: float) -> None:
         """Do the rest, after a pause of some seconds, with what `at_rest` has found."""

@@ -100,7 +100,7 @@ def start(
         query.commits = Commits(
             flow, store, sinks, query.wait, every=every, keep=keep, allow_removed=allow_removed
         )
-        # What does not fit is told at once.
+        # State that does not fit is an error at once.
         ground = query.commits.recover()
         _tell_of_new_partitions(label, sources, ground)
 

@@ -26,7 +26,7 @@ from jeton.columns.batch import Batch, concat
 from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.inputs import InputHandle
 from jeton.mesh.link import PeerLost
-from jeton.mesh.listener import Address, Doorway
+from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
 from jeton.runtime.agent import Agent, NoSink
 from jeton.spark.metrics import COUNTED
@@ -123,7 +123,7 @@ class Joined:
 
     rank: int
     workers: int
-    doorway: Doorway | None
+    listener: Listener | None
     mesh: Mesh | None
     driver: socket.socket | None
     """The connection to the driver, where there is one."""
@@ -183,8 +183,8 @@ class Joined:
         """Close all sockets."""
         if self.mesh is not None:
             self.mesh.close()
-        if self.doorway is not None:
-            self.doorway.close()
+        if self.listener is not None:
+            self.listener.close()
         if self.driver is not None:
             self.driver.close()
 
@@ -204,12 +204,12 @@ def join_peers(
     rank, workers = context.partitionId(), len(infos)
     # Bind no wider than the address that Spark itself shows for this executor.
     host = infos[rank].address.rsplit(":", 1)[0].strip("[]")
-    doorway = Doorway(meeting.secret, host)
+    listener = Listener(meeting.secret, host)
     attempt = context.taskAttemptId()
     driver: socket.socket | None = None
     try:
         if by_gathering:
-            said = context.allGather(json.dumps([attempt, *vars(doorway.address).values()]))
+            said = context.allGather(json.dumps([attempt, *vars(listener.address).values()]))
             rows = [json.loads(text) for text in said]
             epoch = max(row[0] for row in rows) % (1 << 31)
             addresses = {at: Address(*row[1:]) for at, row in enumerate(rows)}
@@ -220,15 +220,15 @@ def join_peers(
                 workers=workers,
                 stage=context.stageId(),
                 attempt=attempt,
-                address=doorway.address,
+                address=listener.address,
             )
             if arrange is not None:
                 numbers = arrange(driver)
                 addresses = {numbers[at]: address for at, address in addresses.items()}
                 rank = numbers[rank]
-        mesh = Mesh(rank, addresses, doorway, epoch)
+        mesh = Mesh(rank, addresses, listener, epoch)
     except BaseException as error:
-        doorway.close()
+        listener.close()
         if driver is not None:
             driver.close()
         if isinstance(error, FailedBefore):
@@ -236,7 +236,7 @@ def join_peers(
             raise WorkerFailed(error.message) from None
         raise
     known = None if by_gathering else meeting
-    return Joined(rank, workers, doorway, mesh, driver, known, context.stageId(), epoch)
+    return Joined(rank, workers, listener, mesh, driver, known, context.stageId(), epoch)
 
 
 class Onlooker(Control):
