@@ -174,7 +174,8 @@ class WithColumn:
                 return batch.times
             column = batch[value]
             if how == "length":
-                return pc.utf8_length(column)
+                # Arrow counts long texts, such as those of Polars, in int64.
+                return pc.utf8_length(column).cast(pa.int32())
             return pc.is_null(pa.array(column) if isinstance(column, np.ndarray) else column)
 
         return [stream.with_columns({self.name: value if how == "constant" else make})]
