@@ -38,6 +38,8 @@ SIZE = 100
 LATENESS = 50
 PATIENCE = 60.0
 """Seconds within which a query must have recovered from a kill."""
+IN_VAIN = 4
+"""Restarts in a row without a micro-batch committed, each of which may have been killed too."""
 
 POINTS = {
     "foreach": ("step", "snapshot", "emit", "read", "between", "build"),
@@ -230,14 +232,15 @@ def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
         patience=PATIENCE,
     )
     failures: list[str] = []
-    seen = -1
+    seen, in_vain = -1, 0
     while True:
         planter.run(deadline, partial(has_ended, query))
         if query.isActive and await_two_more(program, query):
             break
         # Spark gives a stage up after four attempts; a query goes on when it is started again.
         failures.append(str(query.exception())[:2000])
-        if program.progress() <= seen:
+        in_vain = in_vain + 1 if program.progress() <= seen else 0
+        if in_vain == IN_VAIN:
             raise AssertionError(f"the query cannot go on: {failures[-1]}")
         seen = program.progress()
         query = restarted(program, spark)
