@@ -30,7 +30,7 @@ import jeton as jt
 from jeton.errors import GraphError
 from jeton.spark.streaming import parquet_writer
 from tests.soak.fatal import Plans, Planter, emitting, guarded
-from tests.soak.sessions import cluster, executors
+from tests.soak.sessions import cluster, executors, has_stopped
 
 ROWS = 600
 KEYS = 97
@@ -205,12 +205,18 @@ def await_two_more(program: Program, query: StreamingQuery) -> bool:
     return program.progress() >= before + 2
 
 
-def restarted(program: Program, spark: SparkSession) -> Any:
-    """Start the query again, once the executors that were killed are back."""
+def restarted(program: Program, spark: SparkSession) -> tuple[SparkSession, Any]:
+    """Start the query again, once the executors that were killed are back.
+
+    In another session, if this one is gone.
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
+        if has_stopped(spark):
+            spark.stop()
+            spark = cluster(program.folder, program.slots)
         try:
-            return program.start(spark)
+            return spark, program.start(spark)
         except GraphError:
             if time.monotonic() > deadline:
                 raise
@@ -243,7 +249,7 @@ def main(folder: str, slots: str, sink: str, seed: str, seconds: str) -> None:
         if in_vain == IN_VAIN:
             raise AssertionError(f"the query cannot go on: {failures[-1]}")
         seen = program.progress()
-        query = restarted(program, spark)
+        spark, query = restarted(program, spark)
     query.stop()
     spark.stop()
     print(json.dumps({"hits": program.plans.hits(), "failures": failures, **program.check()}))

@@ -27,6 +27,12 @@ def local(folder: Path, slots: int) -> SparkSession:
     return _session(folder, f"local[{slots},4]")
 
 
+def has_stopped(spark: SparkSession) -> bool:
+    """Whether Spark has given the whole session up, as it does when its scheduler fails."""
+    context: Any = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
 def executors(spark: SparkSession) -> list[int]:
     """The processes of a session's executors."""
     application = spark.sparkContext.applicationId.encode()
@@ -66,5 +72,5 @@ def _session(folder: Path, master: str) -> SparkSession:
     }
     builder: SparkSession.Builder = SparkSession.builder
     session = builder.master(master).appName("soak").config(map=settings).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    session.sparkContext.setLogLevel("ERROR")
     return session
