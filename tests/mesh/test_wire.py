@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.columns.batch import Batch
+from jeton.columns.time_units import UNITS
 from jeton.errors import ProtocolError, TimeError
 from jeton.mesh.wire import HEADER, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
@@ -177,6 +178,7 @@ progress_batches = st.builds(
     st.integers(0, 1000),
     st.integers(0, 2**40),
     st.lists(st.tuples(st.tuples(st.integers(0, 10**6), stamps), int64), max_size=20).map(tuple),
+    st.sampled_from([None, *UNITS]),
 )
 
 

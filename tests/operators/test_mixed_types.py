@@ -56,6 +56,76 @@ def test_keys_of_types_that_are_never_equal_are_refused(
         both(make, left, right, typed=False, column="k")
 
 
+def largest(token: Any, info: Any) -> Any:
+    """An operator of a user's own, which compares no keys."""
+    token.drop()
+
+    def step(input: Any, output: Any) -> None:
+        for ref, batch in input:
+            assert len(batch), "announcements of types are not for operators"
+            output.session(ref).give(batch)
+
+    return step
+
+
+KEYED = {
+    "running": lambda s: s.running().count(),
+    "ordered": lambda s: s.running(ordered=True).count(),
+    "tumbling": lambda s: s.tumbling(10).sum("n"),
+    "session_window": lambda s: s.session_window(10).count(),
+    "top_k": lambda s: s.tumbling(10).top_k(1, by="n"),
+    "distinct": lambda s: s.distinct(),
+    "stateful_map": lambda s: s.stateful_map(lambda state, row: (state, [{"n": 1}]), 0),
+    "own": lambda s: s.unary_frontier(largest),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("operator", "keys"),
+    [*((name, 0) for name in KEYED), *(("running", pair) for pair in range(1, len(MIXED)))],
+)
+def test_keys_that_are_never_equal_are_refused_on_any_number_of_workers(
+    operator: str, keys: int, workers: int
+) -> None:
+    left, right = MIXED[keys]
+    flow = jt.Flow("keys")
+    flow.output("out", KEYED[operator](flow.input("in").key_by("k")))
+    with flow.open(workers=workers, seed=workers) as run:
+        for worker, keys in ((0, left), (workers - 1, right)):
+            run.input("in", worker).send(pa.table({"time": [0], "k": keys, "n": [1]}))
+        with pytest.raises(BatchError, match=r"a key column is of type .* cast it"):
+            run.finish()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("make", [KEYED["running"], KEYED["ordered"]])
+def test_restored_keys_are_of_the_type_of_new_ones(make: Any, workers: int) -> None:
+    flow = jt.Flow("keys")
+    flow.output("out", make(flow.input("in").key_by("k")))
+    with flow.open(workers=2) as run:
+        run.input("in").send({"time": [0], "k": [1], "n": [1]})
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    for key in (0, 1):
+        with flow.open(workers=workers, restore=snapshot) as run:
+            run.input("in").send({"time": [1], "k": [key + 0.5], "n": [1]})
+            with pytest.raises(BatchError, match=r"double, but it was int64 before: cast it"):
+                run.finish()
+
+
+def test_types_of_keys_are_announced_once() -> None:
+    flow = jt.Flow("keys")
+    flow.output("out", flow.input("in").key_by("k").running().count())
+    with flow.open(workers=2) as run:
+        keys = [np.array([1], dtype) for dtype in (np.int64, np.int64, np.int32, np.int32)]
+        for time, key in enumerate(keys):
+            run.input("in").send({"time": [time], "k": key})
+        assert run.finish()["out"]["count"].to_pylist() == [1, 2, 3, 4]
+        # One with each record that another worker owns, and one with each of two types else.
+        assert sum(port.messages for port in run.network.ports) in (2, 4)
+
+
 @pytest.mark.parametrize(
     ("left", "right", "rows"),
     [

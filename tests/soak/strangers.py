@@ -16,6 +16,7 @@ from contextlib import suppress
 from random import Random
 
 from jeton.cluster.rendezvous import Rendezvous, meet
+from jeton.mesh.handshake import MAGIC
 from jeton.mesh.listener import Address
 
 WITHIN = 5.0
@@ -34,7 +35,7 @@ def garbage(sock: socket.socket, random: Random) -> None:
 
 def half(sock: socket.socket, random: Random) -> None:
     """Send the beginning of a handshake."""
-    sock.sendall(b"JETON/1\0" + random.randbytes(random.randrange(0, 12)))
+    sock.sendall(MAGIC + random.randbytes(random.randrange(0, 12)))
 
 
 def forged(sock: socket.socket, random: Random) -> None:

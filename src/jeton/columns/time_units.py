@@ -32,6 +32,9 @@ _NANOSECONDS: Final = {
     "W": 7 * 86400 * 10**9,
 }
 
+UNITS: Final = (INTEGER, *_NANOSECONDS, *(unit + ZONED for unit in _NANOSECONDS))
+"""All units there are."""
+
 Integers = npt.NDArray[np.int64]
 
 

@@ -18,7 +18,7 @@ from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema, conform
 from jeton.columns.tables import as_table
 from jeton.columns.time_arithmetic import whole
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import INTEGER, convert
+from jeton.columns.time_units import INTEGER
 from jeton.core.errors import (
     GraphError,
     JetonError,
@@ -217,12 +217,13 @@ class InputHandle:
         self._require_open()
         try:
             batch = self._as_batch(data, times, columns, self._now(partition))
+            if len(batch) and batch.unit is not None:
+                self._outputs[0].units.learn(batch.unit)
         except JetonError as error:
             error.located(operator=self.name, worker=self._info.worker)
             raise
         if len(batch) == 0:
             return
-        batch = self._in_common_unit(batch)
         self.sent_count += len(batch)
         if self._schema is not None:
             batch = conform(batch, self._schema, f"input {self.name!r}")
@@ -333,18 +334,6 @@ class InputHandle:
                 batch.unit = INTEGER
             return batch
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
-
-    def _in_common_unit(self, batch: Batch) -> Batch:
-        """The batch with times in the unit of the first that came to this worker."""
-        units = self._outputs[0].units
-        unit = batch.unit
-        if unit is None or unit == units.unit:
-            return batch
-        if units.unit is None:
-            units.learn(unit)
-            return batch
-        what = f"the time column {batch.time_name!r} of input {self.name!r}"
-        return batch.at(convert(batch.times, unit, units.unit, what))
 
     def _now(self, partition: Partition | None) -> Time:
         """The time of records that come without one."""

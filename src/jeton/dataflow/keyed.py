@@ -19,7 +19,7 @@ from jeton.dataflow.operators.joined import How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until
-from jeton.dataflow.pacts import Exchange, Gather, Pact
+from jeton.dataflow.pacts import Gather, KeyExchange, Pact
 from jeton.dataflow.plan import Notify
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class KeyedStream:
     @property
     def pact(self) -> Pact:
         """How records reach the worker that owns their key."""
-        return Exchange(*self.key) if self.key else Gather()
+        return KeyExchange(*self.key) if self.key else Gather()
 
     def running(self, *, ordered: bool = False) -> Running:
         """An updated result for each record, over all records of its key so far.

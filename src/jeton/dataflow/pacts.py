@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column, as_column, plain
+from jeton.columns.column import Column, as_column, plain, to_arrow
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import bin_owners
+from jeton.state.key_slots import KeyColumnTypes
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
@@ -27,6 +29,14 @@ class Pact(ABC):
 
     announces = False
     """Whether each worker gets a message for each type of key, if only an empty one."""
+
+    def announced(self, batch: Batch) -> Mapping[str, Column]:
+        """The columns whose types are announced."""
+        return batch.columns
+
+    def guard(self) -> KeyGuard | None:
+        """The check of messages at one worker's end of an edge, if the pact has one."""
+        return None
 
     @abstractmethod
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
@@ -131,6 +141,73 @@ class Exchange(Pact):
 
     def __repr__(self) -> str:
         return f"Exchange({', '.join(map(repr, self.key))})"
+
+
+class KeyExchange(Exchange):
+    """The exchange of a keyed stream, whose key columns have one type on all workers.
+
+    Keys of types that are never equal, such as integers and floating-point numbers, have
+    different owners: no worker need see both. So the types of keys are announced, and the guard
+    at each worker's end refuses those that do not fit.
+    """
+
+    def __init__(self, *key: str) -> None:
+        super().__init__(*key, announce=True)
+        self._names = key
+
+    def announced(self, batch: Batch) -> Mapping[str, Column]:
+        """The key columns."""
+        return {name: batch.column(name) for name in self._names}
+
+    def guard(self) -> KeyGuard:
+        """A new guard, which knows no types yet."""
+        return KeyGuard(self._names)
+
+
+class KeyGuard:
+    """The types of the keys that reach one worker: those that are never equal are refused.
+
+    A message without records only announces the types of keys that other workers have got.
+
+    >>> guard = KeyGuard(("k",))
+    >>> guard.admits(Batch({"k": [1, 2]}, times=[0, 0]))
+    True
+    >>> guard.admits(Batch({"k": np.array([], np.int32)}, times=[]))
+    False
+    >>> guard.admits(Batch({"k": [0.5]}, times=[0]))
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: a key column is of type double, but it was int64 before: ...
+    """
+
+    __slots__ = ("_key", "_last", "_seen", "_types")
+
+    def __init__(self, key: Sequence[str]) -> None:
+        self._key = tuple(key)
+        self._types = KeyColumnTypes(len(self._key))
+        self._last: list[object] = [None] * len(self._key)
+        """The latest type of each column, which is most often that of the next one too."""
+        self._seen: list[set[object]] = [set() for _ in self._key]
+
+    def admits(self, batch: Batch) -> bool:
+        """Whether a message has records; raises if their keys are not of one type."""
+        last = self._last
+        for at, name in enumerate(self._key):
+            column = batch.column(name)
+            kind = column.dtype if isinstance(column, np.ndarray) else column.type
+            if kind is not last[at]:
+                if kind not in self._seen[at]:
+                    self._types.learn(at, to_arrow(column[:0]).type)
+                    self._seen[at].add(kind)
+                last[at] = kind
+        return len(batch) > 0
+
+    def learn(self, stored: pa.Schema) -> None:
+        """Record the types of the keys in the state that a run goes on from."""
+        for at, name in enumerate(self._key):
+            for column in (f"key.{name}", f"value.{name}"):
+                if column in stored.names:
+                    self._types.learn(at, stored.field(column).type)
 
 
 class Gather(Pact):

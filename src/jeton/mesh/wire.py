@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
+from jeton.columns.time_units import UNITS
 from jeton.core.errors import ProtocolError, TimeError
 from jeton.core.times import Product, Time
 from jeton.progress.protocol import ProgressBatch
@@ -27,6 +28,8 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = struct.Struct("<BxxxiQ")
 _CONTENTS: Final = struct.Struct("<IIII")
+_UNIT: Final = -1
+"""In a progress batch, in place of a location: a unit of times follows, in place of a change."""
 _SLACK: Final = 4096
 """Bytes beyond those that a column needs that are not worth a copy."""
 _GARBLED: Final = (
@@ -140,6 +143,8 @@ class Encoder:
                 words += (location, delta, 1, time)
             else:
                 raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
+        if batch.unit is not None:
+            words += (_UNIT, UNITS.index(batch.unit), 1, 0)
         payload = struct.pack(f"<{len(words)}q", *words)
         return [HEADER.pack(PROGRESS, 0, len(payload)) + payload]
 
@@ -208,6 +213,7 @@ class Decoder:
     def _progress(payload: Buffer) -> ProgressBatch:
         words = struct.unpack(f"<{len(payload) // 8}q", payload)
         changes: list[tuple[tuple[int, Time], int]] = []
+        unit: str | None = None
         at = 2
         while at < len(words):
             location, delta, width = words[at : at + 3]
@@ -216,8 +222,11 @@ class Decoder:
                 raise ProtocolError(f"a progress batch has a time of {width} coordinates")
             time = words[at] if width == 1 else Product.of(words[at : at + width])
             at += width
-            changes.append(((location, time), delta))
-        return ProgressBatch(words[0], words[1], tuple(changes))
+            if location == _UNIT:
+                unit = UNITS[delta]
+            else:
+                changes.append(((location, time), delta))
+        return ProgressBatch(words[0], words[1], tuple(changes), unit)
 
 
 def _garbled(what: str, error: Exception) -> ProtocolError:

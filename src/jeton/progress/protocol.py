@@ -20,6 +20,8 @@ class ProgressBatch(NamedTuple):
     worker: int
     sequence: int
     changes: tuple[tuple[Pointstamp, int], ...]
+    unit: str | None = None
+    """The unit of the worker's times, in the first batch after the worker has learnt it."""
 
 
 class Outbox:

@@ -56,7 +56,7 @@ class Channel:
 class RoutedChannel(Channel):
     """From an output to an input on any worker, as a pact decides."""
 
-    __slots__ = ("_announced", "_network", "_route", "_worker", "_workers")
+    __slots__ = ("_announced", "_network", "_pact", "_route", "_worker", "_workers")
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class RoutedChannel(Channel):
         bins: int,
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
+        self._pact = pact
         self._route = pact.router(workers, bins)
         self._network = network
         self._worker = outbox.worker
@@ -95,7 +96,7 @@ class RoutedChannel(Channel):
         self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]
     ) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, and an empty one for all others if its types are new."""
-        columns = batch.columns
+        columns = self._pact.announced(batch)
         types = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
         layout = (*columns, *types)
         if layout in known:

@@ -132,7 +132,7 @@ class MeasuredWorker(Worker):
         found = self._by_location[location]
         assert found is not None
         operator = self.operators[found[0]]
-        operator.batches_in += 1
+        operator.batches_in += len(batch) > 0  # the others announce types
         operator.records_in += len(batch)
 
     def _invoke(self, operator: Operator) -> None:

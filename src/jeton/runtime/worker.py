@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from threading import Lock, get_ident
 from typing import Any, Final
@@ -24,6 +25,7 @@ from jeton.core.errors import JetonError, LeakedToken, ProtocolError, SnapshotEr
 from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
+from jeton.dataflow.pacts import KeyGuard, Pact
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
@@ -82,6 +84,7 @@ class Worker:
         self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
         self._common: dict[Hashable, Any] = {}
         self._units = Units()
+        self._announced_unit: str | None = None
         self._lock = Lock()
         self._thread: int | None = None
         self._frontiers: dict[int, Antichain] = {}
@@ -92,7 +95,8 @@ class Worker:
         """Invoke an operator soon."""
         self.hold_sources = self._schedule.hold_sources
         """Do not invoke operators without inputs for now, or do so again."""
-        self._by_location: list[tuple[int, Input] | None] = [None] * len(graph.steps)
+        self._by_location: list[tuple[int, Input, KeyGuard | None] | None]
+        self._by_location = [None] * len(graph.steps)
         self._by_book: dict[int, Operator] = {}
         self.operators = [self._make(plan) for plan in plans]
         self._connect()
@@ -108,19 +112,29 @@ class Worker:
         ]
         inputs = []
         moment = Moment()
-        for location, row in zip(node.inputs, node.summaries, strict=True):
+        for location, row, wanted in zip(node.inputs, node.summaries, plan.inputs, strict=True):
             connections = [
                 Connection(book, cell) if cell else None
                 for book, cell in zip(books, row, strict=True)
             ]
             port = Input(self, location, plan.kind, connections, moment, self._units)
-            self._by_location[location] = (plan.index, port)
+            self._by_location[location] = (plan.index, port, self._guard(plan.name, wanted.pact))
             inputs.append(port)
         outputs = [Output(book, plan.time_name, self._units) for book in books]
         operator = Operator(plan, inputs, outputs, books, moment)
         for location in node.outputs:
             self._by_book[location] = operator
         return operator
+
+    def _guard(self, operator: str, pact: Pact) -> KeyGuard | None:
+        """The check of an input's messages, which knows the keys that are restored here."""
+        guard = pact.guard()
+        if guard is not None and self._restore is not None:
+            for name in self._restore.operators.get(operator, ()):
+                found = self._restored(operator, name)
+                if found is not None and found.num_rows:
+                    guard.learn(found.schema)
+        return guard
 
     def _connect(self) -> None:
         edges: dict[tuple[int, int], list[Edge]] = {}
@@ -252,13 +266,29 @@ class Worker:
         found = self._by_location[location] if 0 <= location < len(self._by_location) else None
         if found is None:
             raise ProtocolError(f"a message came for location {location}, which is no input")
-        operator, port = found
+        operator, port, guard = found
+        if guard is not None:
+            try:
+                admitted = guard.admits(batch)
+            except JetonError as error:
+                plan = self.operators[operator].plan
+                error.located(operator=plan.name, worker=self.index, time=time, line=plan.defined)
+                raise
+            if not admitted:
+                self.post(partial(self.consumed, (location, time), -1))
+                return
         port.deliver(time, batch)
         self.activate(operator)
 
     def receive_progress(self, batch: ProgressBatch) -> None:
         """Another worker tells what it did."""
         self._inbox.accept(batch)
+        if batch.unit is not None:
+            try:
+                self._units.learn(batch.unit)
+            except JetonError as error:
+                error.located(worker=self.index)
+                raise
         self._apply(batch.changes)
 
     # Running
@@ -396,6 +426,10 @@ class Worker:
         """Seal what was settled since the last time into one batch, for the other workers."""
         batch = self._outbox.seal()
         if batch is not None:
+            unit = self._units.unit
+            if unit is not self._announced_unit:
+                self._announced_unit = unit
+                batch = batch._replace(unit=unit)
             for worker in range(self.workers):
                 if worker != self.index:
                     self._network.send_progress(worker, batch)

@@ -58,7 +58,7 @@ class KeySlots:
         """Whether the columns' types are known: a batch has come, which may have been empty."""
         self._twins = Twins()
         self._seen: set[tuple[object, ...]] = set()
-        self._kinds: list[list[pa.DataType]] = [[] for _ in range(columns)]
+        self._kinds = KeyColumnTypes(columns)
         self._usual: np.dtype[Any] | None = None
         """The type of a single column of integers, once it is known to fit."""
 
@@ -123,17 +123,8 @@ class KeySlots:
         if seen in self._seen:
             return
         for at, column in enumerate(columns):
-            kind, known = cols.to_arrow(column[:0]).type, self._kinds[at]
-            if pa.types.is_null(kind) or not len(column):
-                continue
-            for before in known:
-                if key_family(kind) != key_family(before) or _beyond(kind, before):
-                    raise BatchError(
-                        f"a key column is of type {kind}, but it was {before} before: cast it to "
-                        "one type, or give the input a schema=…"
-                    )
-            if kind not in known:
-                known.append(kind)
+            if len(column):
+                self._kinds.learn(at, cols.to_arrow(column[:0]).type)
         if all(map(len, columns)):
             self._seen.add(seen)
 
@@ -233,6 +224,36 @@ class KeySlots:
         self._put(found[opened], some, opened, columns)
         slots[wrong] = found
         return np.concatenate([new, wrong[opened]])
+
+
+class KeyColumnTypes:
+    """The types that key columns have had; one with which no key is equal is refused.
+
+    >>> types = KeyColumnTypes(1)
+    >>> types.learn(0, pa.int64())
+    >>> types.learn(0, pa.float64())
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: a key column is of type double, but it was int64 before: ...
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self, columns: int) -> None:
+        self._known: list[list[pa.DataType]] = [[] for _ in range(columns)]
+
+    def learn(self, column: int, kind: pa.DataType) -> None:
+        """Record a type of one of the columns; nulls without a type fit everything."""
+        known = self._known[column]
+        if pa.types.is_null(kind) or kind in known:
+            return
+        for before in known:
+            if key_family(kind) != key_family(before) or _beyond(kind, before):
+                raise BatchError(
+                    f"a key column is of type {kind}, but it was {before} before: cast it to one "
+                    "type, or give the input a schema=…"
+                )
+        known.append(kind)
 
 
 class Twins:
