@@ -120,6 +120,23 @@ def test_an_idle_partition_is_left_aside_and_waited_for_again() -> None:
     assert fed.handle.time == 300
 
 
+def test_an_idle_partition_is_idle_after_a_restart() -> None:
+    fed = Fed(flow_of(0, idle_after=5.0), quiet, 2)
+    fed.read(1)
+    fed.now = 6.0
+    fed.read(1)
+    positions = fed.feed.positions()
+    assert [positions[number]["idle"] for number in ("0", "1")] == [False, True]
+    after = Fed(flow_of(0, idle_after=5.0), quiet, 2, positions)
+    after.read(1)
+    # It does not wait five more seconds for a partition that was quiet before.
+    assert (fed.handle.time, after.handle.time) == (100, 110)
+    del positions["1"]["idle"]  # as in checkpoints of earlier versions
+    earlier = Fed(flow_of(0, idle_after=5.0), quiet, 2, positions)
+    earlier.read(1)
+    assert earlier.handle.time == 50
+
+
 def test_without_a_limit_a_partition_is_waited_for_indefinitely() -> None:
     fed = Fed(flow_of(0), quiet, 2)
     fed.now = 1e9

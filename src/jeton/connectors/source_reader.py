@@ -29,7 +29,7 @@ class SourceReader:
     ...     return SourceReader("n", handle, source, 0, 1, known)
     >>> before = reader()
     >>> before.read(), before.positions()
-    (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808}})
+    (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808, 'idle': False}})
     >>> after = reader(before.positions())
     >>> after.read(), after.read(), after.positions()["0"]["position"]
     (True, False, 2)
@@ -66,10 +66,10 @@ class SourceReader:
             reader = source.open(number, partitions, at.get("position"))
             # Checkpoints of earlier versions have the input's own time only.
             floor = at.get("floor", at.get("time", handle.kind.minimum))
-            self._readers[number] = _Open(reader, floor, clock())
+            self._readers[number] = _Open(reader, floor, clock(), idle=at.get("idle", False))
         # All are there before the first says how far it is, or the input would not wait for them.
         for number, each in self._readers.items():
-            each.partition = handle.partition(number, floor=each.floor)
+            each.partition = handle.partition(number, floor=each.floor, idle=each.idle)
         if not self._readers:
             self.close()
 
@@ -119,6 +119,7 @@ class SourceReader:
                 "position": each.reader.position,
                 "ended": each.reader.ended,
                 "floor": each.partition.floor,
+                "idle": each.partition.idle,
             }
         return found
 
@@ -152,7 +153,9 @@ class _Open:
 
     partition: Partition
 
-    def __init__(self, reader: Reader, floor: int, now: float) -> None:
+    def __init__(self, reader: Reader, floor: int, now: float, *, idle: bool) -> None:
         self.reader = reader
         self.floor = floor
+        self.idle = idle
+        """Whether it was idle when the query stopped."""
         self.busy_at = now

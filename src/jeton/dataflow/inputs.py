@@ -31,6 +31,7 @@ from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow.partitions import (
     Partition,
     PartitionKey,
+    StoredPartition,
     passed,
     restored,
     sift,
@@ -150,8 +151,8 @@ class InputHandle:
         self._time: Time = self._tokens[0].time
         self._own: Partition | None = None
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._restored: dict[PartitionKey, tuple[int, bool]] = {}
-        """Floors of partitions before a restart, and whether they had ended."""
+        self._restored: dict[PartitionKey, StoredPartition] = {}
+        """Partitions before a restart that have not been opened again."""
         self.became_idle: Callable[[], None] = lambda: None
         """Called when this input no longer waits for any partition on this worker."""
         self.late_count = 0
@@ -180,24 +181,32 @@ class InputHandle:
         known = self._known()
         return bool(known) and not any(each.holds for each in known)
 
-    def partition(self, key: PartitionKey, *, floor: int | None = None) -> Partition:
+    def partition(
+        self, key: PartitionKey, *, floor: int | None = None, idle: bool = False
+    ) -> Partition:
         """The partition of that name, opened if it is new: from now on the input waits for it.
 
         Open all partitions before the first of them sends, also after a restart.
-        A new one starts where it was in the snapshot that the run goes on from, or at the least
-        time. A host that stores floors itself, as long-lived queries do, gives it a ``floor``.
+        A new one starts where it was in the snapshot that the run goes on from, idle if it was, or
+        at the least time. A host that stores floors itself, as long-lived queries do, gives it a
+        ``floor``, and says whether it is ``idle``.
         """
         self._require_open()
         found = self._partitions.get(key)
         if found is None:
             if not isinstance(self.kind, IntegerTimes):
                 raise GraphError(f"input {self.name!r} has no integer times: partitions need them")
-            before, ended = self._restored.pop(key, (self.kind.minimum, False))
-            own = floor is None
-            found = Partition(self, key, before if floor is None else floor, stored=own)
-            found.ended = ended
+            new = StoredPartition(self.kind.minimum, ended=False, idle=False)
+            at = self._restored.pop(key, new)
+            if floor is not None:
+                at = at._replace(floor=floor, idle=idle)
+            found = Partition(
+                self, key, at.floor, ended=at.ended, idle=at.idle, stored=floor is None
+            )
             # The input stays where it is until one sends: others may be opened still.
             self._partitions[key] = found
+            if self.idle:
+                self.became_idle()
         return found
 
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
@@ -206,9 +215,10 @@ class InputHandle:
         Times come from the batch, from the time column, from ``times``, or are the input's own;
         if it has not advanced yet, zero.
         """
-        if self._own is None and self.lateness is not None:
-            self._own = Partition(self, None, self._time)
-        self.send_from(self._own, data, times, columns)
+        own = None
+        if self.lateness is not None:
+            own = self._own = self._own or Partition(self, None, self._time)
+        self.send_from(own, data, times, columns)
 
     def send_from(
         self, partition: Partition | None, data: Any, times: Any, columns: Mapping[str, Any]
@@ -290,16 +300,25 @@ class InputHandle:
                     "closed": np.array([self._closed]),
                     "unit": pa.array([self._outputs[0].units.unit], pa.string()),
                     "partitions": [stored(self._partitions, self._restored)],
+                    "worker": np.array([self._info.worker], dtype=np.int64),
+                    "floor": pa.array([self._own and self._own.floor], pa.int64()),
                 }
             )
         )
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
-        """Go on where the slowest of the inputs before was; close if all were closed."""
+        """Go on where the slowest of the inputs before was; close if all were closed.
+
+        A handle's own floor is that of the same worker before: its records are late if they were.
+        """
         if "partitions" in state.column_names:
             self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
             for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
                 self._outputs[0].units.learn(unit)
+        if "floor" in state.column_names:
+            here = pc.equal(state.column("worker"), self._info.worker)
+            for floor in state.filter(here).column("floor").drop_null().to_pylist():
+                self._own = Partition(self, None, floor)
         still_open = state.filter(pc.invert(state.column("closed")))
         if still_open.num_rows:
             self.advance_to(pc.min(still_open.column("time")).as_py())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 PartitionKey: TypeAlias = "str | int"
 """The name of a partition: a text or a number."""
+
+
+class StoredPartition(NamedTuple):
+    """The state of a partition in a snapshot."""
+
+    floor: int
+    ended: bool
+    idle: bool
 
 
 class Partition:
@@ -44,14 +52,21 @@ class Partition:
     __slots__ = ("_handle", "_idle", "ended", "floor", "key", "stored")
 
     def __init__(
-        self, handle: InputHandle, key: PartitionKey | None, floor: Time, *, stored: bool = False
+        self,
+        handle: InputHandle,
+        key: PartitionKey | None,
+        floor: Time,
+        *,
+        ended: bool = False,
+        idle: bool = False,
+        stored: bool = False,
     ) -> None:
         self.key = key
         self.floor = floor
-        self.ended = False
+        self.ended = ended
         self.stored = stored
-        """Whether snapshots of the input have its floor."""
-        self._idle = False
+        """Whether snapshots of the input have it among their partitions."""
+        self._idle = idle
         self._handle = handle
 
     @property
@@ -152,31 +167,41 @@ def passed(
 
 
 def stored(
-    partitions: Mapping[PartitionKey, Partition], before: Mapping[PartitionKey, tuple[int, bool]]
+    partitions: Mapping[PartitionKey, Partition], before: Mapping[PartitionKey, StoredPartition]
 ) -> str:
-    """The floors of partitions as text for snapshots, also of those not opened again yet."""
-    rows: list[list[Any]] = [[key, *at, False] for key, at in before.items()]
-    rows += [[key, p.floor, p.ended, True] for key, p in partitions.items() if p.stored]
+    """Partitions as text for snapshots, also those not opened again yet.
+
+    For each its key, floor, whether it has ended, whether it is open here, and whether it is idle.
+    """
+    rows: list[list[Any]] = [
+        [key, at.floor, at.ended, False, at.idle] for key, at in before.items()
+    ]
+    rows += [[key, p.floor, p.ended, True, p.idle] for key, p in partitions.items() if p.stored]
     return json.dumps(rows)
 
 
-def restored(texts: Iterable[str]) -> dict[PartitionKey, tuple[int, bool]]:
+def restored(texts: Iterable[str]) -> dict[PartitionKey, StoredPartition]:
     """Where each partition was, from the texts of all workers.
 
     The floor on a worker where the partition was open is newer than those that other workers had
-    restored. If it was open on several, the slowest counts.
+    restored. If it was open on several, the slowest counts. Earlier versions did not store whether
+    a partition is idle: then it is not.
 
-    >>> restored(['[["a", 3, false, false], ["b", 2, false, true]]', '[["a", 7, false, true]]'])
-    {'a': (7, False), 'b': (2, False)}
+    >>> texts = ['[["a", 3, false, false], ["b", 2, false, true]]', '[["a", 7, false, true, true]]']
+    >>> {key: tuple(at) for key, at in restored(texts).items()}
+    {'a': (7, False, True), 'b': (2, False, False)}
     """
-    found: dict[PartitionKey, tuple[int, bool, bool]] = {}
-    for key, floor, ended, live in (row for text in texts for row in json.loads(text)):
-        other = found.get(key)
-        if other is None or (live and not other[2]):
-            found[key] = (floor, ended, live)
-        elif live or not other[2]:
-            found[key] = (min(floor, other[0]), ended and other[1], live)
-    return {key: (floor, ended) for key, (floor, ended, _) in found.items()}
+    found: dict[PartitionKey, tuple[StoredPartition, bool]] = {}
+    for key, floor, ended, live, *idle in (row for text in texts for row in json.loads(text)):
+        at = StoredPartition(floor, ended, any(idle))
+        other, was_live = found.get(key, (None, False))
+        if other is None or (live and not was_live):
+            found[key] = (at, live)
+        elif live or not was_live:
+            slowest = min(floor, other.floor)
+            both = StoredPartition(slowest, ended and other.ended, at.idle and other.idle)
+            found[key] = (both, live)
+    return {key: at for key, (at, _) in found.items()}
 
 
 def slowest(partitions: Iterable[Partition]) -> Time | None:
