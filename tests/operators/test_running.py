@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows
 
@@ -253,3 +254,34 @@ def test_aggregates_may_be_called_like_anything() -> None:
         found,
         [{"time": 10, "value": v, "key": v + 2, "bin": 1, "end": 1} for v in (5, 6)],
     )
+
+
+ADDED = {
+    "count": lambda s: s.key_by("k").running().count(name="n"),
+    "ordered sum": lambda s: s.key_by("k").running(ordered=True).sum("n", name="n"),
+    "aggregates": lambda s: s.key_by("k").running().aggregate(x=jt.agg.count(), n=jt.agg.max("n")),
+    "rank": lambda s: s.key_by("k").tumbling(10).top_k(1, by="n", name="n"),
+    "join": lambda s: s.key_by("k").join(s.key_by("k"), suffix=""),
+}
+
+
+@pytest.mark.parametrize("make", ADDED.values(), ids=ADDED)
+@pytest.mark.parametrize("declared", [True, False])
+def test_no_column_of_the_records_is_overwritten(make: Any, declared: bool) -> None:
+    flow = jt.Flow("names")
+
+    def run() -> None:
+        schema = {"k": int, "n": int} if declared else None
+        flow.output("out", make(flow.input("in", schema=schema)))
+        assert not declared, "the flow can be refused before it runs"
+        flow.run({"in": {"time": [0, 1], "k": [7, 7], "n": [30, 40]}})
+
+    with pytest.raises((GraphError, BatchError), match="'n'"):
+        run()
+
+
+@pytest.mark.parametrize("name", ["time", "event_time"])
+def test_ranks_do_not_take_the_place_of_times(name: str) -> None:
+    windows = jt.Flow("names").input("in").key_by("k").tumbling(10)
+    with pytest.raises(GraphError, match=rf"top_k cannot put ranks into the column '{name}'"):
+        windows.top_k(1, by="n", name=name)

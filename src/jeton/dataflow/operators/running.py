@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.ordering import order_by
+from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import Notify, OperatorInfo
@@ -34,6 +35,12 @@ def add_running(
 ) -> Stream:
     """Add the operator of `KeyedStream.running`; ``results`` has the keys and aggregates."""
     key = keyed.key
+    known = keyed.stream.schema
+    if known is not None:
+        try:
+            _require_free(aggregates, known.names)
+        except BatchError as error:
+            raise GraphError(error.message).located(operator=name) from error
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         groups = RunningGroups(key, aggregates)
@@ -46,10 +53,9 @@ def add_running(
         token.drop()
         return lambda input, output: _in_order(groups, waiting, input, output)
 
-    schema = None if results is None else keyed.stream.schema
-    if results is not None and schema is not None:
-        kept = [field for field in schema if field.name not in aggregates]
-        schema = pa.schema([*kept, *(results.field(result) for result in aggregates)])
+    schema = None
+    if results is not None and known is not None:
+        schema = pa.schema([*known, *(results.field(result) for result in aggregates)])
     notify: Notify = "held" if ordered else "never"
     return add_unary(keyed.stream, build, name=name, notify=notify, pact=keyed.pact, schema=schema)
 
@@ -59,6 +65,7 @@ class RunningGroups(Groups):
 
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
+        _require_free(self.aggregates, batch.columns)
         slots, _ = self.find(batch)
         return batch.with_columns(self.roll(slots, batch))
 
@@ -67,6 +74,7 @@ class RunningGroups(Groups):
 
         The answer must not depend on which of them came first.
         """
+        _require_free(self.aggregates, batch.columns)
         slots, _ = self.find(batch)
         times = batch.times
         if times.ndim > 1 or times.dtype == object or (times[1:] == times[:-1]).any():
@@ -84,6 +92,16 @@ class RunningGroups(Groups):
         """The groups again."""
         if state.num_rows:
             self.load(state)
+
+
+def _require_free(aggregates: Mapping[str, Aggregate], names: Container[str]) -> None:
+    """Refuse results that would take the place of a column of the records."""
+    for name in aggregates:
+        if name in names:
+            raise BatchError(
+                f"running() adds a column {name!r}, but there is one already: give the aggregate "
+                "another name, or drop() the column first"
+            )
 
 
 def _as_it_comes(groups: RunningGroups, input: Input, output: Output) -> None:

@@ -38,6 +38,11 @@ def add_top_k(
         raise GraphError(f"top_k needs an integer, at least one, not {k!r}")
     stream = keyed.stream
     stream.require_columns(*keyed.key, by, operator="top_k")
+    if name in (stream.time_name, EVENT_TIME if assigner.inclusive else None):
+        raise GraphError(
+            f"top_k cannot put ranks into the column {name!r}, which has times: give them another "
+            "name=…"
+        ).located(operator="top_k")
     best = Best(keyed.key, k, by, ascending, name, own_times=assigner.inclusive)
     schema = stream.schema
     if schema is not None:
