@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.errors import BatchError
+from jeton.state import fold_loops
+from jeton.state.accumulators import Numeric
 from tests.operators.twins import Row, Schedule, run_twin, schedule_of, schedules
 
 MOST = 2**63 - 1
@@ -112,6 +114,81 @@ def test_rolling_sums_that_overflow_name_key_and_time() -> None:
     table = {"time": [1, 2, 3], "key": ["a", "b", "b"], "n": [MOST, -MOST, -2]}
     with pytest.raises(BatchError, match=r"-9223372036854775809.*key='b'.*'sum'.*time 3"):
         flow.run({"in": table}, workers=2)
+
+
+SIZES = st.sampled_from([1, 2**20, 2**42, 2**61, MOST])
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "roll", "clear", "merge", "restart"]),
+        st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1), SIZES), max_size=6),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=200)
+@given(acts=ACTS, signed=st.booleans())
+def test_sums_are_exact_within_the_bound_and_beyond(
+    acts: list[tuple[str, list[tuple[int, int, int]]]], signed: bool
+) -> None:
+    dtype = np.int64 if signed else np.uint64
+    sums, twin = Numeric("sum", widen=True), [0, 0, 0]
+    every = np.arange(3)
+    sums.add(every, np.zeros(3, dtype), 3)
+    for act, rows in acts:
+        slots = np.array([slot for slot, _, _ in rows], dtype=np.int64)
+        numbers = [size * (sign if signed else abs(sign)) for _, sign, size in rows]
+        values = np.array(numbers, dtype=dtype)
+        if act == "add":
+            sums.add(slots, values, 3)
+        elif act == "roll":
+            rolled = pa.array(sums.roll(slots, values, 3)).to_pylist()
+        elif act == "clear":
+            sums.clear(np.array([1]))
+            sums.add(np.array([1]), np.zeros(1, dtype), 3)
+            twin[1] = 0
+        elif act == "merge":
+            sums.merge(np.array([0]), np.array([2]))
+            twin[0] += twin[2]
+        else:
+            saved, sums = sums.save(every), Numeric("sum", widen=True)
+            sums.load(every, saved, 3)
+        if act in ("add", "roll"):
+            for row, (slot, number) in enumerate(zip(slots.tolist(), numbers, strict=True)):
+                twin[slot] += number
+                assert act == "add" or rolled[row] == twin[slot]
+        assert pa.array(sums.result(every)).to_pylist() == twin
+
+
+def test_integers_are_added_without_care_while_no_sum_can_overflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    careful: list[str] = []
+
+    def watched(name: str) -> Callable[..., None]:
+        loop = getattr(fold_loops, name)
+
+        def run(*arguments: Any) -> None:
+            careful.append(name)
+            loop(*arguments)
+
+        return run
+
+    for name in ("add_exactly", "roll_exactly"):
+        monkeypatch.setattr(fold_loops, name, watched(name))
+    slots, size = np.zeros(2, dtype=np.int64), 2**40
+    sums = Numeric("sum")
+    for _ in range(3):
+        sums.add(slots, np.array([size, -size]), 1)
+        sums.roll(slots, np.array([-size, size - 1]), 1)
+    assert not careful
+    assert list(sums.result(np.array([0]))) == [-3]
+    # A bound that is too far away is found again, with one careful batch.
+    sums._bound = MOST
+    for _ in range(3):
+        sums.add(slots, np.array([size, -size]), 1)
+    assert careful == ["add_exactly"]
+    assert list(sums.result(np.array([0]))) == [-3]
 
 
 def test_integers_followed_by_other_numbers_keep_what_they_carried() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ Mask = npt.NDArray[np.bool_]
 
 _ALL: Mask = np.empty(0, dtype=bool)
 """The mask of a column without nulls."""
+
+_MOST: Final = 2**63 - 1
+"""The greatest sum of integers that is within both types of them."""
 
 
 class Accumulator(ABC):
@@ -101,7 +104,8 @@ class Numeric(Accumulator):
 
     Nulls are passed over; a group with nothing but nulls has the result null. Sums of integers,
     and means of them, are exact whatever the order: beside a sum that wraps around there is how
-    often it did. NaN is the greatest number.
+    often it did. While a bound of all sums shows that none does, integers are added without
+    looking for it. NaN is the greatest number.
     """
 
     def __init__(self, how: str, *, widen: bool = False) -> None:
@@ -112,6 +116,10 @@ class Numeric(Accumulator):
         self._value: Values = np.zeros(0, dtype=np.int64)
         self._carry = np.zeros(0, dtype=np.int64)
         """How often a sum of integers has wrapped around; only such sums have it."""
+        self._bound = 0
+        """No sum of integers is farther from zero than this."""
+        self._may_wrap = False
+        """Whether a sum of integers may have wrapped around: the bound is not used then."""
         self._seen = np.zeros(0, dtype=np.int64)
         self._usual: np.dtype[Any] | None = None
         """The type of plain columns that need no preparation."""
@@ -121,28 +129,40 @@ class Numeric(Accumulator):
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Fold the values in."""
         values, valid = self._prepare(column, size)
-        if self._exact:
-            loops.add_exactly(self._value, self._carry, self._seen, slots, values, valid)
-        else:
+        if not self._exact:
             loops.add(self._code, self._value, self._seen, slots, values, valid)
+            return
+        if not self._may_wrap:
+            bits = loops.add_wrapping(self._value, self._seen, slots, values, valid)
+            if self._had_room(len(slots), bits):
+                return
+            loops.take_back(self._value, self._seen, slots, values, valid)
+            self._find_bound(len(slots), bits)
+        loops.add_exactly(self._value, self._carry, self._seen, slots, values, valid)
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
         """Fold the values in; returns the result after each record."""
         values, valid = self._prepare(column, size)
         out = np.empty(len(slots), dtype=self._value.dtype)
         seen = np.empty(len(slots), dtype=np.int64)
-        carry = np.empty(len(slots) if self._exact else 0, dtype=np.int64)
-        if self._exact:
-            loops.roll_exactly(
-                self._value, self._carry, self._seen, slots, values, valid, out, carry, seen
-            )
-        else:
+        if not self._exact:
             loops.roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
+            return self._told(out, None, seen)
+        if not self._may_wrap:
+            bits = loops.roll_wrapping(self._value, self._seen, slots, values, valid, out, seen)
+            if self._had_room(len(slots), bits):
+                return self._told(out, None, seen)
+            loops.take_back(self._value, self._seen, slots, values, valid)
+            self._find_bound(len(slots), bits)
+        carry = np.empty(len(slots), dtype=np.int64)
+        loops.roll_exactly(
+            self._value, self._carry, self._seen, slots, values, valid, out, carry, seen
+        )
         return self._told(out, carry, seen)
 
     def result(self, slots: Slots) -> Column:
         """The folded values."""
-        carry = self._carry[slots] if self._exact else self._carry
+        carry = self._carry[slots] if self._may_wrap and self._exact else None
         return self._told(self._value[slots], carry, self._seen[slots])
 
     def clear(self, slots: Slots) -> None:
@@ -174,16 +194,43 @@ class Numeric(Accumulator):
             elif self._how in ("sum", "mean"):
                 self._value[slots] += carried * 2.0**64
 
+        self._raise_bound(slots)
+
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups."""
         if self._exact:
             loops.fold_exactly(self._value, self._carry, self._seen, into, others)
+            self._raise_bound(into)
         else:
             loops.fold(self._code, self._value, self._seen, into, others)
 
     @property
     def _exact(self) -> bool:
         return self._value.dtype.kind != "f" and self._how in ("sum", "mean")
+
+    def _had_room(self, rows: int, bits: np.uint64) -> bool:
+        """Whether no sum can have wrapped around when integers of these bits were added."""
+        bound = self._bound + rows * (int(bits) + 1)
+        if bound > _MOST:
+            return False
+        self._bound = bound
+        return True
+
+    def _find_bound(self, rows: int, bits: np.uint64) -> None:
+        """Decide, when the bound has no room for a batch, whether later ones need care too.
+
+        Sums may be far below the bound: groups were removed since, or signs differ. Where a new
+        bound would not last for long, it is not worth the search.
+        """
+        reach = rows * (int(bits) + 1)
+        self._bound = _farthest(self._value) + reach
+        self._may_wrap = max(2 * self._bound, reach << 10) > _MOST
+
+    def _raise_bound(self, slots: Slots) -> None:
+        """Include the sums of slots that did not come about by adding records."""
+        if self._exact and len(slots):
+            self._bound = max(self._bound, _farthest(self._value[slots]))
+            self._may_wrap = self._may_wrap or bool(self._carry[slots].any())
 
     def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
         """The values as they are kept, with room for them."""
@@ -238,15 +285,16 @@ class Numeric(Accumulator):
         if self._exact and len(self._carry) < len(self._value):
             self._carry = grown(self._carry, len(self._value))
 
-    def _told(self, values: Values, carry: Values, counts: Values) -> Column:
-        """Results of what was folded and counted."""
+    def _told(self, values: Values, carry: Values | None, counts: Values) -> Column:
+        """Results of what was folded and counted; sums that may have wrapped have a carry."""
         seen = counts > 0
         if self._how == "mean":
-            sums = values + carry * 2.0**64 if self._exact else values
+            sums = values if carry is None else values + carry * 2.0**64
             return self._show(sums / np.maximum(counts, 1), seen)
         if self._exact and self._widen:
+            carry = np.zeros(len(values), dtype=np.int64) if carry is None else carry
             return _as_decimals(values, carry, seen)
-        if self._exact and carry.any():
+        if carry is not None and carry.any():
             row = int(carry.argmax() if carry.max() else carry.argmin())
             exact = int(values[row]) + (int(carry[row]) << 64)
             raise Unrepresentable(
@@ -334,6 +382,15 @@ def _as_decimals(values: Values, carry: Values, seen: Mask) -> Column:
     kind = pa.decimal128(38, 0)
     whole = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words.tobytes())])
     return whole if seen.all() else pc.if_else(pa.array(seen), whole, pa.scalar(None, kind))
+
+
+def _farthest(values: Values) -> int:
+    """The greatest distance from zero of some integers.
+
+    >>> _farthest(np.array([3, -(2**63), 5])) == 2**63
+    True
+    """
+    return max(-int(values.min()), int(values.max())) if len(values) else 0
 
 
 def _kept_type(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -86,6 +86,48 @@ def fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
             seen[slot] += seen[other]
 
 
+@nb.njit(cache=True)
+def add_wrapping(value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
+    """Add integers to their slots modulo 2**64; returns the bits of their magnitudes, or-ed."""
+    every = len(valid) == 0
+    bits = np.uint64(0)
+    for i in range(len(slots)):
+        if every or valid[i]:
+            slot, number = slots[i], values[i]
+            value[slot] = np.uint64(value[slot]) + np.uint64(number)
+            seen[slot] += 1
+            bits |= np.uint64(number if number >= 0 else ~number)
+    return bits
+
+
+@nb.njit(cache=True)
+def roll_wrapping(value, seen, slots, values, valid, out, counts):  # type: ignore[no-untyped-def]
+    """The same, and the sums after each record."""
+    every = len(valid) == 0
+    bits = np.uint64(0)
+    for i in range(len(slots)):
+        slot = slots[i]
+        if every or valid[i]:
+            number = values[i]
+            value[slot] = np.uint64(value[slot]) + np.uint64(number)
+            seen[slot] += 1
+            bits |= np.uint64(number if number >= 0 else ~number)
+        out[i] = value[slot]
+        counts[i] = seen[slot]
+    return bits
+
+
+@nb.njit(cache=True)
+def take_back(value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
+    """Undo `add_wrapping`."""
+    every = len(valid) == 0
+    for i in range(len(slots)):
+        if every or valid[i]:
+            slot = slots[i]
+            value[slot] = np.uint64(value[slot]) - np.uint64(values[i])
+            seen[slot] -= 1
+
+
 @nb.njit(cache=True, inline="always")
 def _plus(value, carry, slot, number):  # type: ignore[no-untyped-def]
     """Add to a sum of integers, with or without a sign, noting when it wraps around.
