@@ -258,6 +258,28 @@ def test_whatever_user_code_raises_is_located(error: BaseException, seed: int | 
     assert caught.value.__cause__ is error
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+class MuteExit(BaseException):
+    def __repr__(self) -> str:
+        raise LookupError("no words")
+
+
+@pytest.mark.parametrize("error", [Mute(), MuteExit()], ids=lambda error: type(error).__name__)
+def test_an_exception_without_a_text_is_located(error: BaseException) -> None:
+    flow = jt.Flow("leaves")
+    flow.input("in").filter(leaving(error), name="op")
+    with pytest.raises(OperatorFailed) as caught:
+        flow.run({"in": {"time": [3], "n": [1]}})
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(f"{type(error).__name__}: its text cannot be had: LookupError(")
+    assert first.endswith("[operator 'op', worker 0, time 3]")
+    assert caught.value.__cause__ is error
+
+
 def test_an_exit_while_an_operator_is_built_is_located() -> None:
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()

@@ -230,10 +230,46 @@ def test_an_exception_that_cannot_travel_is_told(cause: Exception, text: str) ->
     error = failure.exception()
     assert str(error).startswith(text)
     assert str(error).endswith("[operator 'judging', worker 1]")
-    if len(str(cause)) < 100:
-        assert isinstance(error, OperatorFailed)
-        assert isinstance(error.__cause__, UserError)
-        assert text in str(error.__cause__)
+    assert len(str(error)) < 10_000
+    assert isinstance(error, OperatorFailed)
+    assert isinstance(error.__cause__, UserError)
+    assert text in str(error.__cause__)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+LONG = "y" * 2_000_000
+
+
+def raising(cause: Exception) -> Callable[[jt.Batch], Any]:
+    def judge(batch: jt.Batch) -> Any:
+        if len(batch):
+            raise cause
+        return batch["k"] > 0
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (Mute(), "Mute: its text cannot be had: LookupError('no words')"),
+        (ValueError(LONG), "ValueError: yyy"),
+    ],
+    ids=["no text", "a very long text"],
+)
+def test_an_exception_whose_text_is_of_no_use_is_raised_at_the_driver(
+    spark: SparkSession, cause: Exception, text: str
+) -> None:
+    with pytest.raises(OperatorFailed) as caught:
+        judged(spark, raising(cause)).collect()
+    assert str(caught.value).startswith(text)
+    assert len(str(caught.value)) < 10_000
+    assert caught.value.operator == "judging"
+    assert type(caught.value.__cause__) in (type(cause), UserError)
 
 
 def test_without_the_hook_spark_s_own_error_has_the_text(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -23,6 +26,56 @@ class Failing(Files):
         if self.fails and path.name == "log":
             self.fails = False
             raise OSError(errno.EIO, "the disk does not answer")
+
+
+class Replaced(Files):
+    """Files whose listing misses an entry of the log, as when rivals have replaced it since."""
+
+    rivals = False
+    gone = ""
+
+    def put(self, path: PurePosixPath, data: bytes) -> None:
+        super().put(path, data)
+        if self.rivals and path.parent.name == "log":
+            self.gone = path.name
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        return [name for name in super().names(folder) if name != self.gone]
+
+
+def test_an_entry_that_is_not_listed_was_replaced(tmp_path: Path) -> None:
+    """Entries are deleted when there are newer ones: the maker of this one was superseded."""
+    files = Replaced(tmp_path)
+    store = Checkpoints(tmp_path, files=files)
+    store.commit(1, [], flow="f")
+    files.rivals = True
+    with pytest.raises(Superseded, match="another run has taken over"):
+        store.commit(2, [], flow="f")
+    assert files.gone
+
+
+def test_a_file_that_is_deleted_during_a_listing_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a log whose entries are replaced could look empty, however many files there are."""
+    expected = {f"{number:012d}.json" for number in range(3000)}
+    for name in expected:
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    scan = os.scandir
+    last = tmp_path / "000000002999.json"
+
+    @contextmanager
+    def scandir(folder: PurePosixPath) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(folder) as found:
+            entries = list(found)
+        last.unlink()
+        yield entries
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    files = Files(tmp_path)
+    assert set(files.names(files.root)) == expected
+    assert not last.exists()
 
 
 def test_a_rival_whose_entry_is_damaged_is_a_rival(tmp_path: Path) -> None:

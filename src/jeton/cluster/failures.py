@@ -135,11 +135,11 @@ class Failure:
         """What is sent, in no more than `MOST_SENT` bytes as JSON."""
         value = asdict(self)
         if len(json.dumps(value)) > MOST_SENT:
-            value["pickled"] = None
-        if len(json.dumps(value)) > MOST_SENT:
             # Text that JSON makes six times as long.
             value["summary"] = _shortened(self.summary, MOST_TEXT // 3)
             value["traceback"] = _shortened(self.traceback, MOST_TEXT // 3)
+        if len(json.dumps(value)) > MOST_SENT:
+            value["pickled"] = None
         return value
 
     @classmethod
@@ -288,21 +288,23 @@ def _shortened(text: str, most: int = MOST_TEXT) -> str:
 def _pickled(error: JetonError, dumps: Callable[[object], bytes]) -> str | None:
     """An exception and its cause, so that the driver can raise it with a class of its own."""
     cause = error.__cause__
-    if len(error.message) > MOST_TEXT:
-        error = copy.copy(error)
-        error.message = _shortened(error.message)
-        error.args = (error.message,)
-    for stand_in in _causes(cause):
-        data = _dumped((error, stand_in), dumps)
-        if data is not None:
-            return base64.b64encode(data).decode()
+    # The shorter one is for text of which each character takes several bytes.
+    for most in (MOST_TEXT, MOST_TEXT // 8):
+        if len(error.message) > most:
+            error = copy.copy(error)
+            error.message = _shortened(error.message, most)
+            error.args = (error.message,)
+        for stand_in in _causes(cause, most):
+            data = _dumped((error, stand_in), dumps)
+            if data is not None:
+                return base64.b64encode(data).decode()
     return None
 
 
-def _causes(cause: BaseException | None) -> Iterator[BaseException | None]:
+def _causes(cause: BaseException | None, most: int) -> Iterator[BaseException | None]:
     yield cause
     if cause is not None:
-        yield UserError(_shortened("".join(traceback.format_exception_only(cause)).rstrip()))
+        yield UserError(_shortened("".join(traceback.format_exception_only(cause)).rstrip(), most))
 
 
 def _dumped(value: object, dumps: Callable[[object], bytes]) -> bytes | None:
