@@ -235,3 +235,27 @@ def test_a_column_whose_type_is_not_known_at_first_or_for_a_while(name: str, fir
     assert found[1]["n"] == 1
     assert found[2]["least"] is None
     assert found[2]["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [(pa.int8(), pa.int64()), (pa.float32(), pa.float64()), (pa.bool_(), pa.bool_())],
+    ids=str,
+)
+@pytest.mark.parametrize("when", ["tumbling", "running"])
+def test_a_reduction_of_nulls_has_the_type_of_one_of_values(
+    kind: pa.DataType, made: pa.DataType, when: str
+) -> None:
+    flow = jt.Flow("nulls")
+    keyed = flow.input("in").key_by("k")
+    groups = keyed.running() if when == "running" else keyed.tumbling(10)
+    flow.output("out", groups.reduce("x", lambda a, b: a or b))
+    rows = {"time": [0, 1], "k": [1, 2], "x": pa.array([None, None], kind)}
+    assert flow.run({"in": rows})["out"]["reduce"].type == made
+    with flow.open(workers=2) as run:
+        run.input("in").send(rows)
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(restore=snapshot) as run:
+        run.input("in").send({"time": [2], "k": [1], "x": pa.array([None], pa.null())})
+        assert run.finish()["out"]["reduce"].type == made

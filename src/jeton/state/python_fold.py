@@ -41,6 +41,8 @@ class PythonFold(Accumulator):
         self._skip_nulls = skip_nulls
         self._state: list[Any] = []
         self._type: pa.DataType | None = None
+        self._null_type: pa.DataType = pa.null()
+        """The type of results of plain numbers if all of them are null."""
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Fold the values in, one by one."""
@@ -69,7 +71,7 @@ class PythonFold(Accumulator):
         states = [self._state[slot] for slot in slots.tolist()]
         plain = [None if state is _NOTHING else state for state in states]
         # Without an initial state the states are values of the column, and keep its type.
-        kept = stored(plain) if self._initial is not None else _typed_array(plain, self._type)
+        kept = stored(plain) if self._initial is not None else self._array(plain)
         return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
@@ -103,7 +105,9 @@ class PythonFold(Accumulator):
         kind = to_arrow(column[:0]).type
         # Results of plain numbers are as wide as Python makes them, with nulls or without.
         plain = pa.types.is_primitive(kind) and not pa.types.is_temporal(kind)
-        if not plain and not is_unknown(column):
+        if plain:
+            self._null_type = _widest(kind)
+        elif not is_unknown(column):
             self._type = self._typed(kind)
 
     def _values(self, column: Column) -> list[Any]:
@@ -134,11 +138,21 @@ class PythonFold(Accumulator):
         return kind
 
     def _column(self, values: list[Any]) -> Column:
-        kind = self._type if self._initial is None and self._finish is None else None
+        own = self._initial is None and self._finish is None
+        kind = self._type if own else None
         try:
-            return as_column(values) if kind is None else from_arrow(_typed_array(values, kind))
+            if own and (kind is not None or _is_null(values)):
+                return from_arrow(self._array(values))
+            return as_column(values)
         except (pa.ArrowException, OverflowError, BatchError) as error:
             raise self._misfit(values, kind) or error from None
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        """Values of the column's type; nulls alone do not say that they are numbers."""
+        kind = self._type
+        if kind is None and _is_null(values):
+            kind = self._null_type
+        return _typed_array(values, kind)
 
     def _misfit(self, values: list[Any], kind: pa.DataType | None) -> Unrepresentable | None:
         """The error for the first result that its type cannot hold."""
@@ -294,6 +308,22 @@ class NullFold(Accumulator):
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Nothing."""
+
+
+def _is_null(values: list[Any]) -> bool:
+    """Whether there are values, but none that says of which type they are."""
+    return bool(values) and all(value is None for value in values)
+
+
+def _widest(kind: pa.DataType) -> pa.DataType:
+    """The type of plain numbers once Python has computed with them.
+
+    >>> _widest(pa.int8()), _widest(pa.float32()), _widest(pa.bool_())
+    (DataType(int64), DataType(double), DataType(bool))
+    """
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else kind
 
 
 def _typed_array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
