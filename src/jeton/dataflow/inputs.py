@@ -310,12 +310,14 @@ class InputHandle:
         """Go on where the slowest of the inputs before was; close if all were closed.
 
         A handle's own floor is that of the same worker before: its records are late if they were.
+        On another number of workers records come to other handles, so that all of them begin at
+        the time of the slowest.
         """
         if "partitions" in state.column_names:
             self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
             for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
                 self._outputs[0].units.learn(unit)
-        if "floor" in state.column_names:
+        if "floor" in state.column_names and state.num_rows == self._info.workers:
             here = pc.equal(state.column("worker"), self._info.worker)
             for floor in state.filter(here).column("floor").drop_null().to_pylist():
                 self._own = Partition(self, None, floor)
