@@ -40,7 +40,7 @@ class Outbox:
     >>> outbox.settle()
     {(4, 5): -1, (4, 8): 1}
     >>> outbox.seal()
-    ProgressBatch(worker=0, sequence=0, changes=(((4, 8), 1),))
+    ProgressBatch(worker=0, sequence=0, changes=(((4, 8), 1),), unit=None)
     >>> outbox.seal() is None
     True
     """
