@@ -11,8 +11,9 @@ import pytest
 import jeton as jt
 from jeton.errors import BatchError
 from jeton_evaluation import nexmark
-from jeton_evaluation.nexmark import q4, q5, q6, q7
-from jeton_evaluation.nexmark.closing import PRICE, BestBids, closed_auctions
+from jeton_evaluation.nexmark import queries
+from jeton_evaluation.nexmark.queries.closing import PRICE, BestBids, closed_auctions
+from jeton_evaluation.nexmark.queries.windows import SLIDE, WINDOW
 from jeton_evaluation.programs.mechanisms import MECHANISMS, plain_stream
 from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
@@ -21,7 +22,7 @@ COLUMNS: nexmark.Columns = {
     "auctions": ("id", "seller", "category", "reserve", "expires"),
     "bids": ("auction", "bidder", "price"),
 }
-STEP = q5.SLIDE // 2
+STEP = SLIDE // 2
 """So that a few times make several windows, with some at their very ends."""
 
 
@@ -103,8 +104,8 @@ def last_prices(won: list[Row]) -> list[Row]:
 
 def hot_items(bids: list[Row]) -> list[Row]:
     found = []
-    for end in range(0, 31 * STEP + q5.WINDOW + q5.SLIDE, q5.SLIDE):
-        inside = [bid["auction"] for bid in bids if end - q5.WINDOW <= bid["ts"] < end]
+    for end in range(0, 31 * STEP + WINDOW + SLIDE, SLIDE):
+        inside = [bid["auction"] for bid in bids if end - WINDOW <= bid["ts"] < end]
         for auction, num in Counter(inside).items():
             if num == max(Counter(inside).values()):
                 found.append({"ts": end, "auction": auction, "num": num})
@@ -114,10 +115,10 @@ def hot_items(bids: list[Row]) -> list[Row]:
 def highest(bids: list[Row]) -> list[Row]:
     found = []
     for bid in bids:
-        window = bid["ts"] // q7.WINDOW
-        prices = [other["price"] for other in bids if other["ts"] // q7.WINDOW == window]
+        window = bid["ts"] // WINDOW
+        prices = [other["price"] for other in bids if other["ts"] // WINDOW == window]
         if bid["price"] == max(prices):
-            found.append({**bid, "bid_ts": bid["ts"], "ts": (window + 1) * q7.WINDOW})
+            found.append({**bid, "bid_ts": bid["ts"], "ts": (window + 1) * WINDOW})
     return found
 
 
@@ -148,8 +149,8 @@ def test_averages_of_what_closes(seed: int) -> None:
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
         for mechanism in MECHANISMS:
-            flow.output(mechanism, q4.query(events, mechanism))
-        flow.output("q6", q6.query(events))
+            flow.output(mechanism, queries.get("q4").answer(events, mechanism))
+        flow.output("q6", queries.get("q6").answer(events))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
     won = closed(auctions, bids)
@@ -164,9 +165,9 @@ def test_windows(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns={"bids": COLUMNS["bids"]})
-        flow.output("q5", q5.query(events))
+        flow.output("q5", queries.get("q5").answer(events))
         for mechanism in MECHANISMS:
-            flow.output(mechanism, q7.query(events, mechanism))
+            flow.output(mechanism, queries.get("q7").answer(events, mechanism))
 
     found = run_twin(build, {"bids": bids}, schedule_of(seed), time="ts")
     assert_same(found.pop("q5"), hot_items(bids))
@@ -216,8 +217,8 @@ def test_auctions_without_bids_hold_nothing_back() -> None:
 
 def test_an_auction_cannot_be_put_up_twice() -> None:
     flow = jt.Flow("twice")
-    events = nexmark.add_inputs(flow, columns=q4.COLUMNS)
-    flow.output("result", q4.query(events))
+    events = nexmark.add_inputs(flow, columns=queries.get("q4").columns)
+    flow.output("result", queries.get("q4").answer(events))
     auctions = {"ts": [1, 2], "id": [7, 7], "category": [1, 1], "reserve": [1, 1]}
     bids = {"ts": [1], "auction": [7], "price": [1]}
     with pytest.raises(BatchError, match="auction 7 is put up while it is open already"):

@@ -20,8 +20,7 @@ from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jeton_evaluation.nexmark.latency import Latency
-    from jeton_evaluation.nexmark.measure import Figures
+    from jeton_evaluation.nexmark.measure import Figures, Latency
 
 OFFERED = (100_000, 1_000_000)
 """Events a second, on all workers together, at which latencies are measured."""
@@ -235,8 +234,7 @@ def _cell(value: Any) -> str:
 
 
 def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -> int:
-    from jeton_evaluation.nexmark.latency import measure_latency
-    from jeton_evaluation.nexmark.measure import measure
+    from jeton_evaluation.nexmark.measure import measure, measure_latency
     from jeton_evaluation.nexmark.table import write_between
 
     events, workers, names = options.events, options.workers, queries.names()

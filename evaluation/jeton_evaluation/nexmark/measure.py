@@ -1,29 +1,37 @@
-"""How fast queries are: as flows and as Spark's own, over the same events.
+"""How fast queries are: as flows and as Spark's own, over the same events; and their latency.
 
 - *Batch*: a flow on Spark and Spark SQL both read the same DataFrames, which Spark holds in its
   memory (and on disk, if they are large) before the clock starts, and hand rows to a sink that
-  forgets them. What reading alone takes is measured too. Spark SQL reads inside the JVM; a flow's
-  rows cross over to Python and back, and that is counted.
+  forgets them. Reading alone is measured too. Spark SQL reads inside the JVM; a flow's rows cross
+  over to Python and back, and that is counted.
 - *Stream*: a long-lived flow and Structured Streaming both make the events themselves, while they
   run, in Python, as fast as they can take them. A long-lived flow is timed in its workers, from its
   first step on; Structured Streaming from its start, in micro-batches of up to a million events.
+- *Latency*: a long-lived flow under a load that does not wait, as in `jeton bench nexmark`.
 
-Everything is run several times in one session, and the best run counts: the first one compiles.
+Everything but latency is run several times in one session, and the best run counts: the first one
+compiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as F
+
 import jeton as jt
 from jeton.connectors.sinks import Memory
-from jeton_evaluation.nexmark import structured, truth
+from jeton_evaluation.bench.experiment import Host, trial
+from jeton_evaluation.bench.nexmark import program
+from jeton_evaluation.bench.open_loop import Load
+from jeton_evaluation.nexmark import truth
 from jeton_evaluation.nexmark.config import Config
-from jeton_evaluation.nexmark.frames import frames
-from jeton_evaluation.nexmark.queries import RESULT, Query
+from jeton_evaluation.nexmark.frames import frames, stream_frames
+from jeton_evaluation.nexmark.queries.query import AT, RESULT, Query
 from jeton_evaluation.nexmark.sources import sources
 from jeton_evaluation.programs.mechanisms import Mechanism
 
@@ -49,19 +57,28 @@ class Figures:
     spark_sql: float
     long_lived: float
     structured: float | None
-    """Nothing if it cannot be asked."""
+    """Nothing if Structured Streaming has no such question."""
     equal: bool
     """Whether the flow's rows are those of Spark SQL, and the long-lived flow has as many."""
 
-    @property
-    def batch_ratio(self) -> float:
-        """How many times as fast the flow is as Spark SQL."""
-        return self.jeton / self.spark_sql
 
-    @property
-    def stream_ratio(self) -> float | None:
-        """How many times as fast the long-lived flow is as Structured Streaming."""
-        return None if self.structured is None else self.long_lived / self.structured
+@dataclass(frozen=True)
+class Latency:
+    """Latencies of a query under one load. Rates are of all workers together."""
+
+    query: str
+    workers: int
+    offered: float
+    """Events a second that were due."""
+    achieved: float
+    """Events a second whose answers were complete."""
+    p50_ms: float
+    p999_ms: float
+    max_ms: float
+    noise_p999_ms: float
+    """How long the machine kept a loop that does nothing from running, in the same run."""
+    kept_up: bool
+    """Whether no event took longer than a second; if one does, the run ends there."""
 
 
 def measure(
@@ -74,7 +91,7 @@ def measure(
     mechanism: Mechanism = "tokens",
     runs: int = 2,
 ) -> Figures:
-    """Ask a query in all ways, and compare the answers.
+    """Run a query in all ways, and compare the answers.
 
     >>> from jeton_evaluation.nexmark import queries
     >>> figures = measure(spark, queries.get("q7"), Config(), 1000, runs=1)
@@ -107,13 +124,36 @@ def measure(
         for frame in cached.values():
             frame.unpersist(blocking=True)
     streamed = None
-    if query.name not in structured.CANNOT:
-        streamed = speed(lambda: structured.run_stream(spark, query, config, events))
+    if query.stream_sql is not None:
+        streamed = speed(lambda: run_stream(spark, query, config, events))
     long_lived = speed(live)
     equal = verdict.equal and counted == {verdict.rows}
     return Figures(
         *(query.name, events, workers, verdict.rows, reading, jeton, spark_sql),
         *(long_lived, streamed, equal),
+    )
+
+
+def measure_latency(
+    spark: SparkSession, query: Query, offered: float, *, workers: int = 2, seconds: float = 3.0
+) -> Latency:
+    """Offer events when they are due, and record how long after that each is complete.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> def show(spark):
+    ...     seen = measure_latency(spark, queries.get("q2"), 10_000)
+    ...     print(f"half of the events within {seen.p50_ms} ms, at worst {seen.max_ms}")
+    """
+    load = Load(rate=offered / workers, seconds=seconds, warm_up=min(2.0, seconds))
+    host = Host(workers, spark)
+    line = trial(lambda load: program(load, query.name, "tokens"), load, host, {})
+    return Latency(
+        query.name,
+        workers,
+        offered,
+        achieved=line["achieved_per_worker"] * workers,
+        kept_up=not line["dnf"],
+        **{name: line[name] for name in ("p50_ms", "p999_ms", "max_ms", "noise_p999_ms")},
     )
 
 
@@ -141,6 +181,48 @@ def run_batch(frame: DataFrame) -> float:
 def read_all(inputs: Mapping[str, DataFrame]) -> float:
     """The seconds that it takes to read DataFrames, one after the other."""
     return sum(map(run_batch, inputs.values()))
+
+
+def stream_answer(spark: SparkSession, query: Query, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The query over streaming DataFrames; the views of its inputs are made anew.
+
+    A window is emitted when the watermark has passed its end, so the last ones of a bounded stream
+    are never emitted: its rows are the right ones, but not all of them.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> q12 = queries.get("q12")
+    >>> stream = stream_answer(spark, q12, stream_frames(spark, Config(), 100, columns=q12.columns))
+    >>> stream.isStreaming, stream.columns
+    (True, ['ts', 'bidder', 'count'])
+    """
+    assert query.stream_sql is not None, query.no_stream
+    for name, frame in inputs.items():
+        timed = frame.withColumn(AT, F.timestamp_micros("ts")).withWatermark(AT, "0 seconds")
+        timed.createOrReplaceTempView(name)
+    return spark.sql(query.stream_sql)
+
+
+def run_stream(
+    spark: SparkSession, query: Query, config: Config, events: int, *, sink: str = "noop"
+) -> float:
+    """Run the query in Structured Streaming over all events; returns the seconds that it took.
+
+    The ``sink`` is a format of Spark's that needs no more options; a table in ``"memory"`` is
+    called like the query.
+
+    >>> from jeton_evaluation.nexmark import queries
+    >>> seconds = run_stream(spark, queries.get("q2"), Config(), 20_000, sink="memory")
+    >>> spark.table("q2").count()
+    76
+    """
+    inputs = stream_frames(spark, config, events, columns=query.columns)
+    stream = stream_answer(spark, query, inputs)
+    with TemporaryDirectory(prefix="jeton-nexmark-") as folder:
+        writer = stream.writeStream.format(sink).outputMode("append").queryName(query.name)
+        writer = writer.option("checkpointLocation", folder).trigger(availableNow=True)
+        began = perf_counter()
+        writer.start().awaitTermination()
+        return perf_counter() - began
 
 
 def run_long_lived(

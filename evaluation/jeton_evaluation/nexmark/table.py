@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jeton_evaluation.nexmark.latency import Latency
-from jeton_evaluation.nexmark.measure import Figures
-from jeton_evaluation.nexmark.structured import CANNOT
+from jeton_evaluation.nexmark import queries
+from jeton_evaluation.nexmark.measure import Figures, Latency
 
 BEGIN: Final = "<!-- nexmark results: begin -->"
 END: Final = "<!-- nexmark results: end -->"
@@ -37,8 +36,8 @@ def lay_out(figures: Sequence[Figures], about: str, *, markdown: bool = False) -
     """
     gaps = [one.query for one in figures if one.structured is None]
     marks = {query: _superscript(number) for number, query in enumerate(gaps, start=1)}
-    lines = _grid([_HEAD, *(_row(one, marks.get(one.query, "")) for one in figures)], markdown)
-    notes = [f"{marks[query]} {query}: {CANNOT[query]}" for query in gaps]
+    lines = grid([_HEAD, *(_row(one, marks.get(one.query, "")) for one in figures)], markdown)
+    notes = [f"{marks[query]} {query}: {queries.get(query).no_stream}" for query in gaps]
     if markdown:
         notes = [f"{note}  " for note in notes[:-1]] + notes[-1:]
     below = ["", *notes] if notes else []
@@ -55,7 +54,7 @@ def lay_out_latencies(latencies: Sequence[Latency], about: str, *, markdown: boo
     query  offered  achieved   p50  p999   max  noise p999
     q4           1         1  1.25   4.5  12.3         0.8
     """
-    lines = _grid([_LATENCY_HEAD, *map(_latency_row, latencies)], markdown)
+    lines = grid([_LATENCY_HEAD, *map(_latency_row, latencies)], markdown)
     late = [] if all(one.kept_up for one in latencies) else ["", LATE]
     head = f"{about} Millions of events a second in all, and milliseconds."
     return "\n".join([head, "", *lines, *late])
@@ -72,12 +71,12 @@ def write_between(page: Path, text: str) -> None:
 
 
 def _row(one: Figures, mark: str) -> tuple[str, ...]:
-    streamed, ratio = one.structured, one.stream_ratio
+    streamed = one.structured
     return (
-        *(one.query, _millions(one.jeton), _millions(one.spark_sql), _times(one.batch_ratio)),
-        _millions(one.long_lived),
+        *(one.query, _millions(one.jeton), _millions(one.spark_sql)),
+        *(_times(one.jeton / one.spark_sql), _millions(one.long_lived)),
         f"cannot{mark}" if streamed is None else _millions(streamed),
-        "" if ratio is None else _times(ratio),
+        "" if streamed is None else _times(one.long_lived / streamed),
         *(_millions(one.reading), f"{one.rows:,}", "yes" if one.equal else "NO"),
     )
 
@@ -91,7 +90,7 @@ def _latency_row(one: Latency) -> tuple[str, ...]:
     )
 
 
-def _grid(rows: Sequence[Sequence[str]], markdown: bool) -> list[str]:
+def grid(rows: Sequence[Sequence[str]], markdown: bool) -> list[str]:
     """The lines of a table, of which the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     # The names of the queries to the left, all else to the right.

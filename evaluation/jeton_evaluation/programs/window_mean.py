@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import jeton as jt
 from jeton.errors import BatchError, GraphError, TimeError
 from jeton.idioms.watermarks import MarkedStream
+from jeton_evaluation.programs.keyed_rows import DueRows
 from jeton_evaluation.programs.mechanisms import (
     Between,
     Mechanism,
@@ -110,7 +110,7 @@ def _stage(
     )
 
 
-class WindowSums:
+class WindowSums(DueRows):
     """A stage: sums and counts by window and key, emitted as means at the windows' ends.
 
     >>> sums = WindowSums(10, "key", "value")
@@ -123,15 +123,11 @@ class WindowSums:
     inclusive = True
 
     def __init__(self, size: int, key: str, value: str, *, time_name: str = "time") -> None:
+        super().__init__("sum", "count", dtype=np.float64)
         self._size = size
         self._key = key
         self._value = value
         self._time_name = time_name
-        self._windows = jt.state.KeySlots(1, timed=True)
-        self._due = jt.state.DueSlots.of(jt.IntegerTimes())
-        self._sums = np.zeros((0, 2))
-        """The sum and the number of values by slot, side by side."""
-        self.parts = {"sums": self}
 
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Add records to their windows; returns the ends of windows that have new keys."""
@@ -139,63 +135,18 @@ class WindowSums:
         if not isinstance(values, np.ndarray):
             raise BatchError(f"column {self._value!r} has nulls or no numbers: no mean of it")
         ends = window_ends(batch.times, self._size)
-        slots, new = self._open(ends, batch.column(self._key))
-        _add(self._sums, slots, plain(values, np.float64))
+        slots, new = self.find(batch.column(self._key), ends)
+        _add(self.rows, slots, plain(values, np.float64))
         return np.unique(ends[new])
-
-    def _open(self, ends: Times, keys: Any) -> tuple[Any, Any]:
-        """The slots of windows and keys, and the rows with new ones."""
-        slots, new = self._windows.find([keys], len(ends), ends.view(np.uint64))
-        if len(new):
-            self._sums = jt.state.grown(self._sums, self._windows.slots_made)
-            self._due.add(ends[new], slots[new])
-        return slots, new
 
     def take(self, limit: int | None) -> jt.Batch | None:
         """Take out the means of windows that end at ``limit`` or before; all if it is ``None``."""
-        least = self.least
-        if least is None or (limit is not None and limit < least):
+        found = self.due(limit)
+        if found is None:
             return None
-        frontier = jt.Antichain([] if limit is None else [limit])
-        ends, slots = self._due.due(frontier, inclusive=True)
-        [keys] = self._windows.values(slots)
-        sums = self._sums[slots]
+        ends, keys, sums = found
         means = sums[:, 0] / sums[:, 1]
-        self._sums[slots] = 0
-        self._windows.remove(slots)
         return jt.Batch.trusted({self._key: keys, "mean": means}, ends, self._time_name)
-
-    @property
-    def least(self) -> int | None:
-        """The end of the first window that is open."""
-        return next(iter(self._due.pending()), None)
-
-    @property
-    def pending(self) -> Times:
-        """The ends of all open windows."""
-        return np.unique(self._windows.times(self._windows.live()).view(np.int64))
-
-    def __len__(self) -> int:
-        """The number of open windows of keys."""
-        return len(self._windows)
-
-    def snapshot(self) -> pa.Table:
-        """All open windows by key."""
-        live = self._windows.live()
-        if not len(live):
-            return pa.table({"bin": pa.array([], pa.uint16())})
-        [keys] = self._windows.values(live)
-        ends = self._windows.times(live).view(np.int64)
-        sums, counts = self._sums[live].T
-        columns = {"end": ends, "key": keys, "count": counts.astype(np.int64), "sum": sums.copy()}
-        return pa.table({"bin": jt.state.bins_of([keys]), **columns})
-
-    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Open the windows again."""
-        if state.num_rows:
-            batch = jt.Batch.from_arrow(state, time="end")
-            slots, _ = self._open(plain(batch.times), batch.column("key"))
-            self._sums[slots] = np.column_stack([batch["sum"], batch["count"]])
 
 
 def window_ends(times: Times, size: int) -> Times:

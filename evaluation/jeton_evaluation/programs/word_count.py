@@ -6,7 +6,6 @@ its own time, with the number of times that its key has occurred until then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.idioms.watermarks import MarkedStream
+from jeton_evaluation.programs.keyed_rows import KeyedRows, WaitingRecords
 from jeton_evaluation.programs.mechanisms import (
     Between,
     Mechanism,
-    Times,
     add_stage,
     check_mechanism,
     marked_for,
@@ -86,7 +85,7 @@ def _stage(
     )
 
 
-class WordCounts:
+class WordCounts(WaitingRecords):
     """A stage that counts records once their time is complete.
 
     >>> counts = WordCounts("word")
@@ -96,65 +95,26 @@ class WordCounts:
     (array([1, 1]), 3)
     """
 
-    inclusive = False
-
     def __init__(self, key: str) -> None:
+        super().__init__(key)
         self._key = key
-        self._keys = jt.state.KeySlots(1)
-        self._counts = np.zeros(0, np.int64)
-        self._waiting = jt.state.RecordQueue(jt.IntegerTimes(), [key])
-        self.parts: dict[str, jt.state.Stateful] = {"counts": self, "waiting": self._waiting}
-
-    def add(self, port: int, batch: jt.Batch) -> Times:
-        """Let records wait for their time."""
-        self._waiting.push(None, batch)
-        return batch.times
+        self._counts = KeyedRows("count")
+        self.parts["counts"] = self._counts
 
     def take(self, limit: int | None) -> jt.Batch | None:
         """Count the records that are complete."""
-        batch = self._waiting.take(limit)
+        batch = self.waiting.take(limit)
         if batch is None:
             return None
-        slots = self._slots(batch.column(self._key))
+        slots, _ = self._counts.find(batch.column(self._key))
         counts = np.empty(len(batch), np.int64)
-        _count(self._counts, slots, counts)
+        _count(self._counts.rows, slots, counts)
         return batch.with_columns({"count": counts})
-
-    def _slots(self, keys: Any) -> Any:
-        slots, new = self._keys.find([keys], len(keys))
-        if len(new):
-            self._counts = jt.state.grown(self._counts, self._keys.slots_made)
-        return slots
-
-    @property
-    def least(self) -> int | None:
-        """The first time of a record that waits."""
-        return self._waiting.least
-
-    @property
-    def pending(self) -> Times:
-        """The times of all records that wait."""
-        return np.array(self._waiting.times, dtype=np.int64)
-
-    def snapshot(self) -> pa.Table:
-        """All keys with their counts."""
-        live = self._keys.live()
-        if not len(live):
-            return pa.table({"bin": pa.array([], pa.uint16())})
-        [keys] = self._keys.values(live)
-        return pa.table({"bin": jt.state.bins_of([keys]), "key": keys, "count": self._counts[live]})
-
-    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """The counts again."""
-        if state.num_rows:
-            batch = jt.Batch.from_arrow(state, time="count")
-            slots = self._slots(batch.column("key"))
-            self._counts[slots] = batch.times
 
 
 @jt.njit(cache=True)
 def _count(counts: Any, slots: Any, out: Any) -> None:
     """Count each slot once more; writes its count after each."""
     for i in range(len(slots)):
-        counts[slots[i]] += 1
-        out[i] = counts[slots[i]]
+        counts[slots[i], 0] += 1
+        out[i] = counts[slots[i], 0]

@@ -1,23 +1,16 @@
-"""The queries: their inputs and titles, and flows that answer them.
+"""A query: its inputs, the stream of its answers, and the same question in Spark's SQL.
 
-A query is a module ``qN`` of this package. To add one, add a module: modules are found by
-their names. Each has a doc string whose first line is its title, ``COLUMNS`` that it reads, a
-function ``query(events)`` that makes the stream of its answers, and the same in Spark's ``SQL``. If
-``query`` takes a ``mechanism``, it can be had with each of them.
+A query is a function of a module in this package, under the decorator `add`. The first line of
+its doc string is its title. If it takes a ``mechanism``, it runs by each of them.
 """
 
 from __future__ import annotations
 
 import inspect
-import pkgutil
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jeton as jt
 from jeton.errors import GraphError
@@ -27,8 +20,12 @@ from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 RESULT: Final = "result"
 """The output of every query's flow."""
+AT: Final = "at"
+"""An event's time as a timestamp, which Spark's windows and watermarks need."""
+END_SQL: Final = "unix_micros(window.end) AS ts"
+"""The end of a row's window, on a stream."""
 
-_NAME: Final = re.compile(r"q\d+")
+_QUERIES: Final[dict[str, Query]] = {}
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,14 @@ class Query:
     """The columns that it reads; times are always there."""
     sql: str
     """The same question to Spark, over the views persons, auctions and bids."""
+    stream_sql: str | None
+    """The same question to Structured Streaming, which refuses some of SQL."""
+    no_stream: str
+    """The reason if there is no such question, without operator state written by hand."""
     mechanisms: tuple[Mechanism, ...]
     """The mechanisms by which its operators can learn that a time is complete."""
     make: Callable[..., jt.Stream]
-    """The module's function."""
+    """Makes the stream of answers."""
 
     def build(
         self, flow: jt.Flow, mechanism: Mechanism = "tokens", config: Config | None = None
@@ -60,15 +61,13 @@ class Query:
         return self.answer(add_inputs(flow, config, self.columns), mechanism)
 
     def answer(self, events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
-        """The stream of its answers, from streams of events wherever they come from."""
+        """The stream of its answers, from any streams of events."""
         if mechanism not in self.mechanisms:
             raise GraphError(
                 f"{self.name} cannot be had with {mechanism!r}: "
                 f"choose one of {', '.join(self.mechanisms)}"
             )
-        if self.mechanisms == ("tokens",):
-            return self.make(events)
-        return self.make(events, mechanism)
+        return self.make(events) if len(self.mechanisms) == 1 else self.make(events, mechanism)
 
     def flow(self, config: Config | None = None, mechanism: Mechanism = "tokens") -> jt.Flow:
         """A flow that answers the query, in its output ``"result"``.
@@ -84,18 +83,38 @@ class Query:
         return flow
 
 
-@cache
+def add(
+    columns: Columns, sql: str, *, stream_sql: str | None = None, no_stream: str = ""
+) -> Callable[[Callable[..., jt.Stream]], Callable[..., jt.Stream]]:
+    """Add a function to the queries; without ``stream_sql`` or a reason, its SQL does for both."""
+
+    def register(make: Callable[..., jt.Stream]) -> Callable[..., jt.Stream]:
+        title = (make.__doc__ or "").partition("\n")[0].removesuffix(".")
+        chosen = "mechanism" in inspect.signature(make).parameters
+        _QUERIES[make.__name__] = Query(
+            name=make.__name__,
+            title=title[:1].lower() + title[1:],
+            columns=columns,
+            sql=sql,
+            stream_sql=None if no_stream else stream_sql or sql,
+            no_stream=no_stream,
+            mechanisms=MECHANISMS if chosen else ("tokens",),
+            make=make,
+        )
+        return make
+
+    return register
+
+
 def names() -> tuple[str, ...]:
-    """The queries that there are, by number.
+    """The names of all queries, by number.
 
     >>> names()[:3]
     ('q0', 'q1', 'q2')
     """
-    found = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    return tuple(sorted(filter(_NAME.fullmatch, found), key=lambda name: int(name[1:])))
+    return tuple(sorted(_QUERIES, key=lambda name: int(name[1:])))
 
 
-@cache
 def get(name: str) -> Query:
     """The query of a name.
 
@@ -104,14 +123,26 @@ def get(name: str) -> Query:
         ...
     jeton.core.errors.GraphError: there is no query 'q44': did you mean 'q4'? (there are: ...)
     """
-    if name not in names():
+    if name not in _QUERIES:
         close = get_close_matches(name, names(), n=1)
         hint = f": did you mean {close[0]!r}?" if close else ""
         raise GraphError(f"there is no query {name!r}{hint} (there are: {', '.join(names())})")
-    module = import_module(f"jeton_evaluation.nexmark.{name}")
-    # "Query 4: the average … of a category."
-    first = (module.__doc__ or "").partition("\n")[0]
-    title = first.partition(": ")[2].removesuffix(".")
-    chosen = "mechanism" in inspect.signature(module.query).parameters
-    mechanisms: tuple[Mechanism, ...] = MECHANISMS if chosen else ("tokens",)
-    return Query(name, title, module.COLUMNS, module.SQL, mechanisms, module.query)
+    return _QUERIES[name]
+
+
+def rows_of(name: str, workers: int = 1, **inputs: Any) -> Any:
+    """The rows of a query's answer to small tables, which may lack columns: for examples."""
+    flow = jt.Flow(name)
+    columns: Any = {kind: [c for c in table if c != "ts"] for kind, table in inputs.items()}
+    flow.output(RESULT, get(name).answer(add_inputs(flow, columns=columns)))
+    return flow.run(inputs, workers=workers)[RESULT].to_pylist()
+
+
+def window_sql(size: int, slide: int | None = None) -> str:
+    """A window of a stream, in microseconds.
+
+    >>> window_sql(10, 2)
+    "window(at, '10 microseconds', '2 microseconds')"
+    """
+    lengths = [f"'{length} microseconds'" for length in (size, slide) if length is not None]
+    return f"window({AT}, {', '.join(lengths)})"
