@@ -47,13 +47,13 @@ def test_the_shares_are_all_events() -> None:
         batch = share.make("bids", 0, share.count_before(1077), schema)
         assert batch.names == ("auction", "price")
         made += zip(batch.times, batch["auction"], batch["price"], strict=True)
-    whole = nexmark.Generator(config).bids(0, 1000, columns=["auction", "price"])
+    whole = nexmark.Generator(config).make("bids", 0, 1000, columns=["auction", "price"])
     assert sorted(made) == sorted(zip(*whole.values(), strict=True))
 
 
 @pytest.mark.parametrize("rate", [1e5, 1e6, 8e6])
 def test_auctions_are_open_for_half_a_second(rate: float) -> None:
-    auctions = nexmark.Generator(config_of(rate, 0)).auctions(0, 200_000, columns=["expires"])
+    auctions = nexmark.Generator(config_of(rate, 0)).make("auctions", 0, 200_000, ["expires"])
     lengths = auctions["expires"] - auctions["ts"]
     assert lengths.mean() == pytest.approx(500_000, rel=0.05)
 

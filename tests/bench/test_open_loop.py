@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import jeton as jt
 from jeton.cli import main
 from jeton_evaluation.bench import chain, wordcount
-from jeton_evaluation.bench.experiment import Host, find_max, in_words, trial
+from jeton_evaluation.bench.experiment import Host, in_words, search, trial
 from jeton_evaluation.bench.histogram import Histogram
 from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
 
@@ -94,7 +94,7 @@ def test_the_search_ends_at_a_rate_that_is_sustained() -> None:
 
     load = Load(**{**vars(SHORT), "rate": 40_000.0, "seconds": 0.1})
     lines: list[dict[str, Any]] = []
-    best = find_max(program, load, Host(1), {"mechanism": "tokens"}, lines.append)
+    best = search(program, load, Host(1), {"mechanism": "tokens"}, lines.append)
     assert max(asked) > 100_000 >= best["rate_per_worker"] >= 70_000
     assert best["sustained"]
     assert all(in_words(line, "records") for line in lines)

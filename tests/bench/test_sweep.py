@@ -12,9 +12,8 @@ from jeton_evaluation.bench import plan, sweep
 from jeton_evaluation.bench.claims import CLAIMS
 from jeton_evaluation.bench.experiment import Host
 from jeton_evaluation.bench.figures import draw_all
-from jeton_evaluation.bench.machine import machine, same_machine
 from jeton_evaluation.bench.plan import FULL, PARTS, QUICK, Run
-from jeton_evaluation.bench.runs import Runs, read_lines
+from jeton_evaluation.bench.runs import Runs, machine, read_lines, same_machine
 from tests.bench.synthetic import everything
 
 TINY = replace(
@@ -115,7 +114,7 @@ def test_a_search_gives_the_highest_rate(tmp_path: Path) -> None:
         return {**about, "sustained": True}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "find_max", once)
+        patch.setattr(plan, "search", once)
         assert run([search], tmp_path / "runs.jsonl") == 0
     assert seen == [(4e6, 1 << 16)]
     assert read_lines(tmp_path / "runs.jsonl")[-1]["sustained"]

@@ -162,7 +162,7 @@ def test_partitions_of_a_micro_batch_are_all_of_it() -> None:
     parts = reader.partitions({"position": 10}, {"position": 1010})
     assert [part.value for part in parts] == [(10, 343), (343, 676), (676, 1010)]
     made = pa.Table.from_batches([batch for part in parts for batch in reader.read(part)])
-    wanted = nexmark.Generator(CONFIG).bids(10, 1010, ["price"])
+    wanted = nexmark.Generator(CONFIG).make("bids", 10, 1010, ["price"])
     assert made.combine_chunks().equals(pa.table(wanted))
     parts = reader.partitions({"position": 10}, {"position": 10})
     assert [batch for part in parts for batch in reader.read(part)] == []

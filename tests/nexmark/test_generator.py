@@ -102,12 +102,9 @@ def test_a_column_is_the_same_alone_or_with_others(kind: nexmark.Kind) -> None:
 
 def test_events_of_several_kinds() -> None:
     generator = nexmark.Generator(CONFIG)
-    events = generator.events(100, 200, bids=["price"], persons=["id"])
-    assert events.auctions is None
-    assert events.bids is not None
-    assert events.persons is not None
-    assert events.bids["price"].tolist() == generator.bids(100, 200)["price"].tolist()
-    assert events.persons["id"].tolist() == [1002, 1003]
+    every = generator.make("bids", 100, 200)
+    assert generator.make("bids", 100, 200, ["price"])["price"].tolist() == every["price"].tolist()
+    assert generator.make("persons", 100, 200, ["id"])["id"].tolist() == [1002, 1003]
 
 
 @pytest.mark.parametrize("rate", [1, 7, 10_000, 999_983, 3_000_000, 8_000_000])
@@ -127,21 +124,21 @@ def test_times_and_ids_are_exact(rate: int) -> None:
             emitted = generator.make(kind, first, first + 500)["ts"].tolist()
             assert emitted == [10**15 + n * 1_000_000 // rate for n in times[kind]]
             assert emitted == [config.time(n) for n in times[kind]]
-        ids = generator.persons(first, first + 500)["id"].tolist()
+        ids = generator.make("persons", first, first + 500)["id"].tolist()
         assert ids == [1000 + n // 50 for n in times["persons"]]
-        ids = generator.auctions(first, first + 500)["id"].tolist()
+        ids = generator.make("auctions", first, first + 500)["id"].tolist()
         assert ids == [1000 + n // 50 * 3 + n % 50 - 1 for n in times["auctions"]]
 
 
 def test_the_same_seed_gives_the_same_events_for_ever() -> None:
     """Figures of one version can be compared with those of the next."""
     generator = nexmark.Generator(CONFIG)
-    bid = as_table(generator.bids(123_456_789, 123_456_790)).to_pylist()
-    auction = as_table(generator.auctions(123_456_752, 123_456_753)).to_pylist()
-    person = as_table(generator.persons(123_456_750, 123_456_751)).to_pylist()
+    bid = as_table(generator.make("bids", 123_456_789, 123_456_790)).to_pylist()
+    auction = as_table(generator.make("auctions", 123_456_752, 123_456_753)).to_pylist()
+    person = as_table(generator.make("persons", 123_456_750, 123_456_751)).to_pylist()
     assert (bid, auction, person) == GOLDEN
     other = nexmark.Generator(replace(CONFIG, seed=8))
-    same = other.bids(0, 1000)["price"] == generator.bids(0, 1000)["price"]
+    same = other.make("bids", 0, 1000)["price"] == generator.make("bids", 0, 1000)["price"]
     assert np.mean(same) < 0.01
 
 
@@ -248,9 +245,9 @@ def test_out_of_order_events_change_places_within_groups(kind: nexmark.Kind, gro
 
 def test_text() -> None:
     generator = nexmark.Generator(RICH)
-    persons: Any = generator.persons(0, 100_000)
-    auctions: Any = generator.auctions(0, 100_000)
-    bids: Any = generator.bids(0, 100_000)
+    persons: Any = generator.make("persons", 0, 100_000)
+    auctions: Any = generator.make("auctions", 0, 100_000)
+    bids: Any = generator.make("bids", 0, 100_000)
     assert set(persons["state"].to_pylist()) == {"AZ", "CA", "ID", "OR", "WA", "WY"}
     assert len(set(persons["city"].to_pylist())) == 10
     assert len(set(persons["name"].to_pylist())) == 64
@@ -323,13 +320,13 @@ def test_wrong_configurations_are_refused(wrong: dict[str, Any], said: str) -> N
 def test_wrong_requests_are_refused() -> None:
     generator = nexmark.Generator(CONFIG)
     with pytest.raises(MissingColumn, match="bids have no column 'prise': did you mean 'price'"):
-        generator.bids(0, 10, ["prise"])
+        generator.make("bids", 0, 10, ["prise"])
     with pytest.raises(MissingColumn, match="set avg_person_extra to have one"):
-        generator.persons(0, 10, ["extra"])
+        generator.make("persons", 0, 10, ["extra"])
     with pytest.raises(MissingColumn, match="no kind 'bid' of events, only persons"):
         nexmark.tables(CONFIG, 10, columns={"bid": ["price"]})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="no positions from 5 up to 3"):
-        generator.bids(5, 3)
+        generator.make("bids", 5, 3)
     with pytest.raises(ValueError, match="part 2 is none of 2 parts"):
         nexmark.Generator(CONFIG, part=2, parts=2)
     with pytest.raises(ValueError, match="block must be"):
@@ -338,7 +335,7 @@ def test_wrong_requests_are_refused() -> None:
         nexmark.tables(CONFIG, -1)
     lengthy = nexmark.Generator(replace(CONFIG, avg_bid_extra=1 << 29))
     with pytest.raises(ValueError, match="ask for fewer events at a time"):
-        lengthy.bids(0, 50, ["extra"])
+        lengthy.make("bids", 0, 50, ["extra"])
 
 
 GOLDEN: Any = (

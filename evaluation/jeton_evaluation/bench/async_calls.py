@@ -9,17 +9,19 @@ alternating rounds with the same moments; compare the ratios.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from math import nan
 from time import perf_counter_ns
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 import jeton as jt
 from jeton.idioms.map_async import map_async
+from jeton_evaluation.bench.harness import Line, Rounds, Say, command
 from jeton_evaluation.bench.slow_service import Connections, serving
 
 MS: Final = 1_000_000
@@ -38,44 +40,38 @@ class Taken(NamedTuple):
     answers: list[float]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench async_calls", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--rate", type=int, default=500, metavar="N", help="records a second (500)")
-    parser.add_argument("--calls", type=int, default=500, metavar="N", help="calls a second (500)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds a round (2)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each (5)")
-    parser.add_argument(
-        "--delay", type=int, default=50, metavar="MS", help="duration of a slow call, ms (50)"
-    )
-    options = parser.parse_args(argv)
+def measure(
+    say: Say,
+    rate: Annotated[int, "records a second"] = 500,
+    calls: Annotated[int, "calls a second"] = 500,
+    seconds: Annotated[float, "seconds a round"] = 2.0,
+    rounds: Rounds = 5,
+    delay: Annotated[int, "duration of a slow call, ms"] = 50,
+) -> list[Line]:
+    """Run all cases in turn; the first round warms up."""
     taken = {case: Taken([], []) for case in CASES}
     with serving() as port:
-        for turn in tqdm(range(options.rounds + 1), "rounds", disable=None):
+        for turn in tqdm(range(rounds + 1), "rounds", disable=None):
             for case in CASES:
-                delay = options.delay if case == "slow calls" else 0
-                rates = options.rate, options.calls
-                found = run(case, *rates, options.seconds, port, delay, seed=turn)
-                if turn:  # the first round warms up
+                wait = delay if case == "slow calls" else 0
+                found = run(case, rate, calls, seconds, port, wait, seed=turn)
+                if turn:
                     taken[case].neighbour.extend(found.neighbour)
                     taken[case].answers.extend(found.answers)
-    print(f"{options.rate} records/s beside {options.calls} calls/s; ms from due to complete")
-    print(f"{'beside':24}{'p50':>9}{'p99':>9}{'ratios':>18}")
-    alone = np.quantile(taken["nothing"].neighbour, SHARES)
-    for case in CASES:
-        found_here = np.quantile(taken[case].neighbour, SHARES)
-        ratios = "".join(f"{ratio:>9.2f}" for ratio in found_here / alone)
-        print(f"{case:24}" + "".join(f"{value / MS:>9.3f}" for value in found_here) + ratios)
-    quick, slow = (np.quantile(taken[case].neighbour, SHARES) for case in CASES[2:])
-    print(
-        f"{'slow to quick calls':24}{'':18}" + "".join(f"{ratio:>9.2f}" for ratio in slow / quick)
-    )
+    late = {case: np.quantile(taken[case].neighbour, SHARES) / MS for case in CASES}
+    rows: dict[str, list[float]] = {
+        case: [*ms, *(ms / late["nothing"])] for case, ms in late.items()
+    }
+    rows["slow to quick calls"] = [nan, nan, *(late["slow calls"] / late["quick calls"])]
     for case in CASES[2:]:
-        answers = np.quantile(taken[case].answers, SHARES) / MS
-        print(f"answers to {case:13}" + "".join(f"{value:>9.3f}" for value in answers))
-    return 0
+        rows[f"answers to {case}"] = [*(np.quantile(taken[case].answers, SHARES) / MS), nan, nan]
+    say(f"{rate} records/s beside {calls} calls/s; ms from due to complete")
+    table = pd.DataFrame.from_dict(rows, "index", columns=["p50", "p99", "p50 ratio", "p99 ratio"])
+    say(table.rename_axis("beside").to_string(float_format="{:.3f}".format, na_rep=""))
+    return [{"beside": case, **row.dropna()} for case, row in table.iterrows()]
+
+
+main = command(measure)
 
 
 def run(
@@ -131,7 +127,3 @@ def _offer(rate: int, count: int, random: np.random.Generator) -> Callable[..., 
         return step
 
     return build
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

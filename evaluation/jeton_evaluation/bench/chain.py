@@ -6,28 +6,32 @@ of operators that do nothing with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import jeton as jt
 from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.experiment import MechanismOption
+from jeton_evaluation.bench.harness import Line, Say, command
 from jeton_evaluation.bench.open_loop import Load, measure, offer
 from jeton_evaluation.programs.chain import chain
 from jeton_evaluation.programs.mechanisms import Mechanism
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = experiment.options("chain", (__doc__ or "").split("\n\n")[0], rate=250e3)
-    parser.add_argument("--length", type=int, default=256, help="operators (default: 256)")
-    parsed = parser.parse_args(argv)
-    about = {"experiment": "chain", "mechanism": parsed.mechanism, "length": parsed.length}
-    return experiment.run(
-        parsed,
-        about,
-        experiment.load_of(parsed),
-        lambda load: program(load, parsed.mechanism, parsed.length),
-        "timestamps",
-    )
+def run(
+    say: Say,
+    mechanism: MechanismOption = "tokens",
+    length: Annotated[int, "operators"] = 256,
+    **options: Any,
+) -> Iterator[Line]:
+    """Offer timestamps to a chain."""
+    about = {"experiment": "chain", "mechanism": mechanism, "length": length}
+    flow = partial(program, mechanism=mechanism, length=length)
+    return experiment.run(say, flow, about, "timestamps", **options)
+
+
+main = command(run, experiment.run, rate=250e3)
 
 
 def program(load: Load, mechanism: Mechanism, length: int) -> jt.Flow:
@@ -37,7 +41,3 @@ def program(load: Load, mechanism: Mechanism, length: int) -> jt.Flow:
     load = Load(**{**vars(load), "quantum": quantum})
     measure(flow, chain(offer(flow, load, None), length, mechanism=mechanism), load)
     return flow
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

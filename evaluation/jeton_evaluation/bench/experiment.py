@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -10,22 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import FlowStalled, JetonError
+from jeton_evaluation.bench.harness import Line, Say, Seconds, Workers
 from jeton_evaluation.bench.histogram import Histogram
 from jeton_evaluation.bench.open_loop import Load
-from jeton_evaluation.programs.mechanisms import MECHANISMS
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Line = dict[str, Any]
 Program = Callable[[Load], jt.Flow]
 """Makes the flow for a load: see `jeton_evaluation.bench.open_loop`."""
+HostName: TypeAlias = Literal["spark", "in-process"]
+MechanismOption = Annotated[Mechanism, "coordination mechanism"]
 PATIENCE: Final = 2.0
 """Seconds in which a flow may end by itself once all workers have reported."""
 
@@ -97,7 +98,7 @@ class Host:
 
 
 @contextmanager
-def host(name: str, workers: int) -> Iterator[Host]:
+def open_host(name: str, workers: int) -> Iterator[Host]:
     """A host of this name, closed at the end."""
     if name == "in-process":
         yield Host(workers)
@@ -144,7 +145,7 @@ def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
     }
 
 
-def find_max(
+def search(
     program: Program,
     load: Load,
     host: Host,
@@ -189,42 +190,29 @@ def find_max(
     return {**best, "sustained": True}
 
 
-def options(name: str, what: str, *, rate: float) -> argparse.ArgumentParser:
-    """The options that all experiments have."""
-    parser = argparse.ArgumentParser(prog=f"jeton bench {name}", description=what)
-    parser.add_argument(
-        "--mechanism",
-        default="tokens",
-        choices=MECHANISMS,
-        help="coordination mechanism (default: tokens)",
-    )
-    parser.add_argument(
-        "--rate", type=float, default=rate, help=f"per worker (default: {rate:g}/s)"
-    )
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--seconds", type=float, default=5.0, help="measured (default: 5)")
-    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before (default: 2)")
-    parser.add_argument("--host", default="spark", choices=["spark", "in-process"])
-    parser.add_argument("--find-max", action="store_true", help="search the highest sustained rate")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    return parser
-
-
 def run(
-    parsed: argparse.Namespace, about: Line, load: Load, program: Program, unit: str = "records"
-) -> int:
-    """Run the experiment of the options, and print the result."""
-
-    def say(line: Line) -> None:
-        print(json.dumps(line) if parsed.json else in_words(line, unit), flush=True)
-
-    with host(parsed.host, parsed.workers) as where:
-        if parsed.find_max:
-            best = find_max(program, load, where, about, lambda line: say_aside(line, unit))
-            say(best)
+    say: Say,
+    program: Callable[[Load], jt.Flow],
+    about: Line,
+    unit: str,
+    *,
+    rate: Annotated[float, "records a second in each worker"] = 1e6,
+    workers: Workers = 2,
+    seconds: Seconds = 5.0,
+    warm_up: Annotated[float, "seconds before"] = 2.0,
+    host: Annotated[HostName, "where it runs"] = "spark",
+    find_max: Annotated[bool, "search the highest sustained rate"] = False,
+    **load: Any,
+) -> Iterator[Line]:
+    """Run an experiment, or search its highest rate, and yield the line."""
+    offered = Load(rate=rate, seconds=seconds, warm_up=warm_up, **load)
+    with open_host(host, workers) as where:
+        if find_max:
+            line = search(program, offered, where, about, lambda line: say_aside(line, unit))
         else:
-            say(trial(program, load, where, about))
-    return 0
+            line = trial(program, offered, where, about)
+    say(in_words(line, unit))
+    yield line
 
 
 def say_aside(line: Line, unit: str) -> None:
@@ -242,8 +230,3 @@ def in_words(line: Line, unit: str) -> str:
         f"(noise: p999 {line['noise_p999_ms']:.3f}, max {line['noise_max_ms']:.1f}); "
         f"{line['cpu_per_worker']:.0%} of a core a worker, {line['rss_mb']} MB"
     )
-
-
-def load_of(parsed: argparse.Namespace, **more: Any) -> Load:
-    """The load of the options."""
-    return Load(rate=parsed.rate, seconds=parsed.seconds, warm_up=parsed.warm_up, **more)

@@ -7,16 +7,16 @@ nothing. Colours are Okabe and Ito's; lines and markers differ too.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
+from jeton_evaluation.bench.harness import OptionError, Say, command
 from jeton_evaluation.bench.plan import (
     COARSE,
     FINE,
@@ -62,29 +62,28 @@ ROWS = {
 """The columns behind each row of panels: the latency, and the noise, which a median never shows."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(
+    say: Say,
+    runs: Annotated[Path, "runs of a sweep"] = OUT,
+    out: Annotated[Path, "a folder"] = OUT.parent,
+) -> int:
     """Draw all figures and write the report."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench figures", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--runs", type=Path, default=OUT, help=f"runs of a sweep (default: {OUT})")
-    parser.add_argument(
-        "--out", type=Path, default=OUT.parent, help=f"a folder (default: {OUT.parent})"
-    )
-    parsed = parser.parse_args(argv)
-    runs = Runs.read(parsed.runs)
-    if not runs.lines:
-        parser.error(f"{parsed.runs} has no runs: `jeton bench sweep` makes them")
+    found = Runs.read(runs)
+    if not found.lines:
+        raise OptionError(f"{runs} has no runs: `jeton bench sweep` makes them")
     from jeton_evaluation.bench.report import write_report
 
     try:
-        drawn = draw_all(runs, parsed.out)
+        drawn = draw_all(found, out)
     except ImportError as error:
         print(f"jeton: {error}; pip install 'jeton-evaluation[figures]'", file=sys.stderr)
         return 1
-    for path in [*drawn, *write_report(runs, parsed.out, drawn)]:
-        print(path)
+    for path in [*drawn, *write_report(found, out, drawn)]:
+        say(str(path))
     return 0
+
+
+main = command(run)
 
 
 def draw_all(runs: Runs, out: Path) -> list[Path]:
@@ -340,7 +339,3 @@ def _legend(figure: Figure, mechanisms: Iterable[str], *, noise: bool = True) ->
     figure.legend(
         handles=handles, loc="outside lower center", ncols=3, frameon=False, handlelength=3.2
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -8,6 +8,7 @@ are due at equal distances and complete together are counted in one call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic_ns
 
 import numba as nb
 import numpy as np
@@ -94,6 +95,27 @@ class Histogram:
     def quantiles_ms(self, shares: Iterable[float]) -> list[float]:
         """Some quantiles, in milliseconds."""
         return [round(self.quantile(share) / 1e6, 4) for share in shares]
+
+
+def noise(seconds: float) -> Histogram:
+    """The machine's own noise: how long a loop that does nothing is kept from running.
+
+    A record that arrives in such a gap waits for its end, in any system. So this is a lower bound
+    of latencies on this machine. It records for every nanosecond the time until the next iteration.
+
+    >>> noise(0.01).count > 1_000
+    True
+    """
+    found = Histogram()
+    found.record(0)  # compiles, or loads what was compiled
+    last = monotonic_ns()
+    end = last + int(seconds * 1e9)
+    while last < end:
+        now = monotonic_ns()
+        # Weighted by length: the longer a gap, the likelier a record is to arrive in it.
+        found.record_evenly(0, now - last, max(1, (now - last) // 1000))
+        last = now
+    return found
 
 
 @nb.njit(cache=True)

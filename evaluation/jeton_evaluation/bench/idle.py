@@ -6,16 +6,14 @@ workers have to poll it: the most expensive way to be idle.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import repeat
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import jeton as jt
 from jeton_evaluation.bench import experiment
-from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.bench.harness import Line, Say, Seconds, Workers, command
 from jeton_evaluation.programs.word_count import word_count
 
 if TYPE_CHECKING:
@@ -25,26 +23,19 @@ SETTLE = 2.0
 """Seconds after the start that are not counted."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench idle", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measured (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parsed = parser.parse_args(argv)
-    with experiment.host("spark", parsed.workers) as where:
+def run(say: Say, workers: Workers = 2, seconds: Seconds = 10.0) -> Line:
+    """Measure an idle query on Spark."""
+    with experiment.open_host("spark", workers) as where:
         assert where.spark is not None
-        line = measure(where.spark, parsed.workers, parsed.seconds)
-    if parsed.json:
-        print(json.dumps(line))
-    else:
-        print(
-            f"{line['workers']} idle workers, {line['seconds']:g} s: "
-            f"{line['cpu_per_worker']:.2%} of a core each, {line['cpu_most']:.2%} at most"
-        )
-    return 0
+        line = measure(where.spark, workers, seconds)
+    say(
+        f"{workers} idle workers, {seconds:g} s: "
+        f"{line['cpu_per_worker']:.2%} of a core each, {line['cpu_most']:.2%} at most"
+    )
+    return line
+
+
+main = command(run)
 
 
 def measure(spark: SparkSession, workers: int, seconds: float) -> Line:
@@ -85,7 +76,3 @@ def nothing(partition: int, partitions: int) -> Iterator[Any]:
 def _share(before: dict[str, float], after: dict[str, float]) -> float:
     """Both come with the worker's own clock, so that a late report does no harm."""
     return (after["cpu_seconds"] - before["cpu_seconds"]) / (after["seconds"] - before["seconds"])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

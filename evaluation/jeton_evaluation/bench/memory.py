@@ -12,15 +12,16 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 import jeton as jt
 from jeton.idioms.flow_control import flat_map_bounded
+from jeton_evaluation.bench.harness import Line, Say, Table, command
 
 PIECE = 65_536
 """Records in a piece, as they are produced."""
@@ -28,65 +29,52 @@ LIMIT = 1_000_000
 """Records under way at a time, with flow control."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; ``--json`` prints a list with a dictionary for each run."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench memory", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser.add_argument(
-        "--records", type=_whole, default=100_000_000, metavar="N", help="the most (default: 1e8)"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="in one process")
-    parser.add_argument(
-        "--all", action="store_true", help="the most records without flow control too"
-    )
-    parser.add_argument("--one", choices=["with", "without"], help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.one:
-        print(json.dumps(measure(options.records, options.workers, options.one == "with")))
-        return 0
-    most = options.records
-    runs = [
-        *(("without", size) for size in (most // 100, most // 10)),
-        *([("without", most)] if options.all else []),
-        *(("with", size) for size in (most // 100, most // 10, most)),
-    ]
-    if not options.json:
-        print("flow control      records   peak growth, MB   seconds   M records/s")
+TABLE = Table(
+    {
+        "flow control": "flow_control:>12",
+        "records": "records:>13",
+        "peak growth, MB": "peak_mb:>18.1f",
+        "seconds": "seconds:>10.2f",
+        "M records/s": "rate:>14.1f",
+    }
+)
+
+
+def run(
+    say: Say,
+    records: Annotated[int, "the most records"] = 100_000_000,
+    workers: Annotated[int, "workers in one process"] = 1,
+    *,
+    all: Annotated[bool, "the most records without flow control too"] = False,
+    one: Annotated[Literal["with", "without"] | None, argparse.SUPPRESS] = None,
+) -> list[Line]:
+    """Measure all sizes, each in a process of its own; ``one`` is such a process."""
+    if one:
+        print(json.dumps(measure(records, workers, one == "with")))
+        return []
+    sizes = (records // 100, records // 10, records)
+    say(TABLE.head)
     rows = []
-    for control, size in runs:
-        rows.append({"flow_control": control, **in_a_child(control, size, options.workers)})
-        if not options.json:
-            row = rows[-1]
-            rate = row["records"] / row["seconds"] / 1e6
-            print(
-                f"{control:>12}   {row['records']:>10}   {row['peak_mb']:>15.1f}   "
-                f"{row['seconds']:>7.2f}   {rate:>11.1f}",
-                flush=True,
-            )
-    if options.json:
-        print(json.dumps(rows))
-    return 0
+    for control, few in (("without", not all), ("with", False)):
+        for size in sizes[:2] if few else sizes:
+            row = {"flow_control": control, **in_a_child(control, size, workers)}
+            say(TABLE.row(row | {"rate": row["records"] / row["seconds"] / 1e6}))
+            rows.append(row)
+    return rows
 
 
-def _whole(text: str) -> int:
-    """A whole number, also as 1e6."""
-    number = float(text)
-    if number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(number)
+main = command(run)
 
 
-def in_a_child(control: str, records: int, workers: int) -> dict[str, Any]:
+def in_a_child(control: str, records: int, workers: int) -> Line:
     """One run in a process of its own, so that its peak is its own."""
     command = [sys.executable, "-m", "jeton_evaluation.bench.memory", "--one", control]
     command += ["--records", str(records), "--workers", str(workers)]
-    found: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
+    found: Line = json.loads(subprocess.check_output(command, text=True))
     return found
 
 
-def measure(records: int, workers: int, control: bool) -> dict[str, Any]:
+def measure(records: int, workers: int, control: bool) -> Line:
     """Make `records` records from one; returns the peak growth of memory, and the seconds."""
     flow = sums(control)
     flow.run({"asked": {"time": [0], "n": [PIECE]}}, workers=workers)

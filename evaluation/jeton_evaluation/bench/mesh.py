@@ -19,12 +19,12 @@ import jeton as jt
 from jeton.mesh.link import Link
 from jeton.mesh.receive import receive_exactly
 from jeton.mesh.wire import Decoder, Encoder, Kind
-from jeton_evaluation.bench.timing import in_turn
+from jeton_evaluation.bench.harness import Line, Say, in_turn
 
 
-def mesh(say: Callable[..., None]) -> dict[str, float]:
+def mesh(say: Say) -> Line:
     """Round trips and throughput of a link between two processes, and of a raw socket."""
-    figures: dict[str, float] = {}
+    figures: Line = {}
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
         count = 3000 if size == 8 else 300

@@ -8,45 +8,45 @@ on average, at any rate: with more events, more auctions are open at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import pyarrow as pa
 
 import jeton as jt
 from jeton_evaluation import nexmark
 from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.experiment import MechanismOption
+from jeton_evaluation.bench.harness import Line, OptionError, Say, command
 from jeton_evaluation.bench.open_loop import Load, Schedule, measure, offer_all
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.programs.mechanisms import Mechanism
 
 FIRST = 2_000
-"""So many events go through the query in each worker before the load begins."""
+"""Events that go through the query in each worker before the load begins."""
 OPEN_FOR = 0.5
 """Seconds that an auction is open on average."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = experiment.options("nexmark", (__doc__ or "").split("\n\n")[0], rate=1e6)
-    parser.add_argument("--query", default="q4", choices=queries.names(), help="default: q4")
-    parsed = parser.parse_args(argv)
-    known = queries.get(parsed.query).mechanisms
-    if parsed.mechanism not in known:
-        parser.error(f"{parsed.query} can be had with {', '.join(known)} only")
-    about = {
-        "experiment": "nexmark",
-        "query": parsed.query,
-        "mechanism": parsed.mechanism,
-    }
-    return experiment.run(
-        parsed,
-        about,
-        experiment.load_of(parsed),
-        lambda load: program(load, parsed.query, parsed.mechanism),
-        "events",
-    )
+def run(
+    say: Say,
+    mechanism: MechanismOption = "tokens",
+    query: Annotated[str, "the query"] = "q4",
+    **options: Any,
+) -> Iterator[Line]:
+    """Offer events to a query."""
+    known = queries.get(query).mechanisms if query in queries.names() else ()
+    if mechanism not in known:
+        choice = f"{query} can be had with {', '.join(known)} only"
+        raise OptionError(choice if known else f"choose from {', '.join(queries.names())}")
+    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
+    flow = partial(program, query=query, mechanism=mechanism)
+    return experiment.run(say, flow, about, "events", **options)
+
+
+main = command(run, experiment.run, rate=1e6)
 
 
 def program(load: Load, query: str, mechanism: Mechanism) -> jt.Flow:
@@ -120,7 +120,3 @@ class Share:
             self.generator.make(kind, first, first + count, tuple(schema.names))
         )
         return jt.Batch.trusted(made, made.pop("ts"), "ts")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -23,8 +23,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import jeton as jt
-from jeton_evaluation.bench.histogram import Histogram
-from jeton_evaluation.bench.noise import noise
+from jeton_evaluation.bench.histogram import Histogram, noise
 
 SECOND = 1_000_000_000
 READY = 1

@@ -7,17 +7,16 @@ in one run; compare the ratios, since the machine is noisy.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import thread_time
-from typing import Any
+from typing import Annotated, Any
 
 import jeton as jt
 from jeton_evaluation.bench import bare
 from jeton_evaluation.bench.bare import Columns
+from jeton_evaluation.bench.harness import Line, Rounds, Say, Table, command
 
 SMALL = 256
 """Small batches show the fixed cost of an invocation."""
@@ -71,44 +70,37 @@ CASES = [
 ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print a table; ``--json`` prints a list with one object for each operator."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench operators", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser.add_argument(
-        "--batch", type=int, default=4096, metavar="N", help="records a batch (default: 4096)"
-    )
-    parser.add_argument(
-        "--batches", type=int, default=200, metavar="N", help="batches a round (default: 200)"
-    )
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds (default: 7)")
-    options = parser.parse_args(argv)
+TABLE = Table(
+    {
+        "operator": "name:<28",
+        "records/s": "records_per_s:>12,.0f",
+        "ns/record": "ns_per_record:>11.1f",
+        "bare ns": "bare_ns_per_record:>9.1f",
+        "× bare": "ratio_to_bare:>8.2f",
+        f"µs at {SMALL}": "us_per_invocation:>11.1f",
+    }
+)
+
+
+def run(
+    say: Say,
+    batch: Annotated[int, "records a batch"] = 4096,
+    batches: Annotated[int, "batches a round"] = 200,
+    rounds: Rounds = 7,
+) -> list[Line]:
+    """Measure all operators, one row each."""
+    say(f"batches of {batch}; an empty Python call: {empty_call() * 1e6:.3f} µs\n\n{TABLE.head}")
     rows = []
     for case in CASES:
-        row = measure(case, options.batch, options.batches, options.rounds)
-        rows.append(row)
-        if not options.json:
-            if len(rows) == 1:
-                call = empty_call() * 1e6
-                print(f"batches of {options.batch}; an empty Python call: {call:.3f} µs\n")
-                print(
-                    f"{'operator':28}{'records/s':>12}{'ns/record':>11}"
-                    f"{'bare ns':>9}{'× bare':>8}{f'µs at {SMALL}':>11}"
-                )
-            print(
-                f"{row['name']:28}{row['records_per_s']:>12,.0f}{row['ns_per_record']:>11.1f}"
-                f"{row['bare_ns_per_record']:>9.1f}{row['ratio_to_bare']:>8.2f}"
-                f"{row['us_per_invocation']:>11.1f}",
-                flush=True,
-            )
-    if options.json:
-        print(json.dumps(rows))
-    return 0
+        rows.append(measure(case, batch, batches, rounds))
+        say(TABLE.row(rows[-1]))
+    return rows
 
 
-def measure(case: Case, batch: int, batches: int, rounds: int) -> dict[str, Any]:
+main = command(run)
+
+
+def measure(case: Case, batch: int, batches: int, rounds: int) -> Line:
     """One operator's figures: at ``batch`` records, and its fixed cost at `SMALL`."""
     flow_time, bare_time = [], []
     data = bare.make(batch, batches, case.keys, case.inputs)
@@ -197,7 +189,3 @@ def empty_call(calls: int = 100_000) -> float:
     for _ in range(calls):
         nothing()
     return (thread_time() - start) / calls
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -28,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jeton.spark.java import JavaNotFoundError, ensure_java
-from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.bench.harness import Line
 
 PROGRAMS: Final = ("word count", "window mean")
 KEYS: Final = 10_000

@@ -20,7 +20,7 @@ from statistics import median
 from tqdm import tqdm
 
 import jeton as jt
-from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.bench.harness import Line
 from jeton_evaluation.bench.peer_runs import PROGRAMS, Environment, System, run, write_records
 
 _PROGRAMS = Path(__file__).parent / "peer_programs"

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
-from jeton_evaluation.bench.experiment import Host, Line, Program, find_max, trial
+from jeton_evaluation.bench.experiment import Host, Program, search, trial
+from jeton_evaluation.bench.harness import Line
 from jeton_evaluation.bench.open_loop import Load
 from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
@@ -120,7 +121,7 @@ def _word_count(scale: Scale) -> Iterator[Run]:
             for quantum in scale.quanta:
                 yield _words(scale, mechanism, quantum, rate, max(scale.workers))
     for mechanism, quantum, workers in scale.sustained:
-        yield _words(scale, mechanism, quantum, HIGH, workers, search=True)
+        yield _words(scale, mechanism, quantum, HIGH, workers, most=True)
 
 
 def _chain(scale: Scale) -> Iterator[Run]:
@@ -222,16 +223,16 @@ def _open_loop(
     program: Program,
     *,
     quantum: int = 1 << FINE,
-    search: bool = False,
+    most: bool = False,
 ) -> Run:
     load = Load(rate=rate, quantum=quantum, seconds=scale.seconds, warm_up=scale.warm_up)
     # The job's start and end, the noise before, and the backlog after.
     trial_seconds = scale.seconds + scale.warm_up + 2.5
 
     def measure(host: Host) -> Line:
-        if search:
-            return find_max(program, load, host, about, lambda line: None)
+        if most:
+            return search(program, load, host, about, lambda line: None)
         return trial(program, load, host, about)
 
-    name += f"/{'most' if search else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s"
-    return Run(name, workers, trial_seconds * (12 if search else 1), measure)
+    name += f"/{'most' if most else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s"
+    return Run(name, workers, trial_seconds * (12 if most else 1), measure)

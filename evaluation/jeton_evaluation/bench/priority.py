@@ -8,58 +8,47 @@ thread's own time.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable
+from functools import partial
 from time import thread_time
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import jeton as jt
 from jeton.idioms.priority import Agenda, HeapAgenda
+from jeton_evaluation.bench.harness import Line, Rounds, Say, command, in_turn
 
 BLOCK = 4096
 FIRST = 10
 """The least time that anything waits for."""
+TIMES = [100_000, 1_000_000]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench priority", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument(
-        "--times", type=int, nargs="+", default=[100_000, 1_000_000], metavar="N",
-        help="numbers of pending times (default: 100000 1000000)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--most", type=int, default=1_000_000, metavar="N",
-        help="beyond this number, measure only the columns (default: 1000000)",
-    )  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
-    options = parser.parse_args(argv)
-    ways: dict[str, Callable[..., Any]] = {
-        "columns": _releasing(Agenda),
-        "heap": _releasing(HeapAgenda),
-        "token each": _token_each,
-    }
-    print(f"{'pending times':>14}" + "".join(f"{way:>14}" for way in ways) + "   (ns for each)")
-    for times in options.times:
-        measured: dict[str, list[float]] = {
-            way: [] for way in ways if way == "columns" or times <= options.most
-        }
-        for _ in range(options.rounds):
-            for way, taken in measured.items():
-                taken.append(run(ways[way], times) / times * 1e9)
-        row = (
-            f"{median(measured[way]):>14,.0f}" if way in measured else f"{'–':>14}" for way in ways
-        )
-        print(f"{times:>14,}" + "".join(row), flush=True)
-    return 0
+def run(
+    say: Say,
+    times: Annotated[list[int], "numbers of pending times"] = TIMES,
+    most: Annotated[int, "beyond this number, measure only the columns"] = 1_000_000,
+    rounds: Rounds = 3,
+) -> list[Line]:
+    """Measure all variants at each number of times."""
+    ways = {"columns": releasing(Agenda), "heap": releasing(HeapAgenda), "token each": token_each}
+    say(f"{'pending times':>14}" + "".join(f"{way:>14}" for way in ways) + "   (ns for each)")
+    rows = []
+    for count in times:
+        measured = [way for way in ways if way == "columns" or count <= most]
+        seconds = in_turn(rounds, *(partial(release, ways[way], count) for way in measured))
+        cost = {way: each / count * 1e9 for way, each in zip(measured, seconds, strict=True)}
+        cells = (f"{cost[way]:>14,.0f}" if way in cost else f"{'–':>14}" for way in ways)
+        say(f"{count:>14,}" + "".join(cells))
+        rows.append({"times": count, **cost})
+    return rows
 
 
-def run(build: Callable[..., Any], times: int) -> float:
+main = command(run)
+
+
+def release(build: Callable[..., Any], times: int) -> float:
     """Seconds of this thread for a number of distinct times."""
     due = np.random.default_rng(1).permutation(times).astype(np.int64) + FIRST
     released = [0]
@@ -101,7 +90,9 @@ def _source(due: Any) -> Callable[..., Any]:
     return build
 
 
-def _releasing(make: Any) -> Callable[..., Any]:
+def releasing(make: Any) -> Callable[..., Any]:
+    """An operator that holds whole batches until their times."""
+
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
         agenda = make(info.kind)
         token.drop()
@@ -117,7 +108,7 @@ def _releasing(make: Any) -> Callable[..., Any]:
     return build
 
 
-def _token_each(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
+def token_each(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
     """A token for each time that something waits for, as for each open window in the paper."""
     waiting: jt.state.TimeMap[tuple[jt.TimestampToken, list[int]]] = jt.state.TimeMap()
     token.drop()
@@ -136,7 +127,3 @@ def _token_each(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[...
                     session.give(due=due)
 
     return step
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -7,55 +7,39 @@ It also measures the cost of retaining, downgrading and dropping a token.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import Annotated
 
 import jeton as jt
+from jeton_evaluation.bench.harness import Line, Rounds, Say, command, in_turn
 
 LENGTHS = (8, 64, 256, 1024)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; ``--json`` prints a list of ``{"length", "us_per_advance"}``."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench progress", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser.add_argument(
-        "--advances", type=int, default=2000, metavar="N", help="advances a round (default: 2000)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=9, metavar="N", help="rounds, of which the median counts"
-    )
-    options = parser.parse_args(argv)
-    advances = advance_costs(LENGTHS, options.advances, options.rounds)
-    if options.json:
-        rows = [{"length": n, "us_per_advance": round(us, 3)} for n, us in advances.items()]
-        print(json.dumps(rows))
-        return 0
-    print("idle operators   µs per advance   × the shortest")
-    shortest = advances[LENGTHS[0]]
-    for length, cost in advances.items():
-        print(f"{length:>14}   {cost:>14.2f}   {cost / shortest:>14.2f}")
-    call, token = token_cost(options.advances * 10, options.rounds)
-    print(f"\nretain + downgrade + drop of a token: {token:.2f} µs (an empty call: {call:.2f} µs)")
-    return 0
+def run(
+    say: Say, advances: Annotated[int, "advances a round"] = 2000, rounds: Rounds = 9
+) -> list[Line]:
+    """Measure all lengths, and the cost of a token."""
+    costs = advance_costs(LENGTHS, advances, rounds)
+    say("idle operators   µs per advance   × the shortest")
+    for length, cost in costs.items():
+        say(f"{length:>14}   {cost:>14.2f}   {cost / costs[LENGTHS[0]]:>14.2f}")
+    call, token = token_cost(advances * 10, rounds)
+    say(f"\nretain + downgrade + drop of a token: {token:.2f} µs (an empty call: {call:.2f} µs)")
+    return [{"length": n, "us_per_advance": round(us, 3)} for n, us in costs.items()]
+
+
+main = command(run)
 
 
 def advance_costs(lengths: Sequence[int], advances: int, rounds: int) -> dict[int, float]:
-    """Microseconds for one advance, end to end, for chains of these lengths.
-
-    The chains take turns in each round, so that a slow moment of the machine hits all of them.
-    """
-    chains = {length: _advancing(length, advances) for length in lengths}
-    times: dict[int, list[float]] = {length: [] for length in lengths}
-    for _ in range(rounds + 1):
-        for length, chain in chains.items():
-            times[length].append(next(chain) / advances * 1e6)
-    return {length: median(measured[1:]) for length, measured in times.items()}
+    """Microseconds for one advance, end to end, for chains of these lengths."""
+    chains = [_advancing(length, advances) for length in lengths]
+    seconds = in_turn(rounds, *(partial(next, chain) for chain in chains))
+    return {length: each / advances * 1e6 for length, each in zip(lengths, seconds, strict=True)}
 
 
 def idle_chain(length: int) -> jt.Flow:
@@ -125,7 +109,3 @@ def token_cost(acts: int, rounds: int) -> tuple[float, float]:
     flow.input("numbers").unary(measure)
     flow.run({"numbers": {"time": [0], "n": [0]}})
     return median(calls), median(lives)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,17 +6,16 @@ raw socket that sends the same bytes.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.harness import Line, Rounds, Say, Workers, command, in_turn
 from jeton_evaluation.bench.mesh import mesh
-from jeton_evaluation.bench.timing import in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,34 +24,24 @@ KEYS = 65_536
 QUANTUM = 256
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; ``--json`` prints one object."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench spark", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rows", type=float, default=20e6, help="rows in and out (default: 2e7)")
-    parser.add_argument(
-        "--records", type=float, default=200e6, help="records of the word count (default: 2e8)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    options = parser.parse_args(argv)
-    from jeton.spark.session import local_session
+def run(
+    say: Say,
+    rows: Annotated[int, "rows in and out"] = 20_000_000,
+    records: Annotated[int, "records of the word count"] = 200_000_000,
+    rounds: Rounds = 3,
+    workers: Workers = 2,
+) -> Line:
+    """Measure everything in one session."""
+    result = mesh(say)
+    with experiment.open_host("spark", workers) as where:
+        assert where.spark is not None
+        result |= stages(where.spark, workers, rounds, say)
+        result |= move_rows(where.spark, workers, rows, rounds, say)
+        result |= word_count(where.spark, workers, records, say)
+    return result
 
-    say = (lambda *_: None) if options.json else print
-    result: dict[str, Any] = {}
-    result |= mesh(say)
-    spark = local_session(options.workers)
-    try:
-        result |= stages(spark, options.workers, options.rounds, say)
-        result |= rows(spark, options.workers, int(options.rows), options.rounds, say)
-        result |= word_count(spark, options.workers, int(options.records), say)
-    finally:
-        spark.stop()
-    if options.json:
-        print(json.dumps(result))
-    return 0
+
+main = command(run)
 
 
 def identity(spark_columns: Sequence[str]) -> jt.Flow:
@@ -63,9 +52,7 @@ def identity(spark_columns: Sequence[str]) -> jt.Flow:
     return flow
 
 
-def stages(
-    spark: SparkSession, workers: int, rounds: int, say: Callable[..., None]
-) -> dict[str, float]:
+def stages(spark: SparkSession, workers: int, rounds: int, say: Say) -> Line:
     """Seconds for a stage of a few rows on a warm session, plain and with a flow in it."""
     few = _frame(spark, 100, workers)
     flow = identity(few.columns[1:]).on_spark(
@@ -76,9 +63,7 @@ def stages(
     return {"stage_plain_s": plain, "stage_s": ours}
 
 
-def rows(
-    spark: SparkSession, workers: int, count: int, rounds: int, say: Callable[..., None]
-) -> dict[str, float]:
+def move_rows(spark: SparkSession, workers: int, count: int, rounds: int, say: Say) -> Line:
     """Seconds to hand rows of four columns through, plainly and through a flow."""
     frame = _frame(spark, count, workers)
     flow = identity(frame.columns[1:])
@@ -95,9 +80,7 @@ def rows(
     }
 
 
-def word_count(
-    spark: SparkSession, workers: int, records: int, say: Callable[..., None]
-) -> dict[str, float]:
+def word_count(spark: SparkSession, workers: int, records: int, say: Say) -> Line:
     """Records a second of a rolling word count whose records are made in the workers."""
     from jeton.connectors import sources
 
@@ -148,7 +131,3 @@ def _pass_through(frame: DataFrame) -> None:
 
 def _run(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

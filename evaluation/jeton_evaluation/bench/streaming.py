@@ -7,18 +7,17 @@ checkpoint is measured in this process, without Spark.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 
 import jeton as jt
+from jeton_evaluation.bench.harness import Line, Say, Workers, command, numbers
 from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 
 if TYPE_CHECKING:
@@ -31,51 +30,34 @@ BINS_CHANGED = 8
 """Where keys that change are neighbours, this many of the 256 groups of bins have them."""
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+STATE = "1e4,1e5,1e6,1e7"
+
 T = TypeVar("T")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; ``--json`` prints one object."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench streaming", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--rows", default="1e3,1e6", help="rows of a micro-batch (default: 1e3,1e6)"
-    )
-    parser.add_argument("--keys", type=float, default=1000, help="default: 1000")
-    parser.add_argument("--batches", type=int, default=8, metavar="N", help="default: 8")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--peers", default="", help="only these: names, separated by commas")
-    parser.add_argument(
-        "--state",
-        default="1e4,1e5,1e6,1e7",
-        help="numbers of keys for the cost of a checkpoint; may be empty",
-    )
-    options = parser.parse_args(argv)
-    say: Callable[..., None] = (lambda *_: None) if options.json else print
-    chosen = [name for name in options.peers.split(",") if name]
-    result: dict[str, Any] = {"state": [], "queries": []}
-    for keys in _numbers(options.state):
-        result["state"].append(checkpoint_cost(keys, say))
-    if _numbers(options.rows):
-        sizes = _numbers(options.rows)
-        result["queries"] = queries(
-            sizes, int(options.keys), options.batches, options.workers, chosen, say
-        )
-    if options.json:
-        print(json.dumps(result))
-    return 0
+def run(
+    say: Say,
+    rows: Annotated[str, "N,N,… rows of a micro-batch"] = "1e3,1e6",
+    keys: Annotated[int, "keys"] = 1000,
+    batches: Annotated[int, "micro-batches that are measured"] = 8,
+    workers: Workers = 2,
+    peers: Annotated[str, "only these: names, separated by commas"] = "",
+    state: Annotated[str, "N,N,… keys for the cost of a checkpoint; may be empty"] = STATE,
+) -> Line:
+    """Measure checkpoints, and all queries at all sizes."""
+    costs = [checkpoint_cost(count, say) for count in numbers(state)]
+    chosen = [name for name in peers.split(",") if name]
+    sizes = numbers(rows)
+    found = queries(sizes, keys, batches, workers, chosen, say) if sizes else []
+    return {"state": costs, "queries": found}
+
+
+main = command(run)
 
 
 def queries(
-    sizes: Sequence[int],
-    keys: int,
-    batches: int,
-    workers: int,
-    chosen: Sequence[str],
-    say: Callable[..., None],
-) -> list[dict[str, Any]]:
+    sizes: Sequence[int], keys: int, batches: int, workers: int, chosen: Sequence[str], say: Say
+) -> list[Line]:
     """Every query as every peer has it, at every size."""
     from jeton.spark.session import local_session
 
@@ -110,7 +92,7 @@ def queries(
     return found
 
 
-def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
+def checkpoint_cost(keys: int, say: Say) -> Line:
     """The cost of checkpoints of a running count of `keys` keys.
 
     Measured are a complete checkpoint, twice, since everything is written twice; one after 1 % of
@@ -122,14 +104,14 @@ def checkpoint_cost(keys: int, say: Callable[..., None]) -> dict[str, Any]:
     flow = jt.Flow("state")
     flow.output("counts", flow.input("rows").key_by("k").running().count())
     random = np.random.default_rng(0)
-    reported: dict[str, Any] = {"keys": keys}
+    reported: Line = {"keys": keys}
     with tempfile.TemporaryDirectory() as folder, flow.open() as run:
         store = Checkpoints(folder)
         output = run.workers[0].handles[flow.handle("output", "counts")]
 
-        def feed(numbers: Any) -> None:
-            for start in range(0, len(numbers), 1 << 16):
-                run.input("rows").send({"k": numbers[start : start + (1 << 16)] * 7}, times=None)
+        def feed(keys: Any) -> None:
+            for start in range(0, len(keys), 1 << 16):
+                run.input("rows").send({"k": keys[start : start + (1 << 16)] * 7}, times=None)
                 run.run_to_rest()
                 output.clear()
 
@@ -215,11 +197,3 @@ def _timed(act: Callable[[], T]) -> tuple[float, T]:
     start = time.perf_counter()
     made = act()
     return time.perf_counter() - start, made
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(float(part)) for part in text.split(",") if part]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,59 +6,59 @@ A sweep that was interrupted resumes: runs that are in the file are not run agai
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
 
 from jeton_evaluation.bench import experiment
-from jeton_evaluation.bench.experiment import Line
-from jeton_evaluation.bench.machine import machine, same_machine
+from jeton_evaluation.bench.experiment import HostName
+from jeton_evaluation.bench.harness import Line, OptionError, Say, command
 from jeton_evaluation.bench.plan import FULL, PARTS, QUICK, Run, plan
-from jeton_evaluation.bench.runs import read_lines
+from jeton_evaluation.bench.runs import machine, read_lines, same_machine
 
 OUT = Path("docs/evaluation/runs.jsonl")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the runs that the file does not have."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench sweep", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, to try it")
-    parser.add_argument("--seconds", type=float, help="measured in each run (default: 5, quick: 1)")
-    parser.add_argument("--only", metavar="P,P", help=f"only these parts, of: {', '.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"JSON lines (default: {OUT})")
-    parser.add_argument("--again", action="store_true", help="repeat runs that the file has")
-    parser.add_argument("--list", action="store_true", help="list the runs and stop")
-    parser.add_argument("--host", default="spark", choices=["spark", "in-process"])
-    parsed = parser.parse_args(argv)
-    parts = parsed.only.split(",") if parsed.only else list(PARTS)
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        parser.error(f"there are no parts {unknown}: choose from {', '.join(PARTS)}")
-    had = read_lines(parsed.out)
-    done = set() if parsed.again else {line.get("run") for line in had}
-    scale = QUICK if parsed.quick else FULL
-    if parsed.seconds is not None:
-        scale = replace(scale, seconds=parsed.seconds)
+def run(
+    say: Say,
+    quick: Annotated[bool, "fewer and shorter runs, to try it"] = False,
+    seconds: Annotated[float | None, "measured in each run (default: 5, quick: 1)"] = None,
+    only: Annotated[str, f"only these parts, P,P,… of: {', '.join(PARTS)}"] = "",
+    out: Annotated[Path, "JSON lines"] = OUT,
+    again: Annotated[bool, "repeat runs that the file has"] = False,
+    list: Annotated[bool, "list the runs and stop"] = False,
+    host: Annotated[HostName, "where flows run"] = "spark",
+) -> int:
+    """Run the runs that the file does not have; returns 0 if none failed."""
+    parts = only.split(",") if only else [*PARTS]
+    if unknown := {*parts} - {*PARTS}:
+        raise OptionError(f"there are no parts {unknown}: choose from {', '.join(PARTS)}")
+    had = read_lines(out)
+    done = set() if again else {line.get("run") for line in had}
+    scale = QUICK if quick else FULL
+    if seconds is not None:
+        scale = replace(scale, seconds=seconds)
     todo = [run for run in plan(scale, parts) if run.id not in done]
-    if parsed.host != "spark":
+    if host != "spark":
         todo = [run for run in todo if not run.needs_spark]
-    if parsed.list:
-        for run in todo:
-            print(f"{run.id}   {run.seconds:.0f} s")
-        print(f"{len(todo)} runs, about {sum(run.seconds for run in todo) / 60:.0f} minutes")
-        return 0
-    return sweep(todo, parsed.out, had, parsed.host)
+    if not list:
+        return sweep(todo, out, had, host)
+    for each in todo:
+        say(f"{each.id}   {each.seconds:.0f} s")
+    say(f"{len(todo)} runs, about {sum(run.seconds for run in todo) / 60:.0f} minutes")
+    return 0
 
 
-def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: str) -> int:
+main = command(run)
+
+
+def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: HostName) -> int:
     """Run them, with one session for each number of workers; returns 0 if none failed."""
     if not runs:
         print(f"{out} has all of these runs", file=sys.stderr)
@@ -86,7 +86,7 @@ def sweep(runs: Sequence[Run], out: Path, had: Sequence[Line], host: str) -> int
             write(here)
         for workers, together in groupby(by_workers, key=lambda run: run.workers):
             # Runs with no workers of the host simulate them or start processes.
-            with experiment.host(host if workers else "in-process", max(workers, 1)) as where:
+            with experiment.open_host(host if workers else "in-process", max(workers, 1)) as where:
                 for run in together:
                     bar.set_description_str(run.id)
                     try:
@@ -111,7 +111,3 @@ def _drop_unfinished_line(out: Path) -> None:
     text = out.read_text() if out.exists() else ""
     if not text.endswith("\n"):
         out.write_text(text[: text.rfind("\n") + 1])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

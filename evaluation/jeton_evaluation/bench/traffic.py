@@ -12,16 +12,14 @@ smaller sizes, which must agree, and the line says that it was not simulated.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import jeton as jt
 from jeton.errors import JetonError
-from jeton_evaluation.bench.experiment import Line
+from jeton_evaluation.bench.harness import Line, Say, Table, command, numbers
 from jeton_evaluation.programs.chain import chain
 from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 from jeton_evaluation.programs.word_count import word_count
@@ -34,43 +32,41 @@ COMPARED: tuple[Mechanism, ...] = ("tokens", "watermarks-x")
 BATCH_BYTES, CHANGE_BYTES, MARK_BYTES = 32, 32, 72
 """On the wire: a progress batch, each change in it, and a mark. Tests hold them to the wire's."""
 AFFORDABLE = 2_200_000
-"""So many messages, with one batch for each pair of workers, are simulated; more are not."""
+"""The most messages that are simulated, with one batch for each pair of workers."""
 SMALLER = (16, 32)
 """Sizes from which the counts for each pair of workers are taken then."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Count and print."""
-    parser = argparse.ArgumentParser(
-        prog="jeton bench traffic", description=(__doc__ or "").split("\n\n")[0]
-    )
-    parser.add_argument("--workers", default=",".join(map(str, SIZES)), help="N,N,… simulated")
-    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)), help="N,N,… of the chain")
-    parser.add_argument("--mechanisms", default=",".join(COMPARED), help="M,M,…")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parsed = parser.parse_args(argv)
-    sizes, lengths = (
-        [int(each) for each in text.split(",")] for text in (parsed.workers, parsed.lengths)
-    )
-    mechanisms = [each for each in MECHANISMS if each in parsed.mechanisms.split(",")]
-    if not parsed.json:
-        print("for each time that is completed on all workers:")
-        print(
-            "  program   length   mechanism       workers      batches        marks          bytes"
-        )
-    for case in cases(sizes, lengths, mechanisms):
+TABLE = Table(
+    {
+        "program": "program:>9",
+        "length": "length:>9",
+        "   mechanism": "mechanism:<16",
+        "workers": "workers:>10",
+        "batches": "progress_batches:>13,",
+        "marks": "marks:>13,",
+        "bytes": "bytes:>15,",
+    }
+)
+
+
+def run(
+    say: Say,
+    workers: Annotated[str, "N,N,… simulated"] = ",".join(map(str, SIZES)),
+    lengths: Annotated[str, "N,N,… of the chain"] = ",".join(map(str, LENGTHS)),
+    mechanisms: Annotated[str, "M,M,…"] = ",".join(COMPARED),
+) -> Iterator[Line]:
+    """Count all cases."""
+    say("for each time that is completed on all workers:\n" + TABLE.head)
+    chosen = [each for each in MECHANISMS if each in mechanisms.split(",")]
+    for case in cases(numbers(workers), numbers(lengths), chosen):
         line = case.line()
-        print(json.dumps(line) if parsed.json else in_words(line), flush=True)
-    return 0
+        row = TABLE.row(line | {"mechanism": f"   {line['mechanism']}"})
+        say(row + ("" if line["simulated"] else "   (not simulated)"))
+        yield line
 
 
-def in_words(line: Line) -> str:
-    """A row for people."""
-    return (
-        f"{line['program']:>9} {line['length']:>8}   {line['mechanism']:<13} {line['workers']:>9} "
-        f"{line['progress_batches']:>12,} {line['marks']:>12,} {line['bytes']:>14,}"
-        f"{'' if line['simulated'] else '   (not simulated)'}"
-    )
+main = command(run)
 
 
 @dataclass(frozen=True)
@@ -190,7 +186,3 @@ def cases(
             for each in mechanisms
         ),
     ]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -7,7 +7,9 @@ every record has its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import numba as nb
 import numpy as np
@@ -15,6 +17,8 @@ import numpy.typing as npt
 
 import jeton as jt
 from jeton_evaluation.bench import experiment
+from jeton_evaluation.bench.experiment import MechanismOption
+from jeton_evaluation.bench.harness import Line, Say, command
 from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
 from jeton_evaluation.programs.mechanisms import Mechanism
 from jeton_evaluation.programs.word_count import word_count
@@ -22,21 +26,20 @@ from jeton_evaluation.programs.word_count import word_count
 KEYS = 65_536
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = experiment.options("wordcount", (__doc__ or "").split("\n\n")[0], rate=4e6)
-    parser.add_argument("--quantum", type=int, default=8, help="log2 of nanoseconds (default: 8)")
-    parser.add_argument("--keys", type=int, default=KEYS, help=f"words (default: {KEYS})")
-    parsed = parser.parse_args(argv)
-    about = {
-        "experiment": "wordcount",
-        "mechanism": parsed.mechanism,
-        "quantum_log2": parsed.quantum,
-    }
-    load = experiment.load_of(parsed, quantum=1 << parsed.quantum)
-    return experiment.run(
-        parsed, about, load, lambda load: program(load, parsed.mechanism, parsed.keys)
-    )
+def run(
+    say: Say,
+    mechanism: MechanismOption = "tokens",
+    quantum: Annotated[int, "log2 of nanoseconds"] = 8,
+    keys: Annotated[int, "words"] = KEYS,
+    **options: Any,
+) -> Iterator[Line]:
+    """Offer words to a count."""
+    about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
+    flow = partial(program, mechanism=mechanism, keys=keys)
+    return experiment.run(say, flow, about, "records", quantum=1 << quantum, **options)
+
+
+main = command(run, experiment.run, rate=4e6)
 
 
 def program(load: Load, mechanism: Mechanism, keys: int = KEYS) -> jt.Flow:
@@ -70,7 +73,3 @@ def _fill(
         mixed = np.uint64(position * 2 + worker + 1) * np.uint64(0x9E3779B97F4A7C15)
         words[at] = (mixed >> np.uint64(32)) % np.uint64(keys)
         times[at] = (began + int(position * interval)) & mask
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

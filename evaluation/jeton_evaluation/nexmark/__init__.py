@@ -2,13 +2,12 @@
 
 from jeton_evaluation.nexmark.config import Columns, Config, Kind
 from jeton_evaluation.nexmark.frames import frames, stream_frames, tables
-from jeton_evaluation.nexmark.generator import Events, Generator
+from jeton_evaluation.nexmark.generator import Generator
 from jeton_evaluation.nexmark.sources import Inputs, add_inputs, sources
 
 __all__ = [
     "Columns",
     "Config",
-    "Events",
     "Generator",
     "Inputs",
     "Kind",

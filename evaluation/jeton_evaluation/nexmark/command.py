@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from jeton_evaluation.bench.harness import whole
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("query", nargs="?", choices=queries.names(), metavar="QUERY", help="as q4")
     parser.add_argument("--all", action="store_true", help="the table of all queries")
     parser.add_argument(
-        "--events", type=_whole, default=1_000_000, metavar="N", help="in all (default: 1e6)"
+        "--events", type=whole, default=1_000_000, metavar="N", help="in all (default: 1e6)"
     )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
     parser.add_argument("--check", action="store_true", help="compare all rows with Spark SQL's")
@@ -100,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how operators of a single query learn what is complete (default: tokens)",
     )
     parser.add_argument(
-        "--rate", type=_whole, default=10_000, help="events in a second of event time (10000)"
+        "--rate", type=whole, default=10_000, help="events in a second of event time (10000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the events (default: 0)")
     parser.add_argument(
@@ -108,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--offered",
-        type=_whole,
+        type=whole,
         nargs="*",
         default=OFFERED,
         metavar="RATE",
@@ -275,7 +276,7 @@ def _page(
     markdown: bool,
 ) -> str:
     """Both tables, or one if no latencies were measured."""
-    from jeton_evaluation.bench.machine import machine
+    from jeton_evaluation.bench.runs import machine
     from jeton_evaluation.nexmark.table import lay_out, lay_out_latencies
 
     here = machine()
@@ -296,11 +297,3 @@ def _memory() -> str:
     """A third of the machine's memory for Spark, which holds the events; its default is little."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"{max(whole // 3 >> 20, 1024)}m"
-
-
-def _whole(text: str) -> int:
-    """A whole number, also as 1e6."""
-    number = float(text)
-    if number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
 from math import gcd
@@ -31,35 +31,19 @@ MICROSECONDS: Final = 1_000_000
 
 _LARGEST: Final = 1 << 30
 """Draws have 32 random bits, so that what is drawn from must be well below their range."""
-_SCHEMAS: Final[Mapping[Kind, Mapping[str, pa.DataType]]] = {
-    "persons": {
-        "ts": pa.int64(),
-        "id": pa.int64(),
-        "name": pa.string(),
-        "email": pa.string(),
-        "credit_card": pa.string(),
-        "city": pa.string(),
-        "state": pa.string(),
-    },
-    "auctions": {
-        "ts": pa.int64(),
-        "id": pa.int64(),
-        "seller": pa.int64(),
-        "category": pa.int64(),
-        "initial_bid": pa.int64(),
-        "reserve": pa.int64(),
-        "expires": pa.int64(),
-        "item_name": pa.string(),
-        "description": pa.string(),
-    },
-    "bids": {
-        "ts": pa.int64(),
-        "auction": pa.int64(),
-        "bidder": pa.int64(),
-        "price": pa.int64(),
-        "channel": pa.string(),
-        "url": pa.string(),
-    },
+_MAY_BE_ZERO: Final = (
+    *("bid_proportion", "id_lead"),
+    *("avg_person_extra", "avg_auction_extra", "avg_bid_extra"),
+)
+_NUMBERS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "persons": ("ts", "id"),
+    "auctions": ("ts", "id", "seller", "category", "initial_bid", "reserve", "expires"),
+    "bids": ("ts", "auction", "bidder", "price"),
+}
+_TEXTS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "persons": ("name", "email", "credit_card", "city", "state"),
+    "auctions": ("item_name", "description"),
+    "bids": ("channel", "url"),
 }
 
 
@@ -109,24 +93,11 @@ class Config:
     avg_bid_extra: int = 0
 
     def __post_init__(self) -> None:
-        at_least = {
-            "rate": 1,
-            "person_proportion": 1,
-            "auction_proportion": 1,
-            "bid_proportion": 0,
-            "hot_auction_ratio": 1,
-            "hot_bidder_ratio": 1,
-            "hot_seller_ratio": 1,
-            "in_flight_auctions": 1,
-            "active_people": 1,
-            "id_lead": 0,
-            "out_of_order_group_size": 1,
-            "avg_person_extra": 0,
-            "avg_auction_extra": 0,
-            "avg_bid_extra": 0,
-        }
-        for name, least in at_least.items():
-            value = getattr(self, name)
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name in ("seed", "base_time"):
+                continue
+            least = 0 if name in _MAY_BE_ZERO else 1
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
             if value > _LARGEST:
@@ -165,11 +136,8 @@ class Config:
 
     def extra(self, kind: Kind) -> int:
         """The mean length of the text ``extra`` of a kind."""
-        return {
-            "persons": self.avg_person_extra,
-            "auctions": self.avg_auction_extra,
-            "bids": self.avg_bid_extra,
-        }[kind]
+        extra: int = getattr(self, f"avg_{kind.removesuffix('s')}_extra")
+        return extra
 
     def schema(self, kind: Kind, columns: Iterable[str] | None = None) -> pa.Schema:
         """The columns of a kind, all or some of them; ``ts`` is always there, and first.
@@ -180,9 +148,8 @@ class Config:
         """
         if kind not in KINDS:
             raise MissingColumn(f"there is no kind {kind!r} of events, only {', '.join(KINDS)}")
-        known = dict(_SCHEMAS[kind])
-        if self.extra(kind):
-            known["extra"] = pa.string()
+        texts = (*_TEXTS[kind], "extra") if self.extra(kind) else _TEXTS[kind]
+        known = dict.fromkeys(_NUMBERS[kind], pa.int64()) | dict.fromkeys(texts, pa.string())
         wanted = known if columns is None else dict.fromkeys(("ts", *columns))
         for name in wanted:
             if name not in known:

@@ -14,15 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from jeton_evaluation.nexmark import kernels
-from jeton_evaluation.nexmark.config import (
-    CATEGORIES,
-    FIRST_AUCTION_ID,
-    FIRST_CATEGORY,
-    FIRST_PERSON_ID,
-    HOT_EVERY,
-    Config,
-    Kind,
-)
+from jeton_evaluation.nexmark.config import Config, Kind
 from jeton_evaluation.nexmark.kernels import Integers, Shape, Share
 from jeton_evaluation.nexmark.text import text_column
 
@@ -38,15 +30,6 @@ _DRAWN: Final[Mapping[Kind, tuple[str, ...]]] = {
 _NO_ROOM: Final = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class Events:
-    """Events of the kinds that were asked for."""
-
-    persons: Made | None = None
-    auctions: Made | None = None
-    bids: Made | None = None
-
-
 class Generator:
     """Makes the events of a configuration, at any positions, in any order.
 
@@ -54,17 +37,17 @@ class Generator:
     change places. Columns that are not asked for are not made.
 
     >>> generator = Generator(Config(rate=1_000_000, seed=7))
-    >>> bids = generator.bids(0, 100, columns=["auction"])
+    >>> bids = generator.make("bids", 0, 100, ["auction"])
     >>> list(bids), len(bids["ts"])
     (['ts', 'auction'], 92)
-    >>> generator.auctions(50, 100, columns=["id"])["id"].tolist()
+    >>> generator.make("auctions", 50, 100, ["id"])["id"].tolist()
     [1003, 1004, 1005]
 
     One of several generators that share the work makes blocks of positions in turn with the
     others, and counts its own ones only.
 
     >>> second = Generator(Config(rate=1_000_000, seed=7), part=1, parts=2, block=50)
-    >>> second.persons(0, 100, columns=["id"])
+    >>> second.make("persons", 0, 100, ["id"])
     {'ts': array([ 50, 150]), 'id': array([1001, 1003])}
     """
 
@@ -77,65 +60,13 @@ class Generator:
         if block < 1:
             raise ValueError(f"block must be a whole number from 1 on, not {block}")
         self.config = config
-        above, below = config.time_step
         group = config.out_of_order_group_size
         self._share = Share(part, parts, block, group, _stride(group))
-        self._shape = Shape(
-            config.round,
-            config.person_proportion,
-            config.auction_proportion,
-            config.base_time,
-            above,
-            below,
-            config.hot_auction_ratio,
-            config.hot_bidder_ratio,
-            config.hot_seller_ratio,
-            HOT_EVERY,
-            config.in_flight_auctions,
-            config.active_people,
-            config.id_lead,
-            FIRST_PERSON_ID,
-            FIRST_AUCTION_ID,
-            FIRST_CATEGORY,
-            CATEGORIES,
-        )
+        self._shape = Shape(*(getattr(config, name) for name in Shape._fields))
         self._keys = {
             kind: np.array([self._key(f"{kind}.{name}") for name in names], dtype=np.uint64)
             for kind, names in _DRAWN.items()
         }
-
-    def events(
-        self,
-        first: int,
-        last: int,
-        *,
-        persons: Iterable[str] | None = None,
-        auctions: Iterable[str] | None = None,
-        bids: Iterable[str] | None = None,
-    ) -> Events:
-        """Events at positions from ``first`` up to ``last``, of the kinds whose columns are given.
-
-        >>> events = Generator(Config()).events(0, 50, bids=["price"], auctions=["seller"])
-        >>> len(events.bids["price"]), events.persons
-        (46, None)
-        """
-        return Events(
-            None if persons is None else self.persons(first, last, persons),
-            None if auctions is None else self.auctions(first, last, auctions),
-            None if bids is None else self.bids(first, last, bids),
-        )
-
-    def persons(self, first: int, last: int, columns: Iterable[str] | None = None) -> Made:
-        """Persons among the events at positions from ``first`` up to ``last``, in that order."""
-        return self.make("persons", first, last, columns)
-
-    def auctions(self, first: int, last: int, columns: Iterable[str] | None = None) -> Made:
-        """Auctions among the events at positions from ``first`` up to ``last``, in that order."""
-        return self.make("auctions", first, last, columns)
-
-    def bids(self, first: int, last: int, columns: Iterable[str] | None = None) -> Made:
-        """Bids among the events at positions from ``first`` up to ``last``, in that order."""
-        return self.make("bids", first, last, columns)
 
     def make(self, kind: Kind, first: int, last: int, columns: Iterable[str] | None = None) -> Made:
         """Events of a kind at positions from ``first`` up to ``last``, in that order."""

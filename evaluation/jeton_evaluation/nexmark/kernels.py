@@ -14,6 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 import jeton as jt
+from jeton_evaluation.nexmark.config import (
+    CATEGORIES,
+    FIRST_AUCTION_ID,
+    FIRST_CATEGORY,
+    FIRST_PERSON_ID,
+    HOT_EVERY,
+)
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -32,25 +39,19 @@ _REST_SCALE = math.log(1e6) / (1 << 53)
 
 
 class Shape(NamedTuple):
-    """A configuration as compiled loops want it."""
+    """Settings of a `Config`, by its names, as compiled loops want them."""
 
     round: int
-    persons: int
-    auctions: int
+    person_proportion: int
+    auction_proportion: int
     base_time: int
-    above: int
-    below: int
+    time_step: tuple[int, int]
     hot_auction_ratio: int
     hot_bidder_ratio: int
     hot_seller_ratio: int
-    hot_every: int
-    in_flight: int
-    active: int
-    lead: int
-    first_person: int
-    first_auction: int
-    first_category: int
-    categories: int
+    in_flight_auctions: int
+    active_people: int
+    id_lead: int
 
 
 class Share(NamedTuple):
@@ -99,8 +100,9 @@ def _price(bits: Any) -> Any:
 @jt.njit(cache=True, inline="always")
 def _offset(shape: Any, number: Any) -> Any:
     """The time of an event since the first one; this way round, no product gets too large."""
-    whole = number // shape.below
-    return whole * shape.above + (number - whole * shape.below) * shape.above // shape.below
+    above, below = shape.time_step
+    whole = number // below
+    return whole * above + (number - whole * below) * above // below
 
 
 @jt.njit(cache=True)
@@ -146,7 +148,7 @@ def persons(numbers: Integers, shape: Any, ids: Integers) -> None:
     """Write the ids of persons, if there is room for them."""
     for i in range(len(ids)):
         turn = numbers[i] // shape.round
-        ids[i] = shape.first_person + turn * shape.persons + numbers[i] - turn * shape.round
+        ids[i] = FIRST_PERSON_ID + turn * shape.person_proportion + numbers[i] - turn * shape.round
 
 
 @jt.njit(cache=True)
@@ -162,25 +164,25 @@ def auctions(
     expires: Integers,
 ) -> None:
     """Write those number columns of auctions that have room."""
-    ahead = shape.in_flight * shape.round // shape.auctions
+    ahead = shape.in_flight_auctions * shape.round // shape.auction_proportion
     for i in range(len(numbers)):
         number = numbers[i]
         turn = number // shape.round
-        place = number - turn * shape.round - shape.persons
+        place = number - turn * shape.round - shape.person_proportion
         if len(ids):
-            ids[i] = shape.first_auction + turn * shape.auctions + place
+            ids[i] = FIRST_AUCTION_ID + turn * shape.auction_proportion + place
         if len(sellers):
             bits = mix(keys[0], number)
-            people = (turn + 1) * shape.persons
+            people = (turn + 1) * shape.person_proportion
             if _high(bits, shape.hot_seller_ratio) > 0:
-                seller = (people - 1) // shape.hot_every * shape.hot_every
+                seller = (people - 1) // HOT_EVERY * HOT_EVERY
             else:
-                active = min(people, shape.active)
-                seller = people - active + _low(bits, active + shape.lead)
-            sellers[i] = shape.first_person + seller
+                active = min(people, shape.active_people)
+                seller = people - active + _low(bits, active + shape.id_lead)
+            sellers[i] = FIRST_PERSON_ID + seller
         if len(categories):
             bits = mix(keys[1], number)
-            categories[i] = shape.first_category + _high(bits, shape.categories)
+            categories[i] = FIRST_CATEGORY + _high(bits, CATEGORIES)
         if len(initial_bids):
             initial_bids[i] = _price(mix(keys[2], number))
         if len(reserves):
@@ -207,41 +209,36 @@ def bids(
 
     Bids whose numbers follow each other are of one round, since every round begins with persons.
     """
-    step = shape.above // shape.below
-    step_rest = shape.above - step * shape.below
+    above, below = shape.time_step
+    step = above // below
+    step_rest = above - step * below
     following = np.int64(-1)
-    time = np.int64(0)
-    rest = np.int64(0)
-    hot_auction = np.int64(0)
-    least_auction = np.int64(0)
-    some_auctions = np.int64(0)
-    hot_bidder = np.int64(0)
-    least_bidder = np.int64(0)
-    some_bidders = np.int64(0)
+    time = rest = hot_auction = least_auction = some_auctions = np.int64(0)
+    hot_bidder = least_bidder = some_bidders = np.int64(0)
     for i in range(len(numbers)):
         number = numbers[i]
         if number == following:
             time += step
             rest += step_rest
-            if rest >= shape.below:
-                rest -= shape.below
+            if rest >= below:
+                rest -= below
                 time += 1
         else:
             turn = number // shape.round
             time = shape.base_time + _offset(shape, number)
-            rest = (number % shape.below) * shape.above % shape.below
-            last = (turn + 1) * shape.auctions - 1
-            least = max(last - shape.in_flight, 0)
-            hot_auction = shape.first_auction + last // shape.hot_every * shape.hot_every
-            least_auction = shape.first_auction + least
-            some_auctions = last - least + 1 + shape.lead
-            people = (turn + 1) * shape.persons
-            active = min(people, shape.active)
+            rest = (number % below) * above % below
+            last = (turn + 1) * shape.auction_proportion - 1
+            least = max(last - shape.in_flight_auctions, 0)
+            hot_auction = FIRST_AUCTION_ID + last // HOT_EVERY * HOT_EVERY
+            least_auction = FIRST_AUCTION_ID + least
+            some_auctions = last - least + 1 + shape.id_lead
+            people = (turn + 1) * shape.person_proportion
+            active = min(people, shape.active_people)
             # The second of a hundred people, so that no person is a hot seller too.
-            hot = (people - 1) // shape.hot_every * shape.hot_every + 1
-            hot_bidder = shape.first_person + min(hot, people - 1 + shape.lead)
-            least_bidder = shape.first_person + people - active
-            some_bidders = active + shape.lead
+            hot = (people - 1) // HOT_EVERY * HOT_EVERY + 1
+            hot_bidder = FIRST_PERSON_ID + min(hot, people - 1 + shape.id_lead)
+            least_bidder = FIRST_PERSON_ID + people - active
+            some_bidders = active + shape.id_lead
         following = number + 1
         times[i] = time
         if len(on_auctions):

@@ -12,12 +12,7 @@ from collections.abc import Callable
 import jeton as jt
 from jeton.idioms.notifications import Notificator, distinct_times
 from jeton.idioms.watermark_sources import marks_from_frontier
-from jeton.idioms.watermarks import (
-    Forward,
-    MarkedStream,
-    unmarked,
-    watermark_operator,
-)
+from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
 from jeton_evaluation.programs.mechanisms import Mechanism, check_mechanism
 
 Step = Callable[[jt.Input, jt.Output], None]
@@ -64,12 +59,7 @@ def marked_chain(marked: MarkedStream, length: int, *, pact: jt.Pact | None = No
     """
     for _ in range(length):
         marked = watermark_operator(
-            [marked],
-            Forward,
-            pacts=[pact],
-            late="pass",
-            schema=marked.stream.schema,
-            name="link",
+            [marked], Forward, pacts=[pact], late="pass", schema=marked.stream.schema, name="link"
         )
     return marked
 

@@ -1,0 +1,153 @@
+"""The frame of a benchmark: options from a signature, rounds in turn, output as text or JSON.
+
+A benchmark is a function ``run(say, ...)`` whose annotated parameters are its options. It passes
+text to ``say`` and returns its results: anything that JSON has, or an iterator of lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+Line: TypeAlias = dict[str, Any]
+"""One row of results, as it is written in JSON."""
+Say: TypeAlias = Callable[[str], None]
+
+Rounds = Annotated[int, "rounds, of which the median counts"]
+Workers = Annotated[int, "workers"]
+Seconds = Annotated[float, "seconds that are measured"]
+
+
+class OptionError(ValueError):
+    """Options that make no sense: the command prints the message and ends."""
+
+
+def command(
+    run: Callable[..., Any], shared: Callable[..., Any] | None = None, **defaults: Any
+) -> Callable[..., int]:
+    """The ``main(argv)`` of a benchmark, which returns 0, or the integer that ``run`` returns.
+
+    The options are the annotated parameters of ``run``, and of ``shared`` which it calls with them.
+
+    >>> def run(say: Say, rounds: Rounds = 3, slow: Annotated[bool, "wait"] = False) -> Line:
+    ...     say(f"{rounds} rounds")
+    ...     return {"rounds": rounds, "slow": slow}
+    >>> command(run)(["--rounds", "1e3"])
+    1000 rounds
+    0
+    >>> command(run, rounds=5)(["--slow", "--json"])
+    {"rounds": 5, "slow": true}
+    0
+    """
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        parser = _parser(run, shared, defaults)
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        options = vars(parser.parse_args(argv))
+        as_json = options.pop("json")
+        try:
+            result = run((lambda _: None) if as_json else _say, **options)
+            for line in result if isinstance(result, Iterator) else [result]:
+                if as_json:
+                    print(json.dumps(line), flush=True)
+        except OptionError as error:
+            parser.error(str(error))
+        return result if isinstance(result, int) else 0
+
+    return main
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _parser(
+    run: Callable[..., Any], shared: Callable[..., Any] | None, defaults: Line
+) -> argparse.ArgumentParser:
+    about = (sys.modules[run.__module__].__doc__ or "").split("\n\n")[0]
+    name = run.__module__.rpartition(".")[2]
+    parser = argparse.ArgumentParser(prog=f"jeton bench {name}", description=about)
+    for function in (run, shared) if shared else (run,):
+        hints = get_type_hints(function, include_extras=True)
+        for option, parameter in inspect.signature(function).parameters.items():
+            if get_origin(hints.get(option)) is Annotated:
+                kind, help = get_args(hints[option])
+                default = defaults.get(option, parameter.default)
+                if default not in (None, False, "") and help != argparse.SUPPRESS:
+                    help += f" (default: {default})"
+                flag = f"--{option.replace('_', '-')}"
+                parser.add_argument(flag, default=default, help=help, **_kind(kind))
+    return parser
+
+
+def _kind(kind: Any) -> dict[str, Any]:
+    """How `argparse` reads an option of a type."""
+    if kind is bool:
+        return {"action": "store_true"}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    if get_origin(kind) is list:
+        return {**_kind(get_args(kind)[0]), "nargs": "+"}
+    if get_origin(kind) in (Union, UnionType):  # or None
+        return _kind(get_args(kind)[0])
+    return {"type": whole if kind is int else kind}
+
+
+def whole(text: str) -> int:
+    """A whole number, also as 1e6."""
+    number = float(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
+    return int(number)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers, separated by commas.
+
+    >>> numbers("8,1e3"), numbers("")
+    ([8, 1000], [])
+    """
+    return [whole(part) for part in text.split(",") if part]
+
+
+class Table:
+    r"""Lines as rows of text: for each column its heading, and the field and format of its cells.
+
+    >>> table = Table({"system": "name:<8", "records/s": "rate:>12,.0f"})
+    >>> print(table.head + "\n" + table.row({"name": "jeton", "rate": 2e6}))
+    system     records/s
+    jeton      2,000,000
+    """
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._row = "".join(f"{{{column}}}" for column in columns.values())
+        self.head = ""
+        for name, column in columns.items():
+            shape = column.partition(":")[2]
+            width = shape[1:].partition(",")[0].partition(".")[0]
+            self.head += f"{name:{shape[0]}{width}}"
+
+    def row(self, line: Line) -> str:
+        """A line as a row."""
+        return self._row.format(**line).rstrip()
+
+
+def in_turn(rounds: int, *acts: Callable[[], Any]) -> list[float]:
+    """The median seconds of each act, or of the floats that it returns; the first round warms up.
+
+    The acts take turns, so that a slow moment of the machine hits all of them.
+    """
+    times: list[list[float]] = [[] for _ in acts]
+    for _ in range(rounds + 1):
+        for act, measured in zip(acts, times, strict=True):
+            start = perf_counter()
+            own = act()
+            measured.append(own if isinstance(own, float) else perf_counter() - start)
+    return [median(measured[1:]) for measured in times]
