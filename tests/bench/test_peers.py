@@ -14,11 +14,11 @@ import pytest
 
 from jeton.cli import main
 from jeton_evaluation.bench import peer_jeton, peers
-from jeton_evaluation.bench.peer_runs import (
+from jeton_evaluation.bench.peers import (
     PROGRAMS,
     Environment,
     System,
-    run,
+    run_one,
     what_is_wrong,
     write_records,
 )
@@ -68,7 +68,7 @@ def system(folder: Path, text: str, name: str = "fake") -> System:
 
 
 def run_here(what: System, program: str, data: Path, limit: float = 60) -> dict[str, Any]:
-    return run(what, program, 2, RECORDS, data=data, environments=data / "envs", limit=limit)
+    return run_one(what, program, 2, RECORDS, data=data, environments=data / "envs", limit=limit)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -172,9 +172,7 @@ def test_an_environment_is_made_once_and_again_if_it_was_cut_short(tmp_path: Pat
 def test_all_systems_are_compared_on_all_programs(tmp_path: Path) -> None:
     slow = replace(system(tmp_path, HONEST + REPORT, "slow"), programs=("word count",), share=0.5)
     jeton = system(tmp_path, HONEST + REPORT, "jeton")
-    said: list[dict[str, Any]] = []
-    lines = peers.compare([jeton, slow], RECORDS, 2, tmp_path, 60, said.append)
-    assert said == lines
+    lines = list(peers.compare([jeton, slow], RECORDS, 2, tmp_path, 60))
     assert len(lines) == 2 * (4 + 2)
     assert all(line["correct"] for line in lines)
     text = peers.table(lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 from jeton_evaluation.bench import chain, idle, memory, nexmark, traffic, wordcount
@@ -116,45 +117,47 @@ def plan(scale: Scale, parts: Sequence[str] | None = None) -> list[Run]:
 
 def _word_count(scale: Scale) -> Iterator[Run]:
     """Latency over the quantum at each load, and the highest sustained rate."""
-    for rate in scale.rates:
-        for mechanism in PAPER:
-            for quantum in scale.quanta:
-                yield _words(scale, mechanism, quantum, rate, max(scale.workers))
+    for rate, mechanism, quantum in product(scale.rates, PAPER, scale.quanta):
+        yield _words(scale, mechanism, quantum, rate, max(scale.workers))
     for mechanism, quantum, workers in scale.sustained:
         yield _words(scale, mechanism, quantum, HIGH, workers, most=True)
 
 
-def _chain(scale: Scale) -> Iterator[Run]:
-    """Latency over the length of a chain, and of the longest over the number of workers."""
-    for rate in (MODERATE_TIMES, MANY_TIMES):
-        for mechanism in MECHANISMS:
-            points = [(length, max(scale.workers)) for length in scale.lengths]
-            for length, workers in [*points, *((LONGEST, workers) for workers in scale.workers)]:
-                about = {"experiment": "chain", "mechanism": mechanism, "length": length}
-                flow = partial(chain.program, mechanism=mechanism, length=length)
-                name = f"chain/{mechanism}/{length}"
-                yield _open_loop(name, scale, rate, workers, about, flow)
-
-
 def _scaling(scale: Scale) -> Iterator[Run]:
     """Word count on more workers, with a load that grows with them (weak) or does not (strong)."""
-    for quantum in (COARSE, FINE):
-        for mechanism in PAPER:
-            for workers in scale.workers:
-                for rate in (WEAK, STRONG / workers):
-                    yield _words(scale, mechanism, quantum, rate, workers)
+    for quantum, mechanism, workers in product((COARSE, FINE), PAPER, scale.workers):
+        for rate in (WEAK, STRONG / workers):
+            yield _words(scale, mechanism, quantum, rate, workers)
+
+
+def _words(
+    scale: Scale, mechanism: Mechanism, quantum: int, rate: float, workers: int, **more: Any
+) -> Run:
+    about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
+    name = f"wordcount/{mechanism}/2^{quantum}ns"
+    flow = partial(wordcount.program, mechanism=mechanism)
+    return _open_loop(name, scale, rate, workers, about, flow, quantum=1 << quantum, **more)
+
+
+def _chain(scale: Scale) -> Iterator[Run]:
+    """Latency over the length of a chain, and of the longest over the number of workers."""
+    points = [(length, max(scale.workers)) for length in scale.lengths]
+    points += [(LONGEST, workers) for workers in scale.workers]
+    rates = (MODERATE_TIMES, MANY_TIMES)
+    for rate, mechanism, (length, workers) in product(rates, MECHANISMS, points):
+        about = {"experiment": "chain", "mechanism": mechanism, "length": length}
+        flow = partial(chain.program, mechanism=mechanism, length=length)
+        yield _open_loop(f"chain/{mechanism}/{length}", scale, rate, workers, about, flow)
 
 
 def _nexmark(scale: Scale) -> Iterator[Run]:
     """Queries 4 and 7 at fixed loads of all workers together."""
-    for query in QUERIES:
-        for total in scale.nexmark_totals:
-            for mechanism in PAPER:
-                for workers in scale.workers:
-                    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
-                    flow = partial(nexmark.program, query=query, mechanism=mechanism)
-                    name = f"nexmark/{query}/{mechanism}"
-                    yield _open_loop(name, scale, total / workers, workers, about, flow)
+    loads = product(QUERIES, scale.nexmark_totals, PAPER, scale.workers)
+    for query, total, mechanism, workers in loads:
+        about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
+        flow = partial(nexmark.program, query=query, mechanism=mechanism)
+        name = f"nexmark/{query}/{mechanism}"
+        yield _open_loop(name, scale, total / workers, workers, about, flow)
 
 
 def _idle(scale: Scale) -> Iterator[Run]:
@@ -165,15 +168,13 @@ def _idle(scale: Scale) -> Iterator[Run]:
         assert host.spark is not None
         return idle.measure(host.spark, host.workers, seconds)
 
-    name = f"idle/w{workers}/{seconds:g}s"
-    yield Run(name, workers, seconds + 6, measure, needs_spark=True)
+    yield Run(f"idle/w{workers}/{seconds:g}s", workers, seconds + 6, measure, needs_spark=True)
 
 
 def _memory(scale: Scale) -> Iterator[Run]:
     """Memory with flow control and, at sizes that it survives, without."""
-    most = scale.memory_records
-    sizes = {"without": (most // 100, most // 10), "with": (most // 100, most // 10, most)}
-    for control, records in ((name, size) for name in sizes for size in sizes[name]):
+    sizes = [scale.memory_records // 100, scale.memory_records // 10, scale.memory_records]
+    for control, records in [*product(["without"], sizes[:2]), *product(["with"], sizes)]:
 
         def measure(_: Host, control: str = control, records: int = records) -> Line:
             found = memory.in_a_child(control, records, workers=1)
@@ -187,31 +188,7 @@ def _traffic(scale: Scale) -> Iterator[Run]:
     for case in traffic.cases(scale.traffic_sizes, scale.traffic_lengths):
         name = f"traffic/{case.program}/{case.mechanism}/{case.length}/w{case.workers}"
         cost = 0.2 + 4e-5 * min(case.events, traffic.AFFORDABLE)
-
-        def measure(_: Host, case: traffic.Case = case) -> Line:
-            return case.line()
-
-        yield Run(name, 0, cost, measure)
-
-
-PARTS: dict[str, Callable[[Scale], Iterator[Run]]] = {
-    "wordcount": _word_count,
-    "chain": _chain,
-    "scaling": _scaling,
-    "nexmark": _nexmark,
-    "idle": _idle,
-    "memory": _memory,
-    "traffic": _traffic,
-}
-
-
-def _words(
-    scale: Scale, mechanism: Mechanism, quantum: int, rate: float, workers: int, **more: Any
-) -> Run:
-    about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
-    name = f"wordcount/{mechanism}/2^{quantum}ns"
-    flow = partial(wordcount.program, mechanism=mechanism)
-    return _open_loop(name, scale, rate, workers, about, flow, quantum=1 << quantum, **more)
+        yield Run(name, 0, cost, lambda _, case=case: case.line())  # type: ignore[misc]
 
 
 def _open_loop(
@@ -226,13 +203,24 @@ def _open_loop(
     most: bool = False,
 ) -> Run:
     load = Load(rate=rate, quantum=quantum, seconds=scale.seconds, warm_up=scale.warm_up)
-    # The job's start and end, the noise before, and the backlog after.
-    trial_seconds = scale.seconds + scale.warm_up + 2.5
 
     def measure(host: Host) -> Line:
         if most:
             return search(program, load, host, about, lambda line: None)
         return trial(program, load, host, about)
 
+    # The job's start and end, the noise before, and the backlog after.
+    seconds = (scale.seconds + scale.warm_up + 2.5) * (12 if most else 1)
     name += f"/{'most' if most else f'{rate:.0f}'}/w{workers}/{scale.seconds:g}s"
-    return Run(name, workers, trial_seconds * (12 if most else 1), measure)
+    return Run(name, workers, seconds, measure)
+
+
+PARTS: dict[str, Callable[[Scale], Iterator[Run]]] = {
+    "wordcount": _word_count,
+    "chain": _chain,
+    "scaling": _scaling,
+    "nexmark": _nexmark,
+    "idle": _idle,
+    "memory": _memory,
+    "traffic": _traffic,
+}

@@ -81,8 +81,8 @@ def tables(runs: Runs) -> list[Table]:
     """The other tables."""
     traffic: list[Row] = [
         (
-            *(line.program, str(line.length), NAMES[line.mechanism], f"{line.workers:,}"),
-            *(f"{line.progress_batches:,}", f"{line.marks:,}"),
+            *(line.program, str(line.length), NAMES[line.mechanism]),
+            *(f"{each:,}" for each in (line.workers, line.progress_batches, line.marks)),
             f"{line.bytes:,}" + ("" if line.simulated else " *"),
         )
         for line in runs.where("traffic").itertuples()
@@ -98,14 +98,10 @@ def tables(runs: Runs) -> list[Table]:
         for name, value in line.items()
         if name not in ("experiment", "run") and value is not None
     ]
+    heads = ("program", "length", "mechanism", "workers", "batches", "marks", "bytes")
     return [
         *(nexmark(runs, query) for query in QUERIES),
-        (
-            "Traffic for each completed time (*: extrapolated)",
-            "traffic",
-            ("program", "length", "mechanism", "workers", "batches", "marks", "bytes"),
-            traffic,
-        ),
+        ("Traffic for each completed time (*: extrapolated)", "traffic", heads, traffic),
         ("Memory", "memory", ("flow control", "records from one", "peak growth (MB)"), memory),
         ("The machine", "machine", ("property", "value"), machines),
     ]

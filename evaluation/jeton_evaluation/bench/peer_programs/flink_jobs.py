@@ -1,7 +1,7 @@
 """PyFlink: SQL, which runs in Java, and the DataStream API, whose functions run in Python.
 
 Run by `bench.peers` in PyFlink's environment. Records are made by Flink's own generator from
-their numbers, by the formulas of `bench.peer_runs`. A job runs several times in one process:
+their numbers, by the formulas of `bench.peers`. A job runs several times in one process:
 over the records, its rows written to files and checked, which also warms Java up; over few records,
 for what a job costs by itself; and over the records, its rows thrown away, less what a job costs.
 """
