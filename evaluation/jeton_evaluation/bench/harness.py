@@ -55,7 +55,7 @@ def command(
         try:
             result = run((lambda _: None) if as_json else _say, **options)
             for line in result if isinstance(result, Iterator) else [result]:
-                if as_json:
+                if as_json and not isinstance(line, int):
                     print(json.dumps(line), flush=True)
         except OptionError as error:
             parser.error(str(error))
@@ -137,6 +137,21 @@ class Table:
     def row(self, line: Line) -> str:
         """A line as a row."""
         return self._row.format(**line).rstrip()
+
+
+def grid(rows: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
+    """The lines of a table of text, whose first row is its head.
+
+    >>> grid([["query", "rows"], ["q4", "7"]])
+    ['query  rows', 'q4        7']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # The first column to the left, all others to the right.
+    cells = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    if not markdown:
+        return ["  ".join(row).rstrip() for row in cells]
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [f"| {' | '.join(row)} |" for row in [cells[0], rule, *cells[1:]]]
 
 
 def in_turn(rounds: int, *acts: Callable[[], Any]) -> list[float]:

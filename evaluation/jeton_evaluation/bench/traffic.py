@@ -13,9 +13,9 @@ smaller sizes, which must agree, and the line says that it was not simulated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import jeton as jt
 from jeton.errors import JetonError
@@ -117,7 +117,7 @@ class Case:
         if self.events <= AFFORDABLE:
             return simulate(self)
         first, second = (
-            simulate(Case(self.program, self.mechanism, size, self.length)).per(size * (size - 1))
+            [Fraction(n, size * (size - 1)) for n in simulate(replace(self, workers=size))]
             for size in SMALLER
         )
         if first != second:
@@ -128,17 +128,17 @@ class Case:
         return Count(*(int(each * self.pairs) for each in first))
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """The messages on the simulated network."""
 
     batches: int
     changes: int
     messages: int
 
-    def per(self, pairs: int) -> tuple[Fraction, ...]:
-        """The same for each pair of workers."""
-        return tuple(Fraction(n, pairs) for n in (self.batches, self.changes, self.messages))
+    @staticmethod
+    def so_far(network: Any) -> Count:
+        """The counts of a network."""
+        return Count(network.progress_batches, network.progress_changes, network.messages)
 
 
 def simulate(case: Case) -> Count:
@@ -155,8 +155,7 @@ def simulate(case: Case) -> Count:
     stream.probe("end")
     with flow.open(workers=case.workers) as run:
         for time in (1, 2):
-            network = run.network
-            before = network.progress_batches, network.progress_changes, network.messages
+            before = Count.so_far(run.network)
             for worker in range(case.workers):
                 numbers = run.input("in", worker)
                 if case.program == "wordcount":
@@ -164,7 +163,7 @@ def simulate(case: Case) -> Count:
                 numbers.advance_to(time)
             run.run_to_rest()
             assert not run.probe("end").less_than(time)
-        after = network.progress_batches, network.progress_changes, network.messages
+        after = Count.so_far(run.network)
     return Count(*(late - early for early, late in zip(before, after, strict=True)))
 
 

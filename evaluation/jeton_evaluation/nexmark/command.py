@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from jeton_evaluation.bench.harness import whole
+from jeton_evaluation.bench.harness import grid, whole
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 OFFERED = (100_000, 1_000_000)
 """Events a second, on all workers together, at which latencies are measured."""
 FIRST = 1000
-"""So many events go before, unless there are fewer."""
+"""Events of the run that warms up, unless there are fewer."""
 SAMPLE = 5
-"""So many rows of a result are shown."""
+"""Rows of a result that are printed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,9 +218,7 @@ def in_words(found: dict[str, Any]) -> str:
     sample = found["sample"]
     lines = []
     if sample:
-        table = [list(sample[0]), *([_cell(value) for value in row.values()] for row in sample)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines += ["  ".join(map(str.rjust, row, widths)) for row in table]
+        lines += grid([[*sample[0]], *([_cell(value) for value in row.values()] for row in sample)])
     if found["rows"] > len(sample):
         lines.append(f"... {found['rows'] - len(sample):,} more rows")
     lines.append(f"{found['seconds']:.1f} s, {found['events_per_second']:,} events/s")

@@ -40,19 +40,11 @@ def frames(
     columns: Columns | None = None,
     block: int = BLOCK,
 ) -> dict[str, DataFrame]:
-    """The first ``events`` events as DataFrames, one for each kind that is wanted.
+    """The first ``events`` events as DataFrames, one for each kind of ``columns``, or of all.
 
     They are made in the executors, each time that they are used, and are the same each time.
     Times are whole microseconds, as in tables: ``timestamp_micros(ts)`` has them as timestamps.
-
-    Args:
-        spark: The session.
-        config: What is generated.
-        events: How many events there are, all kinds taken together.
-        partitions: How many partitions each DataFrame has; as many as Spark likes if nothing is
-            said. Each has events in a row.
-        columns: Which columns are wanted of which kinds; all of all, if nothing is said.
-        block: How many events are made at a time.
+    Each partition has consecutive events; ``block`` of them are made at a time.
 
     >>> frames(spark, Config(), 1000, columns={"bids": ["auction"]})["bids"].count()
     920
@@ -77,23 +69,23 @@ def stream_frames(
     most: int = 1_000_000,
     block: int = BLOCK,
 ) -> dict[str, DataFrame]:
-    """Events as streaming DataFrames, one for each kind that is wanted; needs Spark 4.2 or newer.
+    """Events as streaming DataFrames, one for each kind of ``columns``; needs Spark 4.2 or newer.
 
     A query goes on after a restart where it was, and a micro-batch that is run again has the same
     rows. Each DataFrame counts its own events and has its own clock.
 
     Args:
         spark: The session.
-        config: What is generated.
-        events: How many events there are in all; without end if nothing is said.
-        rate: How many of them are due in a second, whether or not the query keeps up; as many as
-            the query takes if nothing is said.
-        columns: Which columns are wanted of which kinds; all of all, if nothing is said.
-        start: When the first event is due, as ``time.time()`` has it; if nothing is said, the
-            clock starts with the query, each time that it does.
-        partitions: How many partitions a micro-batch has.
-        most: How many events a micro-batch has at most, all kinds taken together.
-        block: How many events are made at a time.
+        config: The settings of the generator.
+        events: The number of events in all (default: without end).
+        rate: Events that are due in a second, whether or not the query keeps up (default: as many
+            as the query takes).
+        columns: The columns that are wanted of each kind (default: all of all kinds).
+        start: When the first event is due, as ``time.time()`` has it (default: when the query
+            starts, each time that it does).
+        partitions: The partitions of a micro-batch.
+        most: The most events of a micro-batch, all kinds taken together.
+        block: The events that are made at a time.
 
     >>> bids = stream_frames(spark, Config(), 1000, columns={"bids": ["auction"]})["bids"]
     >>> query = bids.writeStream.format("memory").queryName("bids").start()

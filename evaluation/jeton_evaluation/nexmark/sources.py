@@ -15,13 +15,13 @@ from jeton_evaluation.nexmark.generator import Generator
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a flow that were declared: one for each kind of events that was asked for."""
+    """The declared inputs of a flow: one for each kind of events that it reads."""
 
     streams: dict[Kind, jt.Stream] = field(default_factory=dict)
 
     @property
     def persons(self) -> jt.Stream:
-        """Those who register."""
+        """The persons who register."""
         return self._of("persons")
 
     @property
@@ -43,7 +43,7 @@ class Inputs:
 def add_inputs(
     flow: jt.Flow, config: Config | None = None, columns: Columns | None = None
 ) -> Inputs:
-    """Declare the inputs of a flow, with the columns that are wanted: all, if nothing is said.
+    """Declare the inputs of a flow, with some columns of some kinds, or all of all kinds.
 
     >>> flow = jt.Flow("highest bids")
     >>> inputs = add_inputs(flow, columns={"bids": ["auction", "price"]})
@@ -71,20 +71,20 @@ def sources(
     block: int | None = None,
     most: int = 16_384,
 ) -> dict[str, Source]:
-    """Sources for ``flow.start``, one for each kind of events that is wanted.
+    """Sources for ``flow.start``, one for each kind of ``columns``, or of all.
 
     Each worker makes blocks of events in turn with the others.
 
     Args:
-        config: What is generated.
-        events: How many events there are in all; without end if nothing is said.
-        rate: How many of them are due in a second, on all workers together, whether or not the
-            flow keeps up; as many as the flow takes if nothing is said.
-        columns: Which columns are wanted of which kinds; all of all, if nothing is said.
-        start: When the first event is due, as ``time.time()`` has it; when the source is opened,
-            if nothing is said.
-        block: How many events in a row one worker makes; one round, if nothing is said.
-        most: How many of its events a worker looks at before the flow goes on.
+        config: The settings of the generator.
+        events: The number of events in all (default: without end).
+        rate: Events that are due in a second, on all workers together, whether or not the flow
+            keeps up (default: as many as the flow takes).
+        columns: The columns that are wanted of each kind (default: all of all kinds).
+        start: When the first event is due, as ``time.time()`` has it (default: when the source is
+            opened).
+        block: The consecutive events that one worker makes (default: one round).
+        most: The most events that a worker makes before the flow goes on.
 
     >>> source = sources(Config(), events=100, columns={"bids": ["price"]})["bids"]
     >>> reader = source.open(1, 2)
@@ -106,7 +106,7 @@ def sources(
 
 @dataclass(frozen=True)
 class EventSource(Source):
-    """Where the events of one kind come from: see `sources`."""
+    """The source of events of one kind: see `sources`."""
 
     config: Config
     kind: Kind
@@ -139,12 +139,12 @@ class _EventReader(Reader):
         elif source.rate is not None and position:
             # After a restart, the next event is due at once.
             self._start -= generator.position(position) / source.rate
-        self._tell()
+        self._update()
 
     def read(self) -> Any | None:
         last = min(self._next + self._source.most, self._due())
         first, self._next = self._next, max(last, self._next)
-        self._tell()
+        self._update()
         if self._next == first:
             return None
         made = self._generator.make(self._source.kind, first, last, self._source.columns)
@@ -152,11 +152,11 @@ class _EventReader(Reader):
 
     @property
     def position(self) -> int:
-        """How many of its events this partition has been through."""
+        """The number of its events that this partition has made."""
         return self._next
 
     def _due(self) -> int:
-        """How many events this partition should have made by now."""
+        """The number of events that this partition should have made by now."""
         rate, limit = self._source.rate, self._limit
         if rate is None:
             return self._next + self._source.most if limit is None else limit
@@ -164,8 +164,8 @@ class _EventReader(Reader):
         due = self._generator.count_before(int(elapsed * rate))
         return due if limit is None else min(due, limit)
 
-    def _tell(self) -> None:
-        """Say what is known about the events that are still to come."""
+    def _update(self) -> None:
+        """Publish what is known about the events that are still to come."""
         self.ended = self._limit is not None and self._next >= self._limit
         self.floor = self._generator.floor(self._next)
         rate = self._source.rate

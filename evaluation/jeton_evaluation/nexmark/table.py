@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from jeton_evaluation.bench.harness import grid
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.measure import Figures, Latency
 
@@ -88,17 +89,6 @@ def _latency_row(one: Latency) -> tuple[str, ...]:
         *(seen if one.kept_up else ["late"] * len(seen)),
         _milliseconds(one.noise_p999_ms),
     )
-
-
-def grid(rows: Sequence[Sequence[str]], markdown: bool) -> list[str]:
-    """The lines of a table, of which the first row is the head."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # The names of the queries to the left, all else to the right.
-    cells = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
-    if not markdown:
-        return ["  ".join(row).rstrip() for row in cells]
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [f"| {' | '.join(row)} |" for row in [cells[0], rule, *cells[1:]]]
 
 
 def _millions(speed: float) -> str:

@@ -19,22 +19,14 @@ Key = Callable[[str], np.uint64]
 
 STATES: Final = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES: Final = (
-    "Phoenix",
-    "Tucson",
-    "Los Angeles",
-    "San Diego",
-    "Boise",
-    "Portland",
-    "Salem",
-    "Seattle",
-    "Spokane",
-    "Cheyenne",
+    *("Phoenix", "Tucson", "Los Angeles", "San Diego", "Boise"),
+    *("Portland", "Salem", "Seattle", "Spokane", "Cheyenne"),
 )
 FIRST_NAMES: Final = ("Ada", "Alan", "Barbara", "Edsger", "Frances", "Grace", "Leslie", "Tony")
 LAST_NAMES: Final = ("Baker", "Carter", "Fisher", "Hunter", "Mason", "Porter", "Turner", "Weaver")
 HOT_CHANNELS: Final = ("Apple", "Baidu", "Facebook", "Google")
 CHANNELS: Final = 10_000
-"""So many channels that are not hot share one half of the bids."""
+"""Channels that are not hot: they share one half of the bids."""
 
 NAME_LENGTHS: Final = (3, 20)
 DESCRIPTION_LENGTHS: Final = (3, 100)

@@ -1,4 +1,4 @@
-"""The truth: what Spark SQL answers to a query, and whether a flow answers the same."""
+"""The truth: the answer of Spark SQL to a query, and whether a flow has the same rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLES: Final = 5
-"""So many rows that differ are shown."""
+"""Rows that differ, of which a verdict names this many."""
 _SIDE: Final = "jeton_side"
 _GOT: Final = "jeton_got"
 
@@ -27,18 +27,18 @@ class Verdict:
     """The result of a comparison."""
 
     rows: int
-    """How many rows the flow had."""
+    """Rows of the flow."""
     missing: int
-    """How many rows it should have had besides; those that occur several times are counted so."""
+    """Rows that the flow lacks, each as often as it occurs."""
     extra: int
-    """How many rows it should not have had."""
+    """Rows that the flow should not have."""
     missing_rows: tuple[dict[str, Any], ...] = ()
-    """Some of them."""
+    """Some of the missing rows."""
     extra_rows: tuple[dict[str, Any], ...] = ()
 
     @property
     def equal(self) -> bool:
-        """Whether the rows are the same, in whatever order."""
+        """Whether the rows are the same, in any order."""
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def answer(spark: SparkSession, query: Query, inputs: Mapping[str, DataFrame]) -
 
 
 def compare(got: DataFrame, wanted: DataFrame) -> Verdict:
-    """Compare rows, in whatever order, with how often each occurs.
+    """Compare rows, in any order, and how often each occurs.
 
     >>> print(compare(spark.range(3), spark.range(1, 3)))
     of 3 rows, 1 are wrong, such as [{'id': 0}]; 0 are missing, such as []
