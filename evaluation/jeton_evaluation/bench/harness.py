@@ -48,7 +48,10 @@ def command(
     """
 
     def main(argv: Sequence[str] | None = None) -> int:
-        parser = _parser(run, shared, defaults)
+        about = (sys.modules[run.__module__].__doc__ or "").split("\n\n")[0]
+        name = run.__module__.rpartition(".")[2]
+        functions = (run, shared) if shared else (run,)
+        parser = parser_of(f"jeton bench {name}", about, *functions, **defaults)
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
         options = vars(parser.parse_args(argv))
         as_json = options.pop("json")
@@ -68,13 +71,12 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _parser(
-    run: Callable[..., Any], shared: Callable[..., Any] | None, defaults: Line
+def parser_of(
+    prog: str, about: str, *functions: Callable[..., Any], **defaults: Any
 ) -> argparse.ArgumentParser:
-    about = (sys.modules[run.__module__].__doc__ or "").split("\n\n")[0]
-    name = run.__module__.rpartition(".")[2]
-    parser = argparse.ArgumentParser(prog=f"jeton bench {name}", description=about)
-    for function in (run, shared) if shared else (run,):
+    """A parser with an option for each annotated parameter of functions, or field of a class."""
+    parser = argparse.ArgumentParser(prog=prog, description=about)
+    for function in functions:
         hints = get_type_hints(function, include_extras=True)
         for option, parameter in inspect.signature(function).parameters.items():
             if get_origin(hints.get(option)) is Annotated:
@@ -93,8 +95,8 @@ def _kind(kind: Any) -> dict[str, Any]:
         return {"action": "store_true"}
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
-    if get_origin(kind) is list:
-        return {**_kind(get_args(kind)[0]), "nargs": "+"}
+    if get_origin(kind) in (list, Sequence):
+        return {**_kind(get_args(kind)[0]), "nargs": "*"}
     if get_origin(kind) in (Union, UnionType):  # or None
         return _kind(get_args(kind)[0])
     return {"type": whole if kind is int else kind}

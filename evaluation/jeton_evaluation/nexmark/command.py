@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from jeton_evaluation.bench.harness import grid, whole
+from jeton_evaluation.bench.harness import Workers, grid, parser_of
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
-from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
+from jeton_evaluation.programs.mechanisms import Mechanism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,14 +47,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         spark.stop()
 
 
-def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
+@dataclass(frozen=True)
+class Options:
+    """The options of the command."""
+
+    query: str | None = None
+    all: Annotated[bool, "the table of all queries"] = False
+    events: Annotated[int, "events in all"] = 1_000_000
+    workers: Workers = 2
+    check: Annotated[bool, "compare all rows with Spark SQL's"] = False
+    mechanism: Annotated[Mechanism, "how operators of one query learn what is complete"] = "tokens"
+    rate: Annotated[int, "events in a second of event time"] = 10_000
+    seed: Annotated[int, "seed of the events"] = 0
+    runs: Annotated[int, "with --all, the best of this many runs"] = 2
+    offered: Annotated[Sequence[int], "with --all, latencies at these events a second"] = OFFERED
+    seconds: Annotated[float, "with --all, how long each is offered"] = 3.0
+    json: Annotated[bool, "one JSON object for each query"] = False
+    markdown: Annotated[bool, "the table in Markdown"] = False
+    write: Annotated[Path | None, "put the table between the marks of a page too"] = None
+
+
+def options_of(argv: Sequence[str] | None) -> Options:
     """The options, if they make sense together; else the program ends with a message.
 
     >>> options_of(["q4", "--events", "1e7"]).events
     10000000
     """
-    parser = _parser()
-    options = parser.parse_args(argv)
+    about = "Run a NEXMark query on Spark, or all of them beside Spark's own."
+    parser = parser_of("jeton nexmark", about, Options)
+    parser.add_argument("query", nargs="?", choices=queries.names(), metavar="QUERY", help="as q4")
+    options = Options(**vars(parser.parse_args(argv)))
     if (options.query is None) != options.all:
         parser.error("name one query, or say --all")
     if options.all and options.mechanism != "tokens":
@@ -74,59 +95,15 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def run(spark: SparkSession, options: argparse.Namespace) -> int:
+def run(spark: SparkSession, options: Options) -> int:
     """Run one query, or all, in a session; returns 1 if an answer is not the right one."""
     config = Config(rate=options.rate, seed=options.seed)
-    if options.all:
+    if options.query is None:
         return _run_all(spark, config, options)
     return _run_one(spark, queries.get(options.query), config, options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="jeton nexmark",
-        description="Run a NEXMark query on Spark, or all of them beside Spark's own.",
-    )
-    parser.add_argument("query", nargs="?", choices=queries.names(), metavar="QUERY", help="as q4")
-    parser.add_argument("--all", action="store_true", help="the table of all queries")
-    parser.add_argument(
-        "--events", type=whole, default=1_000_000, metavar="N", help="in all (default: 1e6)"
-    )
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--check", action="store_true", help="compare all rows with Spark SQL's")
-    parser.add_argument(
-        "--mechanism",
-        default="tokens",
-        choices=MECHANISMS,
-        help="how operators of a single query learn what is complete (default: tokens)",
-    )
-    parser.add_argument(
-        "--rate", type=whole, default=10_000, help="events in a second of event time (10000)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the events (default: 0)")
-    parser.add_argument(
-        "--runs", type=int, default=2, metavar="N", help="with --all, the best of N runs (2)"
-    )
-    parser.add_argument(
-        "--offered",
-        type=whole,
-        nargs="*",
-        default=OFFERED,
-        metavar="RATE",
-        help="with --all, latencies at these events a second in all (1e5 1e6); may be none",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=3.0, help="with --all, how long each is offered (3)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object for each query")
-    parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="put the table between the marks of a page too"
-    )
-    return parser
-
-
-def _run_one(spark: SparkSession, query: Query, config: Config, options: argparse.Namespace) -> int:
+def _run_one(spark: SparkSession, query: Query, config: Config, options: Options) -> int:
     events, workers = options.events, options.workers
     if not options.json:
         lasting = events / config.rate
@@ -232,7 +209,7 @@ def _cell(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _run_all(spark: SparkSession, config: Config, options: argparse.Namespace) -> int:
+def _run_all(spark: SparkSession, config: Config, options: Options) -> int:
     from jeton_evaluation.nexmark.measure import measure, measure_latency
     from jeton_evaluation.nexmark.table import write_between
 
@@ -269,7 +246,7 @@ def _page(
     figures: Sequence[Figures],
     latencies: Sequence[Latency],
     config: Config,
-    options: argparse.Namespace,
+    options: Options,
     *,
     markdown: bool,
 ) -> str:

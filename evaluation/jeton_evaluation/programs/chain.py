@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jeton as jt
 from jeton.idioms.notifications import Notificator, distinct_times
 from jeton.idioms.watermark_sources import marks_from_frontier
-from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
+from jeton.idioms.watermarks import Forward, unmarked, watermark_operator
 from jeton_evaluation.programs.mechanisms import Mechanism, check_mechanism
 
 Step = Callable[[jt.Input, jt.Output], None]
@@ -34,34 +34,22 @@ def chain(
     """
     check_mechanism(mechanism)
     pact = None if key is None else jt.Exchange(key)
+    schema = stream.schema
     if mechanism in ("watermarks-x", "watermarks-p"):
         if mechanism == "watermarks-x":
             pact = pact or jt.Exchange(stream.time_name)
-        marked = marked_chain(marks_from_frontier(stream), length, pact=pact)
+        marked = marks_from_frontier(stream)
+        for _ in range(length):
+            marked = watermark_operator(
+                [marked], Forward, pacts=[pact], late="pass", schema=schema, name="link"
+            )
         return unmarked(marked)
     for _ in range(length):
         if mechanism == "tokens":
-            stream = stream.unary(_hand_on, pact=pact, name="link", schema=stream.schema)
+            stream = stream.unary(_hand_on, pact=pact, name="link", schema=schema)
         else:
-            stream = stream.unary_frontier(
-                _hand_on_and_ask, pact=pact, name="link", schema=stream.schema
-            )
+            stream = stream.unary_frontier(_hand_on_and_ask, pact=pact, name="link", schema=schema)
     return stream
-
-
-def marked_chain(marked: MarkedStream, length: int, *, pact: jt.Pact | None = None) -> MarkedStream:
-    """The same for a stream that has marks already.
-
-    >>> flow = jt.Flow("chain")
-    >>> flow.output("out", unmarked(marked_chain(marks_from_frontier(flow.input("in")), 3)))
-    >>> flow.run({"in": {"time": [1], "n": [10]}})["out"]["n"].to_pylist()
-    [10]
-    """
-    for _ in range(length):
-        marked = watermark_operator(
-            [marked], Forward, pacts=[pact], late="pass", schema=marked.stream.schema, name="link"
-        )
-    return marked
 
 
 def _hand_on(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:

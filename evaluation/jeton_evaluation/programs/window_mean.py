@@ -16,7 +16,6 @@ from jeton_evaluation.programs.mechanisms import (
     Mechanism,
     Times,
     add_stage,
-    check_mechanism,
     marked_for,
     plain,
     plain_stream,
@@ -40,7 +39,6 @@ def window_mean(
     >>> flow.run({"rows": table}, workers=2)["means"].to_pylist()
     [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
     """
-    check_mechanism(mechanism)
     _check(stream, size, key, value)
     marked = marked_for(stream, mechanism)
     return plain_stream(_stage(marked, stream, size, key, value, jt.Exchange(key), mechanism))

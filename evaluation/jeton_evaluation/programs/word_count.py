@@ -18,7 +18,6 @@ from jeton_evaluation.programs.mechanisms import (
     Between,
     Mechanism,
     add_stage,
-    check_mechanism,
     marked_for,
     plain_stream,
 )
@@ -37,7 +36,6 @@ def word_count(
     >>> [result[name]["count"].to_pylist() for name in result]
     [[1, 1, 2], [1, 1, 2], [1, 1, 2], [1, 1, 2]]
     """
-    check_mechanism(mechanism)
     words.require_columns(key, operator="word count")
     return plain_stream(
         _stage(marked_for(words, mechanism), words, key, jt.Exchange(key), mechanism)
