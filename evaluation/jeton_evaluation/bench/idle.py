@@ -69,7 +69,7 @@ def measure(spark: SparkSession, workers: int, seconds: float) -> Line:
 
 
 def nothing(partition: int, partitions: int) -> Iterator[Any]:
-    """A source's records: none now, whenever it is asked."""
+    """The records of a source that never has any, and does not end."""
     return repeat(None)
 
 

@@ -77,7 +77,7 @@ main = command(run)
 def compare(
     systems: Sequence[System], records: int, rounds: int, environments: Path, limit: float
 ) -> Iterator[Line]:
-    """All systems in turn, program by program, so that they share the machine's moods."""
+    """All systems in turn, program by program, so that a slow moment hits all of them."""
     runs = [
         (system, program, workers)
         for _, program, workers, system in product(range(rounds), PROGRAMS, (1, 2), systems)

@@ -157,7 +157,7 @@ class Config:
         return pa.schema({name: known[name] for name in wanted})
 
     def schemas(self, columns: Columns | None = None) -> dict[Kind, pa.Schema]:
-        """A schema for each kind that is wanted; all columns of all kinds if nothing is said."""
+        """A schema for each kind of ``columns`` (default: all columns of all kinds)."""
         if columns is None:
             return {kind: self.schema(kind) for kind in KINDS}
         return {kind: self.schema(kind, names) for kind, names in columns.items()}

@@ -34,7 +34,7 @@ class Generator:
     """Makes the events of a configuration, at any positions, in any order.
 
     Position and number of an event are the same, unless ``out_of_order_group_size`` lets events
-    change places. Columns that are not asked for are not made.
+    change places. Only the columns that are requested are made.
 
     >>> generator = Generator(Config(rate=1_000_000, seed=7))
     >>> bids = generator.make("bids", 0, 100, ["auction"])

@@ -23,7 +23,7 @@ def chain(
 ) -> jt.Stream:
     """The same records, after ``length`` operators that hand them on.
 
-    With a ``key``, records are exchanged by it at every link, whatever the mechanism. Without
+    With a ``key``, records are exchanged by it at every link, with any mechanism. Without
     one they stay where they are; only ``"watermarks-x"``, which is about exchanges, deals them
     out by their times.
 

@@ -68,13 +68,13 @@ class KeyedRows:
         return pa.table({"bin": jt.state.bins_of([keys]), "key": keys, **columns})
 
     def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Add the keys and rows of a snapshot."""
+        """Add the keys and rows of snapshots; rows of one key, of several workers, are added up."""
         if state.num_rows:
             time = "time" if self._timed else self._columns[0]
             batch = jt.Batch.from_arrow(state.select(["key", time]), time=time)
             slots, _ = self.find(batch.column("key"), plain(batch.times) if self._timed else None)
             values = [state.column(name).to_numpy() for name in self._columns]
-            self.rows[slots] = np.column_stack(values)
+            np.add.at(self.rows, slots, np.column_stack(values))
 
 
 class DueRows(KeyedRows):

@@ -257,7 +257,7 @@ def closed_auctions(
     auction: Sequence[str] = (),
     bid: Sequence[str] = (),
 ) -> Between:
-    """The auctions that have a winner, when they expire: ``id``, ``price`` and what is asked for.
+    """The auctions that have a winner, when they expire: ``id``, ``price`` and more columns.
 
     ``auction`` names columns of auctions, such as ``"category"``, or ``"start"`` for when they
     were put up. ``bid`` names columns of whole numbers of the winning bid, such as ``"bidder"``,
@@ -419,7 +419,11 @@ class BestBids(KeyedRows):
 
     def close(self, ids: Times) -> Times:
         """Take out the rows of open auctions."""
-        return self.remove(self.keys.lookup([ids], len(ids)))
+        slots = self.keys.lookup([ids], len(ids))
+        rows: Times = self.rows[slots]
+        # Not cleared: `open` writes whole rows.
+        self.keys.remove(slots)
+        return rows
 
 
 @jt.njit(cache=True)
