@@ -47,8 +47,10 @@ class KeyedRows:
 
     def remove(self, slots: Slots) -> npt.NDArray[Any]:
         """Remove keys; returns their rows."""
-        rows = self.rows[slots]
-        self.rows[slots] = 0
+        # Both are many times as fast as fancy indexing of short rows.
+        rows = self.rows.take(slots, axis=0)
+        for column in self.rows.T:
+            column[slots] = 0
         self.keys.remove(slots)
         return rows
 

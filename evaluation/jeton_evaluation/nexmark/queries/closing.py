@@ -401,11 +401,10 @@ class BestBids(KeyedRows):
         if len(new) < len(slots):
             twice = np.setdiff1d(np.arange(len(slots)), new)[0]
             raise BatchError(f"auction {auctions['id'][twice]} is put up while it is open already")
-        rows = np.full((len(slots), self.rows.shape[1]), -1, np.int64)
-        rows[:, START] = auctions.times
-        rows[:, EXPIRES] = auctions["expires"]
-        rows[:, RESERVE] = auctions["reserve"]
-        self.rows[slots] = rows
+        no_bid = [-1] * (self.rows.shape[1] - PRICE)
+        row = (auctions.times, auctions["expires"], auctions["reserve"], *no_bid)
+        for column, values in zip(self.rows.T, row, strict=True):
+            column[slots] = values
 
     def offer(self, bids: jt.Batch) -> npt.NDArray[np.intp]:
         """Keep the bids that are the best; returns those for auctions that are not open."""
@@ -420,7 +419,7 @@ class BestBids(KeyedRows):
     def close(self, ids: Times) -> Times:
         """Take out the rows of open auctions."""
         slots = self.keys.lookup([ids], len(ids))
-        rows: Times = self.rows[slots]
+        rows: Times = self.rows.take(slots, axis=0)
         # Not cleared: `open` writes whole rows.
         self.keys.remove(slots)
         return rows
