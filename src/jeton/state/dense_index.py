@@ -2,7 +2,7 @@
 
 With `DirectIndex` a key is its own slot. With `PanedIndex` a key has a time before it, and is
 looked up in the array of that time (a *pane*), as long as few times are open at once. Where keys
-or times outgrow them, the table goes over to hashing.
+or times outgrow them, `KeySlots` goes over to hashing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jeton.columns import compiled as nb
-from jeton.state.slot_pool import SlotPool, Slots, grown
+from jeton.state.slot_pool import SlotPool, Slots
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
@@ -96,7 +96,7 @@ class DirectIndex:
         return self._live
 
 
-class PanedIndex:
+class PanedIndex(SlotPool):
     """Keys of a time and one small integer, while no more than 16 times are open.
 
     >>> ends = np.array([10, 10, 20], dtype=np.uint64)
@@ -105,26 +105,24 @@ class PanedIndex:
     """
 
     def __init__(self) -> None:
+        super().__init__(words=2)
         self._cells = np.full((_PANES, 1024), -1, dtype=np.int32)
         self._times = np.zeros(_PANES, dtype=np.uint64)
         self._open = np.zeros(_PANES, dtype=np.int64)
-        self._pool = SlotPool()
-        self._ends = np.zeros(len(self._pool.free), dtype=np.uint64)
-        self._keys = np.zeros(len(self._pool.free), dtype=np.uint64)
         self._slots = Scratch()
         self._new = Scratch()
 
     def find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots] | None:
         """Slots and new rows, or ``None`` if a key is too great or too many times are open.
 
-        A single time is that of all keys. The slots are good until this is called again.
+        A single time is that of all keys. The slots are valid until the next call.
         """
         ends, keys = words
-        self._reserve(len(keys))
+        self.reserve(len(keys))
         slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
         found, unfit = _find(
-            self._cells, (self._times, self._open), (self._ends, self._keys),
-            (self._pool.free, self._pool.state), ends, keys, slots, new,
+            self._cells, (self._times, self._open), self.stored, (self.free, self.state),
+            ends, keys, slots, new,
         )  # fmt: skip
         if unfit >= 0:
             self.remove(slots[new[:found]])
@@ -143,29 +141,8 @@ class PanedIndex:
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others."""
-        _forget(self._cells, self._times, self._open, self._ends, self._keys, slots)
-        self._pool.release(slots)
-
-    def live(self) -> Slots:
-        """All slots in use, in ascending order."""
-        return self._pool.live()
-
-    def words(self, slots: Slots) -> tuple[Hashes, ...]:
-        """The words of the keys of slots."""
-        return self._ends[slots], self._keys[slots]
-
-    @property
-    def slots_made(self) -> int:
-        """One more than the greatest slot ever made."""
-        return self._pool.made
-
-    def __len__(self) -> int:
-        return len(self._pool)
-
-    def _reserve(self, rows: int) -> None:
-        size = self._pool.reserve(rows)
-        if size is not None:
-            self._ends, self._keys = grown(self._ends, size), grown(self._keys, size)
+        _forget(self._cells, self._times, self._open, *self.stored, slots)
+        self.release(slots)
 
     def _widen(self, key: int) -> bool:
         """Make room for a greater key; returns whether that was what was missing."""

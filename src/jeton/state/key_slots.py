@@ -19,8 +19,9 @@ from jeton.columns import column as cols
 from jeton.columns.column import Column
 from jeton.columns.keys import Hashes, hash_columns, is_bytes, is_float, key_family, one_form
 from jeton.core.errors import BatchError
+from jeton.state.dense_index import DirectIndex, PanedIndex
+from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
-from jeton.state.key_table import KeyTable
 from jeton.state.slot_pool import Slots
 
 
@@ -52,7 +53,7 @@ class KeySlots:
         self._timed = timed
         self._compact = compact
         self._exact: bool | None = None
-        self._table = KeyTable(1)
+        self._index: HashIndex | DirectIndex | PanedIndex = HashIndex(1)
         self._columns = [SlotColumn() for _ in range(columns)]
         self._typed = False
         """Whether the columns' types are known: a batch has come, which may have been empty."""
@@ -70,20 +71,19 @@ class KeySlots:
         A single time is that of all keys. The slots are valid until the next call.
         """
         if not columns:
-            one = np.zeros(1, dtype=np.uint64) if times is None else times
-            return self._table.find_or_add((one if len(one) == rows else np.repeat(one, rows),))
+            return self._find_or_add((_one_key(rows, times),))
         before = () if times is None else (times,)
         first = columns[0]
         if isinstance(first, np.ndarray) and first.dtype is self._usual:
-            slots, new = self._table.find_or_add((*before, exact_words(first)))
+            slots, new = self._find_or_add((*before, exact_words(first)))
             if len(new):
-                self._columns[0].put(slots[new], first, self._table.slots_made, rows=new)
+                self._columns[0].put(slots[new], first, self._index.slots_made, rows=new)
             return slots, new
         self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
         hashes = self._words(plain, len(before))
-        slots, new = self._table.find_or_add((*before, hashes))
+        slots, new = self._find_or_add((*before, hashes))
         if len(new) or not self._typed:
             self._typed = True
             self._put(slots[new], plain, new, columns)
@@ -102,15 +102,15 @@ class KeySlots:
         if self._exact is None and columns:
             return np.full(rows, -1, dtype=np.int64)
         if not columns:
-            one = np.zeros(1, dtype=np.uint64) if times is None else times
-            return self._table.find((one if len(one) == rows else np.repeat(one, rows),))
+            return self._index.find((_one_key(rows, times),))
         before = () if times is None else (times,)
         first = columns[0]
         if isinstance(first, np.ndarray) and first.dtype is self._usual:
-            return self._table.find((*before, exact_words(first)))
+            return self._index.find((*before, exact_words(first)))
         self._learn_types(columns)
         plain = [_plain(column) for column in columns]
-        slots = self._table.find((*before, self._words(plain, len(before))))
+        words = self._words(plain, len(before))
+        slots = self._index.find((*before, words))
         if not self._exact:
             known = np.flatnonzero(slots >= 0)
             some = [cols.take(column, known) for column in plain]
@@ -134,33 +134,45 @@ class KeySlots:
 
     def times(self, slots: Slots) -> Hashes:
         """The words before the keys of some slots."""
-        return self._table.words(slots)[0]
+        return self._index.words(slots)[0]
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others."""
-        self._table.remove(slots)
+        self._index.remove(slots)
         for column in self._columns:
-            if column.is_wasteful(len(self._table)):
-                column.compact(self._table.live())
+            if column.is_wasteful(len(self._index)):
+                column.compact(self._index.live())
 
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
-        return self._table.live()
+        return self._index.live()
 
     @property
     def slots_made(self) -> int:
         """The length of arrays of values: one more than the greatest slot there may be."""
-        return self._table.slots_made
+        return self._index.slots_made
 
     def __len__(self) -> int:
         """The number of keys."""
-        return len(self._table)
+        return len(self._index)
+
+    def _find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots]:
+        found = self._index.find_or_add(words)
+        if found is None:
+            # Not small integers any more: from now on they are hashed.
+            live = self._index.live()
+            self._index = HashIndex.adopt(live, self._index.words(live))
+            found = self._index.find_or_add(words)
+        return found
 
     def _words(self, columns: Sequence[Column], before: int) -> Hashes:
         exact = is_exact(columns)
         if self._exact is None:
             self._exact = exact
-            self._table = KeyTable(1 + before, dense=exact and not self._compact)
+            if exact and not self._compact:
+                self._index = PanedIndex() if before else DirectIndex()
+            else:
+                self._index = HashIndex(1 + before)
         elif self._exact and not exact:
             # A null among integers: from now on keys are looked up by their hashes.
             self._exact = False
@@ -171,17 +183,17 @@ class KeySlots:
 
     def _rekey(self) -> None:
         """Look keys up by their hashes, or by the words of twins, from now on."""
-        live = self._table.live()
+        live = self._index.live()
         values = [_plain(column) for column in self.values(live)]
         words: tuple[Hashes, ...] = (self._twins.words(hash_columns(values), values),)
         if self._timed:
-            words = (self._table.words(live)[0], *words)
-        self._table.rekey(live, words)
+            words = (self._index.words(live)[0], *words)
+        self._index = HashIndex.adopt(live, words)
 
     def _put(
         self, slots: Slots, plain: Sequence[Column], rows: Slots, columns: Sequence[Column]
     ) -> None:
-        size = self._table.slots_made
+        size = self._index.slots_made
         for store, values, column in zip(self._columns, plain, columns, strict=True):
             kind = categories = None
             if not isinstance(column, np.ndarray):
@@ -220,7 +232,7 @@ class KeySlots:
         words: tuple[Hashes, ...] = (self._twins.words(hashes, some),)
         if times is not None:
             words = (times if len(times) == 1 else times[wrong], *words)
-        found, opened = self._table.find_or_add(words)
+        found, opened = self._find_or_add(words)
         self._put(found[opened], some, opened, columns)
         slots[wrong] = found
         return np.concatenate([new, wrong[opened]])
@@ -254,6 +266,12 @@ class KeyColumnTypes:
                     "type, or give the input a schema=…"
                 )
         known.append(kind)
+
+
+def _one_key(rows: int, times: Hashes | None) -> Hashes:
+    """The words of keys without columns: their times, or the same for all."""
+    one = np.zeros(1, dtype=np.uint64) if times is None else times
+    return one if len(one) == rows else np.repeat(one, rows)
 
 
 class Twins:

@@ -1,4 +1,4 @@
-"""SlotPool: the slots in use, and those that are free."""
+"""SlotPool: the slots of keys, and those that are free."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ Slots = npt.NDArray[np.int64]
 
 
 class SlotPool:
-    """Slots are numbers from 0 on; those released are used again before new ones are made.
+    """Slots in use with the words of their keys, and the slots that are free.
 
-    Compiled loops take slots by themselves, from `free` and `state`.
+    Slots are numbers from 0 on; those released are used again before new ones are made. Compiled
+    loops take slots by themselves, from `free` and `state`, and store the words of their keys.
     """
 
-    __slots__ = ("free", "state")
-
-    def __init__(self, made: int = 0, free: Slots | None = None) -> None:
+    def __init__(self, words: int, made: int = 0, free: Slots | None = None) -> None:
         given = np.empty(0, dtype=np.int64) if free is None else free
         self.free = grown(given, made + 512)
         self.state = np.array([made, len(given)], dtype=np.int64)
         """The number of slots ever made, and of those among them that are free."""
+        self.stored = tuple(np.zeros(len(self.free), np.uint64) for _ in range(words))
+
+    def live(self) -> Slots:
+        """All slots in use, in ascending order."""
+        used = np.ones(self.slots_made, dtype=bool)
+        used[self.free[: int(self.state[1])]] = False
+        return np.flatnonzero(used).astype(np.int64)
+
+    def words(self, slots: Slots) -> tuple[npt.NDArray[np.uint64], ...]:
+        """The words of the keys of slots."""
+        return tuple(stored[slots] for stored in self.stored)
 
     @property
-    def made(self) -> int:
+    def slots_made(self) -> int:
         """One more than the greatest slot ever made."""
         return int(self.state[0])
 
@@ -33,26 +43,17 @@ class SlotPool:
         """The number of slots in use."""
         return int(self.state[0] - self.state[1])
 
-    def live(self) -> Slots:
-        """All slots in use, in ascending order."""
-        used = np.ones(self.made, dtype=bool)
-        used[self.free[: int(self.state[1])]] = False
-        return np.flatnonzero(used).astype(np.int64)
-
     def release(self, slots: Slots) -> None:
         """Mark slots as free."""
         free = int(self.state[1])
         self.free[free : free + len(slots)] = slots
         self.state[1] += len(slots)
 
-    def reserve(self, rows: int) -> int | None:
-        """Make room for ``rows`` new slots; returns the new size if it had to grow."""
-        wanted = self.made + rows
-        if wanted <= len(self.free):
-            return None
-        size = max(2 * len(self.free), wanted)
-        self.free = grown(self.free, size)
-        return size
+    def reserve(self, rows: int) -> None:
+        """Make room for ``rows`` new slots."""
+        if self.slots_made + rows > len(self.free):
+            self.free = grown(self.free, self.slots_made + rows)
+            self.stored = tuple(grown(stored, len(self.free)) for stored in self.stored)
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Key tables against a dictionary: small keys, great ones, many times at once, keys that go."""
+"""Indices of keys against a dictionary: small keys, great ones, many times at once, keys that go."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jeton.state.key_table import KeyTable
+from jeton.state.hash_index import HashIndex
+from jeton.state.key_slots import KeySlots
 
 SMALL = st.integers(0, 40)
 ANY = st.one_of(SMALL, st.integers(1000, 5000), st.sampled_from([2**21, 2**40, 2**64 - 1]))
 TIME = st.one_of(st.integers(0, 3), st.integers(0, 60))
 
 
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("words", [1, 2, 3])
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("timed", [False, True])
 @given(data=st.data())
-def test_slots_are_those_of_a_dictionary(words: int, dense: bool, data: st.DataObject) -> None:
-    if dense and words == 3:
-        return  # no dense index for keys of hashes
-    table = KeyTable(words, dense=dense)
-    known: dict[tuple[int, ...], int] = {}
-    key = st.tuples(*([TIME] if words > 1 else []), *[ANY] * (words - (words > 1)))
+def test_slots_are_those_of_a_dictionary(timed: bool, compact: bool, data: st.DataObject) -> None:
+    keys = KeySlots(1, timed=timed, compact=compact)
+    known: dict[tuple[int, int], int] = {}
+    key = st.tuples(TIME if timed else st.just(0), ANY)
     for rows in data.draw(st.lists(st.lists(key, min_size=1, max_size=30), max_size=6)):
-        columns = tuple(np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True))
-        slots, new = table.find_or_add(columns)
+        ends, words = (np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True))
+        times = ends if timed else None
+        slots, new = keys.find([words], len(rows), times)
+        slots = slots.copy()
         first = []
         for row, slot in enumerate(slots.tolist()):
             if rows[row] not in known:
@@ -34,37 +35,38 @@ def test_slots_are_those_of_a_dictionary(words: int, dense: bool, data: st.DataO
                 known[rows[row]] = slot
             assert known[rows[row]] == slot
         assert new.tolist() == first
-        assert table.find(columns).tolist() == slots.tolist()
+        assert keys.lookup([words], len(rows), times).tolist() == slots.tolist()
         gone = [k for k in known if data.draw(st.booleans(), label="forget")]
-        table.remove(np.array([known.pop(k) for k in gone], dtype=np.int64))
-        assert len(table) == len(known)
-        assert table.find(columns).tolist() == [known.get(row, -1) for row in rows]
-        live = table.live()
+        keys.remove(np.array([known.pop(k) for k in gone], dtype=np.int64))
+        assert len(keys) == len(known)
+        found = keys.lookup([words], len(rows), times).tolist()
+        assert found == [known.get(row, -1) for row in rows]
+        live = keys.live()
         assert live.tolist() == sorted(known.values())
-        assert table.slots_made > max(known.values(), default=-1)
+        assert keys.slots_made > max(known.values(), default=-1)
         by_slot = {slot: k for k, slot in known.items()}
-        emitted = zip(*(word.tolist() for word in table.words(live)), strict=True)
+        ends = keys.times(live) if timed else np.zeros(len(live), dtype=np.uint64)
+        emitted = zip(ends.tolist(), keys.values(live)[0].tolist(), strict=True)
         assert list(emitted) == [by_slot[slot] for slot in live.tolist()]
 
 
 @given(keys=st.lists(SMALL, min_size=1, max_size=30), time=TIME, before=st.lists(ANY, max_size=9))
 def test_a_single_time_stands_for_all_keys(keys: list[int], time: int, before: list[int]) -> None:
-    short, full = KeyTable(2, dense=True), KeyTable(2, dense=True)
+    short, full = KeySlots(1, timed=True), KeySlots(1, timed=True)
     one, many = np.array([time], np.uint64), np.full(len(keys), time, np.uint64)
     words = np.array(keys, np.uint64)
     for other in before:
-        earlier = (np.array([99], np.uint64), np.array([other], np.uint64))
-        short.find_or_add(earlier)
-        full.find_or_add(earlier)
-    found, new = short.find_or_add((one, words))
-    expected, expected_new = full.find_or_add((many, words))
+        for table in (short, full):
+            table.find([np.array([other], np.uint64)], 1, np.array([99], np.uint64))
+    found, new = short.find([words], len(words), one)
+    expected, expected_new = full.find([words], len(words), many)
     assert found.tolist() == expected.tolist()
     assert new.tolist() == expected_new.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 5000])
 def test_a_table_grows_as_far_as_it_must(rows: int) -> None:
-    table = KeyTable(1)
+    table = HashIndex(1)
     for start in range(0, 20_000, rows) if rows > 1 else range(0, 3000):
         keys = np.arange(start, start + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         slots, new = table.find_or_add((keys,))
