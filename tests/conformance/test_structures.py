@@ -77,7 +77,7 @@ def test_7_change_batch_cancels() -> None:
 def test_8_draining_into_another_leaves_the_first_empty() -> None:
     """Draining one batch into another leaves the first empty."""
     one, other = ChangeBatch([(1, +2), (2, -1)]), ChangeBatch([(1, +1)])
-    one.drain_into(other)
+    other.absorb(one.drain())
     assert len(one) == 0
     assert sorted(other) == [(1, +3), (2, -1)]
 

@@ -196,7 +196,7 @@ def test_change_batch(history: Histories, cut: int) -> None:
     first, second = ChangeBatch(history[:cut]), ChangeBatch(history[cut:])
     assert dict(first) == counted(history[:cut])
     assert len(first) == len(counted(history[:cut]))
-    second.drain_into(first)
+    first.absorb(second.drain())
     assert (dict(second), len(second)) == ({}, 0)
     assert first.drain() == counted(history)
     assert dict(first) == {}

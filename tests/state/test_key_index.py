@@ -1,4 +1,4 @@
-"""Indices of keys against a dictionary: small keys, great ones, many times at once, keys that go."""
+"""Indices of keys against a dictionary: small keys, great ones, many times, keys that go."""
 
 from __future__ import annotations
 

@@ -60,10 +60,6 @@ class ChangeBatch(Generic[K]):
         net, self.net = self.net, {}
         return net
 
-    def drain_into(self, other: ChangeBatch[K]) -> None:
-        """Move all net changes into another batch, leaving this one empty."""
-        other.absorb(self.drain())
-
     def __len__(self) -> int:
         return len(self.net)
 

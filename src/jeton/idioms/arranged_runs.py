@@ -18,16 +18,19 @@ from jeton.idioms.intervals import compared, diffs_of, time_keys
 
 Times: TypeAlias = npt.NDArray[Any]
 
+Keys: TypeAlias = dict[str, Any]
+"""The values of keys that are asked for, by the names that their columns have in the runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrangedRun:
-    """Records sorted by key, then by time. Keys are found by 128 bits of two hashes.
+    """Records sorted by the hashes of their keys, then by time.
 
     Keys and values whose hashes are equal are compared before they count as equal.
 
-    Beside the records there are arrays: ``words`` and ``checks`` stand for keys, ``diffs`` say how
-    often a record is added, ``row_words`` and ``row_checks`` stand for its values. Where there are
-    those, equal records come together: the order is by key, values, time.
+    Beside the records there are arrays: ``words`` are the hashes of keys, ``diffs`` say how often a
+    record is added, ``row_words`` are the hashes of its values. Where there are those, equal
+    records come together: the order is by key, values, time.
     """
 
     batch: jt.Batch
@@ -39,7 +42,7 @@ class ArrangedRun:
 
     @property
     def words(self) -> Integers:
-        """The first hashes of the keys, in ascending order."""
+        """The hashes of the keys, in ascending order."""
         return self.arrays["words"]
 
     def __len__(self) -> int:
@@ -75,47 +78,22 @@ class ArrangedRun:
         """Whether the records of a key are in the order of their times."""
         return self.batch.times.ndim == 1 and "row_words" not in self.arrays
 
-    def find(self, keys: Keys, at: Times) -> tuple[Integers, Integers]:
-        """For each key, from where to where its records are; if `in_order`, those until ``at``."""
-        times, in_order = self.batch.times, self.in_order
-        nothing = np.empty(0, dtype=np.int64)
-        first, stop = _find(
-            self.words,
-            self.arrays["checks"],
-            plain(times) if in_order else nothing,
-            keys.words,
-            keys.checks,
-            plain(at) if in_order else nothing,
-            in_order,
-        )
+    def find(self, words: Integers, at: Times) -> tuple[Integers, Integers]:
+        """From where to where the records with each hash are; if `in_order`, those until ``at``."""
+        if not self.in_order:
+            return (
+                np.searchsorted(self.words, words, "left"),
+                np.searchsorted(self.words, words, "right"),
+            )
+        first, stop = _find(plain(self.words), plain(self.batch.times), plain(words), plain(at))
         return first, stop
 
-    def same(self, key: Sequence[str], rows: Integers, keys: Keys, asking: Integers) -> Any:
+    def same(self, keys: Keys, rows: Integers, asking: Integers) -> npt.NDArray[np.bool_]:
         """Which of some records have the keys of the asking rows, and not only their hashes."""
         same = np.ones(len(rows), dtype=bool)
-        for name, column in zip(key, keys.columns, strict=True):
+        for name, column in keys.items():
             same &= same_rows(self.batch.column(name), rows, column, asking)
         return same
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys, each by 128 bits of two hashes, and their values, if these are to be compared."""
-
-    words: Integers
-    checks: Integers
-    columns: Sequence[Any] = ()
-
-    @classmethod
-    def of(cls, columns: Sequence[Any]) -> Keys:
-        """The keys in some columns, one for each record."""
-        words, checks = (jt.state.hash_columns(columns, seed).view(np.int64) for seed in (0, 1))
-        return cls(words, checks, columns)
-
-    def take(self, rows: Integers) -> Keys:
-        """Some of the keys."""
-        columns = [c[rows] if isinstance(c, np.ndarray) else c.take(rows) for c in self.columns]
-        return Keys(self.words[rows], self.checks[rows], columns)
 
 
 class Content:
@@ -143,15 +121,13 @@ class Content:
         if diffs is None and self.forgets:
             diffs = np.ones(len(batch), dtype=np.int64)
         batch = batch.select(*(name for name in batch.names if name != self.diff))
-        keys = Keys.of([batch.column(name) for name in self.key])
-        arrays = {"words": keys.words, "checks": keys.checks}
+        arrays = {"words": hashes([batch.column(name) for name in self.key])}
         if diffs is not None:
             arrays["diffs"] = diffs
         if self.counts:
             values = compared(batch, [name for name in batch.names if name not in self.key])
-            zero = np.zeros(len(batch), dtype=np.int64)
-            rows = Keys.of(values) if values else Keys(zero, zero)
-            arrays |= {"row_words": rows.words, "row_checks": rows.checks}
+            zeros = np.zeros(len(batch), dtype=np.int64)
+            arrays["row_words"] = hashes(values) if values else zeros
         run = ArrangedRun(batch, arrays)
         if self.upsert:
             run = self._without_equals(run)
@@ -168,10 +144,7 @@ class Content:
         if self.counts and since is not None:
             run = ArrangedRun(run.batch.at(advanced(run.batch.times, since)), run.arrays)
         arrays, times = run.arrays, run.batch.times
-        keys = [arrays["words"], arrays["checks"]]
-        if self.counts:
-            keys += [arrays["row_words"], arrays["row_checks"]]
-        keys += time_keys(times)
+        keys = [arrays["words"], *([arrays["row_words"]] if self.counts else []), *time_keys(times)]
         # Products that have been moved on may have changed their places.
         merges = split is not None and times.ndim == 1
         order = jt.state.merge_order(keys, split or 0) if merges else order_of(keys)
@@ -196,14 +169,11 @@ class Content:
     def _latest(self, run: ArrangedRun, since: jt.Antichain, oldest: bool) -> ArrangedRun:
         """Without records that later ones had replaced before any reader looks."""
         [limit] = since
-        words, checks = run.words, run.arrays["checks"]
+        words = run.words
         old = run.batch.times <= limit
         gone = np.zeros(len(run), dtype=bool)
-        equal = np.flatnonzero((words[1:] == words[:-1]) & (checks[1:] == checks[:-1]))
-        same = np.ones(len(equal), dtype=bool)
-        for name in self.key:
-            column = run.batch.column(name)
-            same &= same_rows(column, equal, column, equal + 1)
+        equal = np.flatnonzero(words[1:] == words[:-1])
+        same = run.same({name: run.batch.column(name) for name in self.key}, equal, equal + 1)
         gone[equal[same]] = old[equal[same] + 1]
         if oldest and same.all():
             # A removal need not be kept if there is nothing that it removes.
@@ -212,7 +182,7 @@ class Content:
 
     def _without_equals(self, run: ArrangedRun) -> ArrangedRun:
         """Of records with equal key and time the greatest, column by column; removals are least."""
-        keys = [run.words, run.arrays["checks"], run.batch.times]
+        keys = [run.words, run.batch.times]
         order, starts = grouping_by_value(keys, [run.batch.column(name) for name in self.key])
         if len(starts) == len(run):
             return run
@@ -287,33 +257,15 @@ def expand(first: Integers, stop: Integers) -> tuple[Integers, Integers]:
     return asking, np.arange(len(asking)) + np.repeat(first - before, counts)
 
 
+def hashes(columns: Sequence[Any]) -> Integers:
+    """The hash of each row of some columns, with a sign."""
+    return jt.state.hash_columns(columns).view(np.int64)
+
+
 @jt.njit(cache=True)
-def _find(  # type: ignore[no-untyped-def]
-    words, checks, times, ask_words, ask_checks, ask_times, in_order
-) -> Any:
-    """The range of each key's records, and if they are in order, of those that are not later."""
-    first = np.empty(len(ask_words), np.int64)
-    stop = np.empty(len(ask_words), np.int64)
-    for i in range(len(ask_words)):
-        word, check = ask_words[i], ask_checks[i]
-        low, high = 0, len(words)
-        while low < high:
-            middle = (low + high) // 2
-            if words[middle] < word or (words[middle] == word and checks[middle] < check):
-                low = middle + 1
-            else:
-                high = middle
-        first[i] = low
-        high = len(words)
-        while low < high:
-            middle = (low + high) // 2
-            if (
-                words[middle] == word
-                and checks[middle] == check
-                and (not in_order or times[middle] <= ask_times[i])
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        stop[i] = low
+def _find(words, times, asked, at) -> Any:  # type: ignore[no-untyped-def]
+    first = np.searchsorted(words, asked, "left")
+    stop = np.searchsorted(words, asked, "right")
+    for i in range(len(asked)):
+        stop[i] = first[i] + np.searchsorted(times[first[i] : stop[i]], at[i], "right")
     return first, stop

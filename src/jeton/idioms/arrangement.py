@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import GraphError, TimeError
-from jeton.idioms.arranged_runs import Content, Keys, Times, not_later
+from jeton.idioms.arranged_runs import Content, Times, not_later
 from jeton.idioms.grouping import Integers
 from jeton.idioms.intervals import Intervals
 from jeton.idioms.spine import Spine
@@ -273,10 +273,10 @@ class Reader:
             times = times[:, 0] if self._index.depth == 0 else times
         self._require_since(times)
         self._index.require_complete(times)
-        keys = Keys.of(columns)
         if len(asking) < len(batch):
-            keys = keys.take(asking)
-        found = self._index.spine.lookup(keys, times[asking])
+            columns = [c[asking] if isinstance(c, np.ndarray) else c.take(asking) for c in columns]
+        arranged = dict(zip(self._index.spine.content.key, columns, strict=True))
+        found = self._index.spine.lookup(arranged, times[asking])
         who = asking[found.asking]
         rows = found.batch()
         return who, None if rows is None else rows.at(batch.times[who])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread, current_thread
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -102,18 +102,6 @@ class Done(NamedTuple):
 
     event: Event | None
     error: BaseException | None
-
-
-class AsyncInput(Protocol):
-    """Events, one after the other: ``async for event in input``."""
-
-    def __aiter__(self) -> AsyncInput:
-        """The input itself."""
-        ...
-
-    async def __anext__(self) -> Event:
-        """The next event; the one before is over."""
-        ...
 
 
 class AsyncOutput:
@@ -271,7 +259,7 @@ class EventLoop:
                 self._group.create_task(self._coroutine())
 
     async def _coroutine(self) -> None:
-        input = _Input(self)
+        input = AsyncInput(self)
         try:
             await self._logic(input, *self._outputs, *self._shared)
             if not input.ended:
@@ -332,8 +320,8 @@ class EventLoop:
             self._wake()
 
 
-class _Input:
-    """One coroutine's view of the events that all share."""
+class AsyncInput:
+    """One coroutine's view of the events that all share: ``async for event in input``."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop

@@ -39,7 +39,12 @@ def grouping(
     """
     if order is None:
         order = order_of(keys)
-    return order, _starts(order, tuple(plain(key.view(np.int64)) for key in keys))
+    opens = np.zeros(len(order), dtype=bool)
+    opens[:1] = True
+    for key in keys:
+        ordered = key[order]
+        opens[1:] |= ordered[1:] != ordered[:-1]
+    return order, np.flatnonzero(opens)
 
 
 def grouping_by_value(
@@ -86,22 +91,3 @@ def _numbers(columns: Sequence[Any]) -> Integers:
     ]
     rows = zip(*values, strict=True)
     return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
-
-
-@jt.njit(cache=True, inline="always")
-def _less(keys, a, b):  # type: ignore[no-untyped-def]
-    for key in keys:
-        if key[a] != key[b]:
-            return key[a] < key[b]
-    return False
-
-
-@jt.njit(cache=True)
-def _starts(order, keys) -> Any:  # type: ignore[no-untyped-def]
-    starts = np.empty(len(order), np.intp)
-    count = 0
-    for i in range(len(order)):
-        if i == 0 or _less(keys, order[i - 1], order[i]):
-            starts[count] = i
-            count += 1
-    return starts[:count]

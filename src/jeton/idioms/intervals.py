@@ -39,7 +39,7 @@ class Sealed:
     batch: jt.Batch
 
 
-class Intervals:
+class Intervals(jt.state.RecordQueue):
     """Records that wait for the frontier, under the least tokens: `push`, `seal`, `settle`.
 
     For operators of your own; `batch_intervals` is one. It can be kept for snapshots.
@@ -70,13 +70,9 @@ class Intervals:
     """
 
     def __init__(self, kind: Any, key: Sequence[str] | None = None) -> None:
-        self._waiting = jt.state.RecordQueue(kind, key)
+        super().__init__(kind, key)
         self.lower = jt.Antichain.frozen([kind.minimum])
         """The upper end of the last interval: the lower one of the next."""
-
-    def push(self, right: jt.TokenRef | jt.TimestampToken, batch: jt.Batch) -> None:
-        """Let records wait, holding the rights to speak of them."""
-        self._waiting.push(right, batch)
 
     def seal(self, frontier: jt.Antichain) -> list[Sealed]:
         """Records that are complete since the last call, in order of time; `settle` afterwards."""
@@ -84,39 +80,19 @@ class Intervals:
             return []
         lower, self.lower = self.lower, jt.Antichain.frozen(frontier)
         parts: dict[jt.TimestampToken, list[jt.Batch]] = {}
-        for time, batch in self._waiting.pop(frontier):
-            parts.setdefault(self._waiting.right_for(time), []).append(batch)
+        for time, batch in self.pop(frontier):
+            parts.setdefault(self.right_for(time), []).append(batch)
         return [
             Sealed(lower, self.lower, token, jt.concat(batches)) for token, batches in parts.items()
         ]
 
-    def settle(self) -> None:
-        """Downgrade the tokens, once, to the least times that still wait."""
-        self._waiting.settle()
-
     def waits(self, time: Any) -> bool:
         """Whether any record may wait that is not later than ``time``."""
         try:
-            self._waiting.right_for(time)
+            self.right_for(time)
         except TokenError:
             return False
         return True
-
-    def __len__(self) -> int:
-        """How many records wait."""
-        return len(self._waiting)
-
-    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """Say how records come to their workers: see `jt.state.RecordQueue`."""
-        self._waiting.placed_by(pacts)
-
-    def snapshot(self) -> pa.Table:
-        """The records that wait."""
-        return self._waiting.snapshot()
-
-    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Let the records wait again."""
-        self._waiting.restore(state, tokens)
 
 
 def batch_intervals(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
@@ -54,44 +53,6 @@ class PendingCall:
         return self.tokens[0].time
 
 
-class TimeCounts:
-    """Times, some of them more than once, and the least of them.
-
-    >>> times = TimeCounts(total=True)
-    >>> for time in (5, 3, 3):
-    ...     times.add(time)
-    >>> times.remove(3)
-    >>> list(times.least())
-    [3]
-    >>> times.remove(3)
-    >>> list(times.least())
-    [5]
-    """
-
-    def __init__(self, total: bool) -> None:
-        self._total = total
-        self._counts: Counter[Any] = Counter()
-        self._heap: list[Any] = []
-
-    def add(self, time: Any) -> None:
-        """One more."""
-        self._counts[time] += 1
-        if self._total and self._counts[time] == 1:
-            heappush(self._heap, time)
-
-    def remove(self, time: Any) -> None:
-        """One less."""
-        self._counts[time] -= 1
-        if not self._counts[time]:
-            del self._counts[time]
-            while self._heap and self._heap[0] not in self._counts:
-                heappop(self._heap)
-
-    def least(self) -> Iterable[Any]:
-        """The least one, if there are any; of times that have no total order, all."""
-        return self._heap[:1] if self._total else self._counts
-
-
 class PendingCalls:
     """The calls of one worker that are not answered yet; it neither waits nor calls itself.
 
@@ -109,8 +70,8 @@ class PendingCalls:
         """Taken from the input, in whole messages, but not handed over yet."""
         self._asked: dict[int, PendingCall] = {}
         """Handed over and not answered."""
-        self._times = TimeCounts(self._total)
-        """Those of both, for which answers may still come."""
+        self._times: jt.state.TimeMap[int] = jt.state.TimeMap()
+        """The number of both at each time for which answers may still come."""
         self._answers = [
             jt.state.RecordQueue(info.kind, [], output=n) for n in range(settings.outputs)
         ]
@@ -201,7 +162,12 @@ class PendingCalls:
 
     def _let_wait(self, tokens: list[jt.TimestampToken], batch: jt.Batch) -> None:
         self._left.append(PendingCall(tokens, batch))
-        self._times.add(tokens[0].time)
+        self._count(tokens[0].time, +1)
+
+    def _count(self, time: Any, delta: int) -> None:
+        self._times[time] = self._times.get_or(time, int) + delta
+        if not self._times[time]:
+            del self._times[time]
 
     def _next_event(self) -> Event:
         """Cut the next event off what is left."""
@@ -217,7 +183,7 @@ class PendingCalls:
             if self._total:
                 for token in first.tokens:
                     token.downgrade(int(first.batch.times[0]))
-            self._times.add(first.time)
+            self._count(first.time, +1)
         number = next(self._numbers)
         self._asked[number] = asked
         return Event(number, asked.time, asked.batch)
@@ -265,7 +231,7 @@ class PendingCalls:
                 raise _failure(error, event)
             assert event is not None
             asked = self._asked.pop(event.number)
-            self._times.remove(asked.time)
+            self._count(asked.time, -1)
             heard.append((asked, event))
         records = [RecordBuffer() for _ in self._answers]
         for asked, event in heard:

@@ -55,7 +55,8 @@ class HeapAgenda:
         self._pacts: Sequence[jt.Pact] = ()
         self._output = output
         self._heap: list[tuple[int, int, dict[str, Any]]] = []
-        self._token: jt.TimestampToken | None = None
+        self._tokens = jt.state.TokenSet()
+        """The token at the least time that waits, if any."""
         self._pushed = count()
         self._time_name = "time"
 
@@ -66,10 +67,8 @@ class HeapAgenda:
         for row in batch.rows():
             # The number keeps records of equal times in order, and rows from being compared.
             heappush(self._heap, (row.pop(batch.time_name), next(self._pushed), row))
-        if self._heap and (self._token is None or self._heap[0][0] < self._token.time):
-            before, self._token = self._token, self._retain(right, self._heap[0][0])
-            if before is not None:
-                before.drop()
+        if self._heap and not self._tokens.covers(self._heap[0][0]):
+            self._tokens.insert(self._retain(right, self._heap[0][0]))
 
     def pop_before(
         self, frontier: jt.Antichain, *, inclusive: bool = False
@@ -85,10 +84,9 @@ class HeapAgenda:
                     time, _, row = heappop(heap)
                     times.append(time)
                     rows.append(row)
-                assert self._token is not None, "whatever waits is covered by the token"
-                yield self._token, self._batch(times, rows)
+                yield self._tokens.token_for(times[0]), self._batch(times, rows)
         finally:
-            self._settle()
+            self._tokens.downgrade([heap[0][0]] if heap else ())
 
     def _batch(self, times: list[int], rows: list[dict[str, Any]]) -> jt.Batch:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -100,14 +98,6 @@ class HeapAgenda:
         token = right.clone()
         token.downgrade(time)
         return token
-
-    def _settle(self) -> None:
-        if self._token is not None:
-            if self._heap:
-                self._token.downgrade(self._heap[0][0])
-            else:
-                self._token.drop()
-                self._token = None
 
     def __len__(self) -> int:
         """The number of waiting records."""
@@ -135,12 +125,13 @@ class HeapAgenda:
             self.push(tokens[self._output], batch)
 
 
-class Agenda:
+class Agenda(jt.state.RecordQueue):
     """Records that wait for their times, as columns: whole blocks in, whole blocks out.
 
-    `RecordQueue` does the work: what is pushed is sorted at once, in runs that are merged now
-    and then, and a frontier cuts a slice off each. Where times are partially ordered, the least
-    tokens are held instead of the one. It can be kept: ``info.keep(agenda, token)``.
+    It is a `jt.state.RecordQueue` whose records may wait for other times than their own. Records
+    are sorted when they are pushed, in runs that are merged now and then, and a frontier cuts a
+    slice off each. Where times are partially ordered, the least tokens are held instead of the
+    one. It can be kept: ``info.keep(agenda, token)``.
 
     The example of `HeapAgenda` works with it too. Work may lead to more work, pushed with the
     token in the loop: it comes in a block of its own, after the one that it was found in.
@@ -165,13 +156,9 @@ class Agenda:
     [{'time': 3, 'n': 5}, {'time': 13, 'n': 2}, {'time': 23, 'n': 1}]
     """
 
-    def __init__(self, kind: Any, key: Sequence[str] | None = None, *, output: int = 0) -> None:
-        self._kind = kind
-        self._queue = jt.state.RecordQueue(kind, key, output=output)
-
-    def push(self, right: Right, batch: jt.Batch, times: Any = None) -> None:
+    def push(self, right: Right | None, batch: jt.Batch, times: Any = None) -> None:
         """Let records wait for ``times``, one for each, or for their own."""
-        self._queue.push(right, _at(batch, times, self._kind))
+        super().push(right, _at(batch, times, self.kind))
 
     def pop_before(
         self, frontier: jt.Antichain, *, inclusive: bool = False
@@ -183,36 +170,18 @@ class Agenda:
         not wait for records at the very same time. After the loop is left early, the rest comes
         in the next step: ask for one with ``info.activator.activate()``.
         """
-        queue = self._queue
         blocks: deque[tuple[Any, jt.Batch]] = deque()
         try:
             while True:
+                blocks.extend(() if blocks else self.pop(frontier, inclusive=inclusive))
                 if not blocks:
-                    blocks.extend(queue.pop(frontier, inclusive=inclusive))
-                    if not blocks:
-                        return
+                    return
                 time, batch = blocks.popleft()
-                yield queue.right_for(time), batch
+                yield self.right_for(time), batch
         finally:
             for time, batch in blocks:
-                queue.push(queue.right_for(time), batch)
-            queue.settle()
-
-    def __len__(self) -> int:
-        """The number of waiting records."""
-        return len(self._queue)
-
-    def placed_by(self, pacts: Sequence[jt.Pact]) -> None:
-        """State how records come to their workers: see `jt.state.RecordQueue`."""
-        self._queue.placed_by(pacts)
-
-    def snapshot(self) -> pa.Table:
-        """The waiting records, with the bins of their keys."""
-        return self._queue.snapshot()
-
-    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Let the records wait again."""
-        self._queue.restore(state, tokens)
+                super().push(self.right_for(time), batch)
+            self.settle()
 
 
 def schedule(

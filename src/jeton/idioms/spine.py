@@ -15,7 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.idioms.arranged_runs import ArrangedRun, Content, Keys, Times, expand, joined, not_later
+from jeton.idioms.arranged_runs import (
+    ArrangedRun,
+    Content,
+    Keys,
+    Times,
+    expand,
+    hashes,
+    joined,
+    not_later,
+)
 from jeton.idioms.grouping import Integers, grouping_by_value
 
 _NOTHING = pa.table({"bin": pa.array([], pa.uint16())})
@@ -141,12 +150,12 @@ class Spine:
 
     def lookup(self, keys: Keys, at: Times) -> Found:
         """For each key the records that are there as of its time."""
-        runs, key = tuple(self.runs), self.content.key
+        runs, words = tuple(self.runs), hashes(list(keys.values()))
         if self.content.upsert:
-            return _latest(runs, key, keys, at)
-        found = _all(runs, key, keys, at)
+            return _latest(runs, keys, words, at)
+        found = _all(runs, keys, words, at)
         if self.content.counts:
-            return _accumulated(found, [n for n in found.names if n not in key])
+            return _accumulated(found, [n for n in found.names if n not in keys])
         return found.take(np.argsort(found.asking, kind="stable"))
 
     def snapshot(self) -> pa.Table:
@@ -199,15 +208,15 @@ class Found:
         return jt.concat(parts).take(back)
 
 
-def _all(runs: tuple[ArrangedRun, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
+def _all(runs: tuple[ArrangedRun, ...], keys: Keys, words: Integers, at: Times) -> Found:
     """Of each key all records that are not later than its time, run by run."""
     asking, number, rows = [_NO_ROWS], [_NO_ROWS], [_NO_ROWS]
     for index, run in enumerate(runs):
-        mine, found = expand(*run.find(keys, at))
+        mine, found = expand(*run.find(words, at))
         if not run.in_order:
             there = not_later(run.batch.times[found], at[mine])
             mine, found = mine[there], found[there]
-        same = run.same(key, found, keys, mine)
+        same = run.same(keys, found, mine)
         if not same.all():
             mine, found = mine[same], found[same]
         asking.append(mine)
@@ -216,19 +225,19 @@ def _all(runs: tuple[ArrangedRun, ...], key: Sequence[str], keys: Keys, at: Time
     return Found(runs, np.concatenate(asking), np.concatenate(number), np.concatenate(rows))
 
 
-def _latest(runs: tuple[ArrangedRun, ...], key: Sequence[str], keys: Keys, at: Times) -> Found:
+def _latest(runs: tuple[ArrangedRun, ...], keys: Keys, words: Integers, at: Times) -> Found:
     """Of each key the latest record, unless that removes it."""
     number = np.full(len(at), -1)
     rows = np.full(len(at), -1)
     for index, run in enumerate(runs):
-        first, stop = run.find(keys, at)
+        first, stop = run.find(words, at)
         # Runs go from the oldest to the newest: what a later one has is later.
         asking = np.flatnonzero(stop > first)
         last = stop[asking] - 1
-        if not run.same(key, last, keys, asking).all():
-            # Records of another key with the same hashes are among them.
+        if not run.same(keys, last, asking).all():
+            # Records of another key with the same hash are among them.
             mine, others = expand(first, stop)
-            same = run.same(key, others, keys, mine)
+            same = run.same(keys, others, mine)
             asking, places = np.unique(mine[same][::-1], return_index=True)
             last = others[same][::-1][places]
         number[asking] = index
@@ -241,7 +250,7 @@ def _accumulated(found: Found, names: Sequence[str]) -> Found:
     """Equal records as one, as often as they have been added more than removed."""
     if not len(found.rows):
         return found
-    keys = [found.asking, found.of_each("row_words"), found.of_each("row_checks")]
+    keys = [found.asking, found.of_each("row_words")]
     rows = found.batch()
     assert rows is not None, "what was found is in some run"
     order, starts = grouping_by_value(keys, [rows.column(name) for name in names])

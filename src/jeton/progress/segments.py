@@ -7,8 +7,9 @@ operators is one segment: a change in it costs a comparison, not a walk over its
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final
 
 from jeton.core.antichain import Antichain, MutableAntichain, TotalCounts, frontier_changes
 from jeton.core.summaries import IDENTITY, Summary
@@ -18,16 +19,11 @@ from jeton.progress.graph import ProgressGraph
 _END: Final = 1 << 62
 """A position after every other."""
 
+Place = tuple[int, int]
+"""Where a location lies: its segment, and the position in it."""
+
 _FEW: Final = 8
-"""So many positions are cheaper to look at than to forget and remember again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a location lies: in which segment, at which position."""
-
-    segment: int
-    position: int
+"""The number of positions that are cheaper to visit than to forget and remember again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +57,12 @@ def lay_out(graph: ProgressGraph) -> SegmentLayout:
         if not starts[start]:
             continue
         end = start
-        places[end] = Place(len(ends), 0)
+        places[end] = (len(ends), 0)
         position = 0
         while (following := follows[end]) is not None:
             end = following
             position += 1
-            places[end] = Place(len(ends), position)
+            places[end] = (len(ends), position)
         ends.append(end)
     # A run that bites its own tail has no start. Such a cycle does not advance times and was
     # refused before, so every location has a place by now.
@@ -74,58 +70,68 @@ def lay_out(graph: ProgressGraph) -> SegmentLayout:
     assert len(placed) == len(graph.steps), "graph.check() refuses cycles without a start"
     return SegmentLayout(
         places=placed,
-        exits=[
-            [(placed[step.to].segment, step.summary) for step in graph.steps[end]] for end in ends
-        ],
+        exits=[[(placed[step.to][0], step.summary) for step in graph.steps[end]] for end in ends],
         total=[graph.kinds[end].total for end in ends],
     )
 
 
-class Segment(Protocol):
+class Segment(ABC):
     """Counts along one segment, and the frontiers that they imply."""
 
+    __slots__ = ("_at", "_entry")
+
+    _entry: TotalCounts | MutableAntichain
+    """The times that the segments before imply at the start."""
+    _at: dict[int, Any]
+    """The counts of each position that has any."""
+
+    @staticmethod
+    def of(total: bool) -> Segment:
+        """A segment of totally or of partially ordered times."""
+        return _TotalSegment() if total else _PartialSegment()
+
+    @abstractmethod
     def count(self, position: int, time: Time, delta: int) -> bool:
         """Add to the pointstamps at a position; returns whether frontiers may have changed."""
-        ...
 
     def enter(self, time: Time, delta: int) -> bool:
         """Add to the times that the segments before imply at the start; returns the same."""
-        ...
+        return self._entry.change(time, delta)
 
+    @abstractmethod
     def frontier(self, position: int) -> tuple[Time, ...]:
         """The least times that may still appear at a position."""
-        ...
 
+    @abstractmethod
     def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
         """The same for many positions, in ascending order, in one sweep."""
-        ...
 
+    @abstractmethod
     def exit_changes(self) -> list[tuple[Time, int]]:
         """The changes of the frontier at the segment's end since the last call."""
-        ...
 
     def pointstamps(self, position: int) -> list[tuple[Time, int]]:
         """The pointstamps at a position, with their counts."""
-        ...
+        counts = self._at.get(position)
+        return list(counts.items()) if counts is not None else []
 
     @property
     def occupied(self) -> bool:
         """Whether anything is counted anywhere."""
-        ...
+        return any(counts.items() for counts in self._at.values())
 
 
-class TotalSegment:
+class _TotalSegment(Segment):
     """A segment of totally ordered times: each frontier is a minimum."""
 
-    __slots__ = ("_at", "_entry", "_exit")
+    __slots__ = ("_exit",)
 
     def __init__(self) -> None:
-        self._entry = TotalCounts()
+        self._entry: TotalCounts = TotalCounts()
         self._at: dict[int, TotalCounts] = {}
         self._exit: Time | None = None
 
     def count(self, position: int, time: Time, delta: int) -> bool:
-        """Add to a count; positions where nothing is left are forgotten once there are many."""
         at = self._at
         counts = at.get(position)
         if counts is None:
@@ -135,12 +141,7 @@ class TotalSegment:
             del at[position]
         return changed
 
-    def enter(self, time: Time, delta: int) -> bool:
-        """Add to the times that are implied at the start."""
-        return self._entry.change(time, delta)
-
-    def least(self, position: int) -> Time | None:
-        """The least time at a position, ``None`` if there is none."""
+    def _least(self, position: int) -> Time | None:
         least = self._entry.minimum
         for at, counts in self._at.items():
             if at <= position:
@@ -150,12 +151,10 @@ class TotalSegment:
         return least
 
     def frontier(self, position: int) -> tuple[Time, ...]:
-        """The least time at a position, as a frontier's elements."""
-        least = self.least(position)
+        least = self._least(position)
         return () if least is None else (least,)
 
     def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
-        """A running minimum over the positions."""
         if len(positions) < 3:
             return [self.frontier(position) for position in positions]
         result: list[tuple[Time, ...]] = []
@@ -172,9 +171,8 @@ class TotalSegment:
         return result
 
     def exit_changes(self) -> list[tuple[Time, int]]:
-        """How the minimum of the whole segment changed."""
         before = self._exit
-        after = self._exit = self.least(_END)
+        after = self._exit = self._least(_END)
         if before == after:
             return []
         changes = [] if before is None else [(before, -1)]
@@ -182,29 +180,18 @@ class TotalSegment:
             changes.append((after, +1))
         return changes
 
-    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """The pointstamps at a position, with their counts."""
-        counts = self._at.get(position)
-        return list(counts.items()) if counts is not None else []
 
-    @property
-    def occupied(self) -> bool:
-        """Whether anything is counted anywhere."""
-        return any(counts.items() for counts in self._at.values())
-
-
-class PartialSegment:
+class _PartialSegment(Segment):
     """A segment of partially ordered times: each frontier is an antichain."""
 
-    __slots__ = ("_at", "_entry", "_exit")
+    __slots__ = ("_exit",)
 
     def __init__(self) -> None:
-        self._entry = MutableAntichain()
+        self._entry: MutableAntichain = MutableAntichain()
         self._at: dict[int, MutableAntichain] = {}
         self._exit: tuple[Time, ...] = ()
 
     def count(self, position: int, time: Time, delta: int) -> bool:
-        """Add to a count; positions where nothing is left are forgotten."""
         counts = self._at.get(position)
         if counts is None:
             counts = self._at[position] = MutableAntichain()
@@ -213,16 +200,10 @@ class PartialSegment:
             del self._at[position]
         return changed
 
-    def enter(self, time: Time, delta: int) -> bool:
-        """Add to the times that are implied at the start."""
-        return self._entry.change(time, delta)
-
     def frontier(self, position: int) -> tuple[Time, ...]:
-        """The least times at a position."""
         return self.frontiers([position])[0]
 
     def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
-        """A growing antichain over the positions."""
         result: list[tuple[Time, ...]] = []
         least = Antichain.trusted(self._entry.least())
         active = sorted(self._at)
@@ -235,17 +216,5 @@ class PartialSegment:
         return result
 
     def exit_changes(self) -> list[tuple[Time, int]]:
-        """How the antichain of the whole segment changed."""
-        before, after = self._exit, self.frontier(_END)
-        self._exit = after
-        return frontier_changes(before, after)
-
-    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """The pointstamps at a position, with their counts."""
-        counts = self._at.get(position)
-        return list(counts.items()) if counts is not None else []
-
-    @property
-    def occupied(self) -> bool:
-        """Whether anything is counted anywhere."""
-        return bool(self._at)
+        before, self._exit = self._exit, self.frontier(_END)
+        return frontier_changes(before, self._exit)

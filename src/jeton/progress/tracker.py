@@ -16,7 +16,7 @@ from typing import Any
 from jeton.core.antichain import Antichain
 from jeton.core.times import IntegerTimes, Time, nested_key
 from jeton.progress.graph import ProgressGraph
-from jeton.progress.segments import PartialSegment, Segment, TotalSegment, lay_out
+from jeton.progress.segments import Segment, lay_out
 
 Pointstamp = tuple[int, Time]
 """A location and a time."""
@@ -48,12 +48,10 @@ class Tracker:
         graph.check()
         layout = lay_out(graph)
         self.graph = graph
-        self.places = [(place.segment, place.position) for place in layout.places]
+        self.places = layout.places
         self._exits = layout.exits
         self._has_exits = any(layout.exits)
-        self._segments: list[Segment] = [
-            TotalSegment() if total else PartialSegment() for total in layout.total
-        ]
+        self._segments = list(map(Segment.of, layout.total))
         plain = all(isinstance(kind, IntegerTimes) for kind in graph.kinds)
         self._key: Callable[[Time], Any] = _same if plain else nested_key
         minimum = ((at, graph.kinds[at].minimum) for at in graph.sources())

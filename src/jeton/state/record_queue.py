@@ -69,7 +69,7 @@ class RecordQueue:
         output: int = 0,
         shrink: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        self._kind = kind
+        self.kind = kind
         self._shrink = shrink or (lambda batch: batch)
         self._key = None if key is None else tuple(key)
         self._pacts: Sequence[Placement] | None = None
@@ -82,7 +82,7 @@ class RecordQueue:
         """Let a batch wait, holding the rights to answer it."""
         if len(batch) == 0:
             return
-        if self._kind.total:
+        if self.kind.total:
             first = self._runs.add(batch)
             if right is not None:
                 self._held.hold(right, first)
@@ -102,7 +102,7 @@ class RecordQueue:
         With integer times that is a single batch. With ``inclusive``, records at the frontier
         itself count as complete.
         """
-        if not self._kind.total:
+        if not self.kind.total:
             yield from self._pop_partial(frontier, inclusive)
             return
         batch = self.take(frontier.only, inclusive=inclusive)
@@ -152,7 +152,7 @@ class RecordQueue:
 
     def settle(self) -> None:
         """Hold no more than what is needed for the records that still wait."""
-        if self._kind.total:
+        if self.kind.total:
             self._held.settle_at(self._runs.least)
         else:
             batches = self._partial
