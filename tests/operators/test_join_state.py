@@ -14,7 +14,7 @@ import jeton as jt
 from jeton.errors import BatchError, GraphError
 from jeton.state import join_side
 from jeton.state.join_side import JoinSide
-from jeton.state.key_ids import KeyIds
+from jeton.state.key_ids import KeyIds, KeyTypes
 
 SCHEMA = {"key": int, "word": str, "value": int}
 TIMES, PER_TIME = 200, 50
@@ -243,7 +243,9 @@ def test_nan_equals_nan_and_zero_minus_zero() -> None:
 
 
 def test_runs_stay_few_and_sorted() -> None:
-    side = JoinSide((), KeyIds(), join_side.Clock(jt.IntegerTimes()), lambda ids, at: at)
+    side = JoinSide(
+        (), KeyTypes(), KeyIds(), join_side.Clock(jt.IntegerTimes()), lambda ids, at: at
+    )
     random = np.random.default_rng(3)
     for _ in range(300):
         size = int(random.integers(1, 40))

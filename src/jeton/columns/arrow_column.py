@@ -192,12 +192,15 @@ def _with_nulls(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether NumPy has arrays for such values: numbers, and times without a zone."""
     if not isinstance(value, pa.Array):
         return not isinstance(value, str | bytes | list) and not (
             isinstance(value, np.ndarray) and value.dtype.kind in "OUS"
         )
-    kind = value.type
+    return is_plain_type(value.type)
+
+
+def is_plain_type(kind: pa.DataType) -> bool:
+    """Whether NumPy has arrays for values of a type: numbers, and times without a zone."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)

@@ -172,6 +172,42 @@ class Batch:
                 )
         return self._with({**self.columns, **added})
 
+    def beside(self, other: Batch, suffix: str = "_right") -> Batch:
+        """The columns of another batch beside these, with a suffix where a name is taken.
+
+        >>> left, right = Batch({"x": [1]}, times=[5]), Batch({"x": [2], "y": [3]}, times=[0])
+        >>> left.beside(right).rows()
+        [{'time': 5, 'x': 1, 'x_right': 2, 'y': 3}]
+        """
+        columns = dict(self.columns)
+        for name, column in other.columns.items():
+            new = name + suffix if name in self else name
+            if new in columns or new == self.time_name:
+                raise BatchError(
+                    f"two columns of the join would be called {new!r}: use another suffix=…, or "
+                    "select() and rename before"
+                )
+            columns[new] = column
+        return self._with(columns)
+
+    def conform(self, schema: pa.Schema, what: str) -> Batch:
+        """Exactly the columns of a schema, in its order and of its types; ``what`` is for errors.
+
+        >>> batch = Batch({"n": np.array([1, 2], dtype=np.int8)}, times=[0, 0])
+        >>> batch.conform(pa.schema({"n": pa.int64()}), "input 'n'")["n"].dtype
+        dtype('int64')
+        """
+        columns, names = self.columns, schema.names
+        if len(columns) != len(names) or any(name not in columns for name in names):
+            for name in names:
+                if name not in columns:
+                    raise BatchError(f"{what}: {missing(name, (*columns, self.time_name))}")
+            extra = ", ".join(repr(name) for name in columns if name not in names)
+            raise BatchError(
+                f"{what} has no columns {extra}: leave them out, or add them to schema="
+            )
+        return self._with({f.name: cols.conform(columns[f.name], f, what) for f in schema})
+
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order."""
         taken = {name: cols.take(column, indices) for name, column in self.columns.items()}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns.arrow_column import bare
+from jeton.columns.arrow_column import bare, is_plain_type
 from jeton.core.errors import BatchError, JetonError
 
 Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
@@ -80,13 +80,7 @@ def from_arrow(array: pa.Array) -> Column:
     wanted = without_views(kind)
     if wanted != kind:
         return from_arrow(_cast(array, wanted))
-    if array.null_count == 0 and (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_duration(kind)
-        or (pa.types.is_timestamp(kind) and kind.tz is None)
-    ):
+    if array.null_count == 0 and is_plain_type(kind):
         converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return converted
     if isinstance(array, pa.ExtensionArray):
@@ -199,6 +193,43 @@ def join(columns: Sequence[Column]) -> Column:
     return from_arrow(pa.concat_arrays(arrays))
 
 
+def conform(column: Column, field: pa.Field, what: str) -> Column:
+    """A column of the type that a schema says; refused if a cast would change its meaning."""
+    kind = field.type
+    have = pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
+    if have == kind or pa.types.is_null(kind):
+        return column
+    if _family(have) == _family(kind) or pa.types.is_null(have):
+        try:
+            return from_arrow(to_arrow(column).cast(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise BatchError(
+                f"{what}: column {field.name!r} is of type {have} and does not fit {kind}: {error}"
+            ) from error
+    raise BatchError(
+        f"{what}: column {field.name!r} is of type {have}, its schema says {kind}: cast it first"
+    )
+
+
+def _family(kind: pa.DataType) -> object:
+    """Types between which a cast keeps the meaning: Arrow would also turn text into numbers."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "bytes"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        # An instant and what a clock shows are different things, between which a zone decides.
+        return "instant" if kind.tz is not None else "clock"
+    return kind.id
+
+
 def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The array as compiled loops want it: contiguous and writable, so that each has one version.
 
@@ -207,6 +238,20 @@ def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     flags = array.flags
     return array if flags.c_contiguous and flags.writeable else array.copy()
+
+
+def known_rows(columns: Sequence[Column]) -> npt.NDArray[np.bool_] | None:
+    """Which rows have no null in any of some columns; ``None`` if none has.
+
+    >>> known_rows([np.array([1, 2]), pa.array(["a", None])])
+    array([ True, False])
+    """
+    known: npt.NDArray[np.bool_] | None = None
+    for column in columns:
+        if not isinstance(column, np.ndarray) and column.null_count:
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            known = valid if known is None else known & valid
+    return known
 
 
 def require_unique(names: Sequence[str], what: str, error: type[JetonError] = BatchError) -> None:

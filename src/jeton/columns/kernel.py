@@ -19,7 +19,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype, from_dtype
@@ -119,7 +118,7 @@ class Kernel:
         if any(len(column) != length for column in columns):
             lengths = dict(zip(self.names, map(len, columns), strict=True))
             raise BatchError(f"kernel {self.__name__!r} got columns of unequal lengths: {lengths}")
-        valid = _validity(columns)
+        valid = cols.known_rows(columns)
         if valid is None:
             return self._run_dense(columns)
         # Records with nulls are left out, not filled: the function might not stand the filling.
@@ -259,13 +258,3 @@ def _cacheable(function: Callable[..., Any]) -> bool:
         return False
     used = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
     return all(value is math or value is np for value in used)
-
-
-def _validity(columns: list[Column]) -> npt.NDArray[np.bool_] | None:
-    """Which records have no null in any of the columns; ``None`` if all are so."""
-    valid: npt.NDArray[np.bool_] | None = None
-    for column in columns:
-        if not isinstance(column, np.ndarray) and column.null_count:
-            here = column.is_valid().to_numpy(zero_copy_only=False)
-            valid = here if valid is None else valid & here
-    return valid

@@ -18,7 +18,7 @@ from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, missing
 from jeton.columns.column import Column
-from jeton.core.errors import BatchError, GraphError, MissingColumn
+from jeton.core.errors import GraphError, MissingColumn
 from jeton.core.times import TimeKind
 
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
@@ -155,58 +155,3 @@ def require_columns(
     for name in names:
         if name not in present:
             raise GraphError(f"{missing(name, present)} in {where}").located(operator=operator)
-
-
-def conform(batch: Batch, schema: pa.Schema, what: str) -> Batch:
-    """A batch with exactly the columns of a schema, in its order and of its types.
-
-    >>> batch = Batch({"n": np.array([1, 2], dtype=np.int8)}, times=[0, 0])
-    >>> conform(batch, as_schema({"n": int}), "input 'n'")["n"].dtype
-    dtype('int64')
-    """
-    columns = batch.columns
-    names = schema.names
-    if len(columns) != len(names) or any(name not in columns for name in names):
-        for name in names:
-            if name not in columns:
-                raise BatchError(f"{what}: {missing(name, (*batch.names, batch.time_name))}")
-        extra = ", ".join(repr(name) for name in batch.names if name not in names)
-        raise BatchError(f"{what} has no columns {extra}: leave them out, or add them to schema=")
-    conformed = {f.name: _conform_column(columns[f.name], f, what) for f in schema}
-    return Batch.trusted(conformed, batch.times, batch.time_name, batch._bound, batch.unit)
-
-
-def _conform_column(column: Column, field: pa.Field, what: str) -> Column:
-    kind = field.type
-    have = pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
-    if have == kind or pa.types.is_null(kind):
-        return column
-    if _family(have) == _family(kind) or pa.types.is_null(have):
-        try:
-            return cols.from_arrow(cols.to_arrow(column).cast(kind))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise BatchError(
-                f"{what}: column {field.name!r} is of type {have} and does not fit {kind}: {error}"
-            ) from error
-    raise BatchError(
-        f"{what}: column {field.name!r} is of type {have}, its schema says {kind}: cast it first"
-    )
-
-
-def _family(kind: pa.DataType) -> object:
-    """Types between which a cast keeps the meaning: Arrow would also turn text into numbers."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _family(kind.value_type)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "number"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return "text"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return "bytes"
-    if types.is_date(kind):
-        return "date"
-    if types.is_timestamp(kind):
-        # An instant and what a clock shows are different things, between which a zone decides.
-        return "instant" if kind.tz is not None else "clock"
-    return kind.id

@@ -35,24 +35,16 @@ class JetonError(Exception):
         line: SourceLine | None = None,
     ) -> Self:
         """Fill in where the error happened, except for the parts that are known already."""
-        if self.operator is None:
-            self.operator = operator
-        if self.worker is None:
-            self.worker = worker
-        if self.time is None:
-            self.time = time
-        if self.line is None:
-            self.line = line
+        known = {"operator": operator, "worker": worker, "time": time, "line": line}
+        for name, value in known.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
         return self
 
     def __str__(self) -> str:
-        where = []
-        if self.operator is not None:
-            where.append(f"operator {self.operator!r}")
-        if self.worker is not None:
-            where.append(f"worker {self.worker}")
-        if self.time is not None:
-            where.append(f"time {self.time}")
+        operator = None if self.operator is None else repr(self.operator)
+        parts = {"operator": operator, "worker": self.worker, "time": self.time}
+        where = [f"{name} {value}" for name, value in parts.items() if value is not None]
         text = f"{self.message} [{', '.join(where)}]" if where else self.message
         return text if self.line is None else f"{text}\n  at {self.line}"
 

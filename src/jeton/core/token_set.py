@@ -5,23 +5,37 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
+from jeton.core.antichain import Antichain
 from jeton.core.errors import TokenError
 from jeton.core.times import Time
-from jeton.core.tokens import TimestampToken
+from jeton.core.tokens import TimestampToken, TokenRef
 
 
 class TokenSet:
     """Tokens at mutually incomparable times, all for one output.
 
-    An operator that holds many un-sent records needs only the least of their tokens: insert
-    each, take rights for later times with `token_for`, and `downgrade` once the work is done.
+    An operator that holds many un-sent records needs only the least of their tokens: `hold` the
+    right to each before it is put aside, send it with `token_for` its time, and `settle` with the
+    times that are still pending.
     """
 
-    __slots__ = ("_tokens",)
+    __slots__ = ("_tokens", "output")
 
-    def __init__(self, tokens: Iterable[TimestampToken] = ()) -> None:
+    def __init__(self, tokens: Iterable[TimestampToken] = (), *, output: int = 0) -> None:
         self._tokens: list[TimestampToken] = []
+        self.output = output
+        """The output for which `hold` retains tokens."""
         for token in tokens:
+            self.insert(token)
+
+    def hold(self, right: TokenRef | TimestampToken, time: Time) -> None:
+        """Be able to send at ``time``: retains a token only if none that is held allows it."""
+        if not self.covers(time):
+            if isinstance(right, TokenRef):
+                token = right.retain(time, output=self.output)
+            else:
+                token = right.clone()
+                token.downgrade(time)
             self.insert(token)
 
     def insert(self, token: TimestampToken) -> bool:
@@ -54,11 +68,18 @@ class TokenSet:
                 return token
         raise TokenError(f"no token of this set (at {self.times}) allows to send at {time}")
 
+    def settle(self, pending: Iterable[Time]) -> None:
+        """Hold no more than is needed for the times that are still pending."""
+        least = tuple(Antichain(pending))
+        if least != self.times:
+            self.downgrade(least)
+
     def downgrade(self, frontier: Iterable[Time]) -> None:
         """Hold exactly the times of ``frontier`` from now on; an empty one releases all."""
         times = list(frontier)
         if len(times) == len(self._tokens) == 1:
-            self._tokens[0].downgrade(times[0])
+            if times[0] != self._tokens[0].time:
+                self._tokens[0].downgrade(times[0])
             return
         caller = sys._getframe(1)
         new: list[TimestampToken] = []

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import plain
-from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema, conform
+from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema
 from jeton.columns.tables import as_table
 from jeton.columns.time_arithmetic import whole
 from jeton.columns.time_columns import Times
@@ -236,7 +236,7 @@ class InputHandle:
             return
         self.sent_count += len(batch)
         if self._schema is not None:
-            batch = conform(batch, self._schema, f"input {self.name!r}")
+            batch = batch.conform(self._schema, f"input {self.name!r}")
         if partition is not None:
             partition.wake()
         bound = self._time

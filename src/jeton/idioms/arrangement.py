@@ -164,10 +164,8 @@ class Index:
         self.readers: list[Reader] = []
         self.depth = info.kind.depth
         self.minimum = info.kind.minimum
-        self.samples: list[jt.Batch] = []
-        """An empty batch for each layout of what is arranged."""
-        self._layouts: set[tuple[Any, ...]] = set()
-        self._types = jt.state.KeyTypes()
+        self.types = jt.state.KeyTypes()
+        """The types of the keys that are arranged, and of those that readers ask with."""
         self._info = info
         self._effort = effort
 
@@ -177,15 +175,9 @@ class Index:
         return jt.Antichain(time for reader in self.readers for time in reader.since)
 
     def learn(self, batch: jt.Batch) -> None:
-        """Let all readers know the types of the keys that are arranged."""
-        columns = [batch.column(name) for name in self.spine.content.key]
-        layout = tuple(getattr(column, "type", None) or column.dtype for column in columns)
-        if layout not in self._layouts:
-            self._types.learn("arranged", self.spine.content.key, columns)
-            self._layouts.add(layout)
-            self.samples.append(batch.slice(0, 0))
-            for reader in self.readers:
-                reader.learn_arranged(batch)
+        """Refuse records whose keys are never equal to those that readers ask with."""
+        key = self.spine.content.key
+        self.types.learn("arranged", key, [batch.column(name) for name in key])
 
     def step(self, input: jt.Input, output: jt.Output) -> None:
         """Seal the records that are complete, send them, and merge a bounded piece."""
@@ -229,9 +221,6 @@ class Reader:
         self._key = key
         self.since = jt.Antichain([index.minimum])
         """The least times that it may still ask for, as times of the arrangement."""
-        self._types = jt.state.KeyTypes()
-        for batch in index.samples:
-            self.learn_arranged(batch)
         index.readers.append(self)
 
     def learn(self, batch: jt.Batch, *, on: Sequence[str] = ()) -> None:
@@ -241,12 +230,7 @@ class Reader:
         batch that comes, the empty ones too: then all workers refuse what one of them does.
         """
         names = on or self._key
-        self._types.learn("asked", names, [batch.column(name) for name in names])
-
-    def learn_arranged(self, batch: jt.Batch) -> None:
-        """Take note of the types of keys that are arranged."""
-        key = self._index.spine.content.key
-        self._types.learn("arranged", key, [batch.column(name) for name in key])
+        self._index.types.learn("asked", names, [batch.column(name) for name in names])
 
     def lookup(
         self, batch: jt.Batch, *, on: Sequence[str] = (), at: Any = None

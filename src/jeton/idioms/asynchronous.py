@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -22,18 +22,6 @@ from jeton.idioms.pending_calls import Order, PendingCalls, Settings
 
 Schema: TypeAlias = "pa.Schema | Mapping[str, Any]"
 """An Arrow schema, or names with Arrow, NumPy or Python types."""
-
-
-class CallOptions(TypedDict, total=False):
-    """The options of all asynchronous operators: see `async_operator`."""
-
-    concurrency: int
-    order: Order
-    rows: int | None
-    client: Client | None
-    waiting: int
-    pact: jt.Pact | None
-    name: str
 
 
 def async_operator(
@@ -126,8 +114,14 @@ def async_unary(
     stream: jt.Stream,
     logic: Logic,
     *,
+    concurrency: int = 64,
+    order: Order = "by time",
+    rows: int | None = None,
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
     schema: Schema | None = None,
-    **options: Unpack[CallOptions],
+    name: str = "async",
 ) -> jt.Stream:
     """An operator with one output, written as a coroutine: see `async_operator`.
 
@@ -144,7 +138,18 @@ def async_unary(
     >>> flow.run({"users": {"time": [3, 5], "user": [7, 8]}})["named"].to_pylist()
     [{'time': 3, 'user': 7, 'name': 'user 7'}, {'time': 5, 'user': 8, 'name': 'user 8'}]
     """
-    (only,) = async_operator(stream, logic, schemas=[schema], **options)
+    (only,) = async_operator(
+        stream,
+        logic,
+        concurrency=concurrency,
+        order=order,
+        rows=rows,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schemas=[schema],
+        name=name,
+    )
     return only
 
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import TokenError
-from jeton.idioms.result_batches import conform
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ class AsyncOutput:
             data = jt.Batch(data, times, time_name=self._time_name, kind=self._kind)
         self._require(event, early=data.bound_from(event.time) is None)
         if self._schema is not None:
-            data = conform(data, self._schema)
+            data = data.conform(self._schema, "the answer")
         if len(data):
             event.answers.append(Answer(self._index, data))
 
@@ -294,9 +293,9 @@ class EventLoop:
         if not self._ended.is_set():
             self._ended.set()
             self._queue.put_nowait(None)
-            self._loop.call_later(PATIENCE, self._say_what_is_awaited)
+            self._loop.call_later(PATIENCE, self._warn_of_waiting)
 
-    def _say_what_is_awaited(self) -> None:
+    def _warn_of_waiting(self) -> None:
         """Warn that the flow waits for coroutines that may never return."""
         awaited = (
             f"{self._coroutines} of its coroutines to return, as they should when calls are "
@@ -313,7 +312,7 @@ class EventLoop:
             task.cancel()
 
     def _fail(self, error: BaseException, event: Event | None) -> None:
-        """Tell the first failure: the others are its consequences."""
+        """Report the first failure: the others are its consequences."""
         if not self._failed:
             self._failed = True
             self.done.append(Done(event, error))

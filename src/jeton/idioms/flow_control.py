@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
@@ -76,11 +75,11 @@ def flat_map_bounded(
     # It leads to no output: what has been retired is known by its frontier, and allows nothing.
     builder.input(retired.stream, observes=True)
     builder.output({asked: 0}, schema=schema)
-    in_order = stream.kind.total
+    kind = stream.kind
 
     def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Callable[..., None]:
         tokens.pop().drop()
-        faucet = Faucet(produce, limit, in_order=in_order)
+        faucet = Faucet(produce, limit, kind)
         info.keep(faucet)
         return faucet.step
 
@@ -151,11 +150,11 @@ class Work:
 class Faucet:
     """The producing operator: pours one time after the other, as long as there is room."""
 
-    def __init__(self, produce: Produce, limit: int, *, in_order: bool) -> None:
+    def __init__(self, produce: Produce, limit: int, kind: Any) -> None:
         self._produce = produce
         self._limit = limit
         self._per_round = max(1, limit // ROUNDS)
-        self._in_order = in_order
+        self._kind = kind
         self._work: jt.state.TimeMap[Work] = jt.state.TimeMap()
         self._under_way: deque[tuple[jt.Product, int]] = deque()
         """Rounds, in the order in which they were sent, with their numbers of records."""
@@ -166,7 +165,10 @@ class Faucet:
         asked, retired = inputs
         for ref, batch in asked.by_time():
             # The producing function need not know of rounds.
-            self._at(ref).add(batch.at(_times(ref.time.outer, len(batch))))
+            times = [ref.time.outer] * len(batch)
+            self._at(ref).add(
+                jt.Batch(batch.columns, times, time_name=batch.time_name, kind=self._kind)
+            )
         self._see(retired.frontier)
         while self._work:
             # Records under way are retired only once all earlier times are over. So nothing
@@ -200,7 +202,7 @@ class Faucet:
 
     def _may_start(self, time: Any, asked: jt.Antichain, retired: jt.Antichain) -> bool:
         """Whether nothing can come that would have to go before."""
-        if self._in_order:
+        if self._kind.total:
             return not any(least.outer < time for least in asked)
         # Incomparable times could wait for each other's room on different workers, unless all
         # workers take them in one order.
@@ -249,21 +251,6 @@ class Faucet:
 def _first(times: Sequence[Any]) -> Any:
     """The first of some times, in an order that extends theirs."""
     return times[0] if len(times) == 1 else min(times, key=lambda time: time.sort_key())
-
-
-def _times(time: Any, count: int) -> npt.NDArray[Any]:
-    """The same time for each record, as a column.
-
-    >>> _times(jt.Product(5, 1), 2).tolist()
-    [[5, 1], [5, 1]]
-    """
-    if isinstance(time, (int, jt.Product)):
-        one = np.array(time)
-        if one.dtype.kind == "i":
-            return np.broadcast_to(one, (count, *one.shape)).copy()
-    times = np.empty(count, dtype=object)
-    times[:] = [time] * count
-    return times
 
 
 def _pieces(produced: Any) -> Iterator[Any]:

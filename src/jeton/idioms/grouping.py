@@ -65,7 +65,8 @@ def grouping_by_value(
         later = np.setdiff1d(np.arange(len(order)), starts, assume_unique=True)
         firsts, others = order[starts[np.cumsum(group)[later]]], order[later]
         if not all(same_rows(column, firsts, column, others).all() for column in columns):
-            return grouping([*keys, _numbers(columns)])
+            numbers, _ = jt.state.KeySlots(len(columns)).find(columns, len(order))
+            return grouping([*keys, numbers])
     return order, starts
 
 
@@ -80,14 +81,3 @@ def same_rows(left: Any, rows: Any, right: Any, others: Any) -> npt.NDArray[np.b
 
 def _taken(column: Any, rows: Any) -> Any:
     return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
-
-
-def _numbers(columns: Sequence[Any]) -> Integers:
-    """A number for each row, equal for rows with equal values."""
-    numbers: dict[Any, int] = {}
-    values = [
-        ["NaN" if value != value else value for value in pa.array(column).to_pylist()]
-        for column in columns
-    ]
-    rows = zip(*values, strict=True)
-    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)

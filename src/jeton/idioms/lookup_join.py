@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -119,34 +119,24 @@ class _Joined:
                 operator=operator
             )
         self._suffix = suffix
-        self._time_name = stream.time_name
+        self._left = how == "left"
         self._gone = {*arrangement.key, arrangement.diff}
-        known = arrangement.stream.schema
-        values = None
-        if known is not None:
-            values = pa.schema([field for field in known if field.name not in self._gone])
-        self.schema = self._schema(stream.schema, values, operator)
-        self._nulls: pa.Schema | None = None
-        if how == "left":
-            if values is None:
-                raise GraphError(
-                    "a left join must know the columns that are arranged, to fill them with "
-                    "nulls: give that input a schema=…, or use how='inner'"
-                ).located(operator=operator)
-            self._nulls = values
-
-    def _schema(
-        self, left: pa.Schema | None, values: pa.Schema | None, operator: str
-    ) -> pa.Schema | None:
+        known, own = arrangement.stream.schema, stream.schema
+        self._values = pa.schema([f for f in known or () if f.name not in self._gone])
+        if self._left and known is None:
+            raise GraphError(
+                "a left join must know the columns that are arranged, to fill them with "
+                "nulls: give that input a schema=…, or use how='inner'"
+            ).located(operator=operator)
+        self.schema: pa.Schema | None = None
         """The columns that come out, if those of both sides are known."""
-        if left is None or values is None:
-            return None
-        try:
-            renamed = self._renamed((*left.names, self._time_name), dict.fromkeys(values.names))
-        except BatchError as error:
-            raise GraphError(error.message).located(operator=operator) from error
-        types = zip((*left.names, *renamed), (*left.types, *values.types), strict=True)
-        return pa.schema(list(types))
+        if known is not None and own is not None:
+            none = _nulls(own, 0, stream.time_name)
+            try:
+                both = none.beside(_nulls(self._values, 0), suffix)
+            except BatchError as error:
+                raise GraphError(error.message).located(operator=operator) from error
+            self.schema = both.to_arrow().schema.remove(0)
 
     def answers(self, reader: Reader, batch: jt.Batch, key: Sequence[str]) -> list[jt.Batch]:
         """The results for a batch whose times are complete."""
@@ -154,24 +144,17 @@ class _Joined:
         answers = []
         if rows is not None and len(asking):
             left = batch.take(asking.astype(np.intp, copy=False))
-            values = {name: rows.column(name) for name in rows.names if name not in self._gone}
-            answers.append(self._beside(left, values))
-        if self._nulls is not None:
+            values = rows.select(*(name for name in rows.names if name not in self._gone))
+            answers.append(left.beside(values, self._suffix))
+        if self._left:
             alone = np.ones(len(batch), dtype=bool)
             alone[asking] = False
             left = batch.filter(alone)
-            nulls = {field.name: pa.nulls(len(left), field.type) for field in self._nulls}
-            answers.append(self._beside(left, nulls))
+            answers.append(left.beside(_nulls(self._values, len(left)), self._suffix))
         return answers
 
-    def _beside(self, left: jt.Batch, values: dict[str, Any]) -> jt.Batch:
-        return left.with_columns(self._renamed((*left.names, left.time_name), values))
 
-    def _renamed(self, taken: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
-        renamed = {name + self._suffix if name in taken else name: v for name, v in values.items()}
-        if len(renamed) < len(values) or any(name in taken for name in renamed):
-            raise BatchError(
-                f"two columns of the join would have the same name (of {sorted(renamed)}): "
-                "use another suffix=…, or select() and rename before"
-            )
-        return renamed
+def _nulls(schema: pa.Schema, count: int, time_name: str = "") -> jt.Batch:
+    """Records of nulls in the columns of a schema."""
+    columns = {field.name: pa.nulls(count, field.type) for field in schema}
+    return jt.Batch(columns, np.zeros(count, dtype=np.int64), time_name=time_name)

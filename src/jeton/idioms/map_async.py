@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import BatchError, GraphError
-from jeton.idioms.asynchronous import CallOptions, Schema, async_operator, require_coroutine
-from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Event
+from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
+from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
+from jeton.idioms.pending_calls import Order
 
 T = TypeVar("T")
 
@@ -25,26 +26,25 @@ Ask = Callable[..., Awaitable[Any]]
 """``async def ask(row)`` or ``async def ask(batch)``, with the client if there is one."""
 
 
-class AskOptions(CallOptions, total=False):
-    """The options of `map_async` and `try_map_async`, beyond those of all asynchronous operators.
-
-    ``rows`` has another meaning here: without it, records are asked for one by one.
-    """
-
-    retries: int
-    """How many times to try again (0)."""
-    backoff: float
-    """The number of seconds to wait before that (0.1) at first, and twice as many each time."""
-    timeout: float | None
-    """A call that takes longer, in seconds, has failed (no limit)."""
-    schema: Schema | None
-    """Which columns answers have, as for ``map_rows``."""
-
-
-def map_async(stream: jt.Stream, ask: Ask, **options: Unpack[AskOptions]) -> jt.Stream:
+def map_async(
+    stream: jt.Stream,
+    ask: Ask,
+    *,
+    rows: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+    concurrency: int = 64,
+    order: Order = "by time",
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
+    schema: Schema | None = None,
+    name: str = "map_async",
+) -> jt.Stream:
     """The answer of ``ask`` for each record; if it fails repeatedly, so does the flow.
 
-    See `try_map_async` for what ``ask`` gets and returns, `AskOptions` for the options.
+    The options are those of `try_map_async`.
 
     >>> import asyncio
     >>> import jeton as jt
@@ -56,22 +56,55 @@ def map_async(stream: jt.Stream, ask: Ask, **options: Unpack[AskOptions]) -> jt.
     >>> flow.run({"users": {"time": [3, 5], "user": [7, 8]}})["cities"].to_pylist()
     [{'time': 3, 'user': 7, 'city': 'Zürich'}, {'time': 5, 'user': 8, 'city': None}]
     """
-    (answered,) = _map(stream, ask, rejects=False, **options)
+    (answered,) = _map(
+        stream,
+        ask,
+        rejects=False,
+        rows=rows,
+        retries=retries,
+        timeout=timeout,
+        backoff=backoff,
+        concurrency=concurrency,
+        order=order,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schema=schema,
+        name=name,
+    )
     return answered
 
 
 def try_map_async(
-    stream: jt.Stream, ask: Ask, **options: Unpack[AskOptions]
+    stream: jt.Stream,
+    ask: Ask,
+    *,
+    rows: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    backoff: float = 0.1,
+    concurrency: int = 64,
+    order: Order = "by time",
+    client: Client | None = None,
+    waiting: int = 65_536,
+    pact: jt.Pact | None = None,
+    schema: Schema | None = None,
+    name: str = "map_async",
 ) -> tuple[jt.Stream, jt.Stream]:
     """The answers of ``ask``, and the records for which it failed, as a second stream.
 
     ``ask`` is a coroutine function. It gets a record as a dictionary with its time, and returns
     one like it, several, or ``None``, as for ``map_rows``. With ``rows=n`` it gets a batch of up
-    to ``n`` records, and returns a batch or columns of that length. `AskOptions` has the options.
+    to ``n`` records, and returns a batch or columns of that length.
 
+    ``retries`` says how many times to try again, ``backoff`` how many seconds to wait before, at
+    first: twice as many each time. A call that takes longer than ``timeout`` seconds has failed.
     Each rejected record has the last ``error``, as text, and the number of ``attempts`` in two
     columns more; if records have columns of those names already, an underscore is added. An answer
     that ``ask`` may not return is not a failed call: it fails the flow.
+
+    ``schema`` says which columns answers have, as for ``map_rows``. The other options are those of
+    `async_operator`: ``concurrency``, ``order``, ``client``, ``waiting``, ``pact``, ``name``.
 
     >>> import jeton as jt
     >>> async def ask(row):
@@ -86,7 +119,22 @@ def try_map_async(
     >>> result["rejected"].to_pylist()
     [{'time': 0, 'n': 0, 'error': 'ZeroDivisionError: division by zero', 'attempts': 2}]
     """
-    answered, rejected = _map(stream, ask, rejects=True, **options)
+    answered, rejected = _map(
+        stream,
+        ask,
+        rejects=True,
+        rows=rows,
+        retries=retries,
+        timeout=timeout,
+        backoff=backoff,
+        concurrency=concurrency,
+        order=order,
+        client=client,
+        waiting=waiting,
+        pact=pact,
+        schema=schema,
+        name=name,
+    )
     return answered, rejected
 
 
@@ -135,12 +183,12 @@ def _map(
     ask: Ask,
     *,
     rejects: bool,
-    rows: int | None = None,
-    retries: int = 0,
-    timeout: float | None = None,
-    backoff: float = 0.1,
-    schema: Schema | None = None,
-    name: str = "map_async",
+    rows: int | None,
+    retries: int,
+    timeout: float | None,
+    backoff: float,
+    schema: Schema | None,
+    name: str,
     **others: Any,
 ) -> tuple[jt.Stream, ...]:
     if retries < 0:

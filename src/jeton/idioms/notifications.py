@@ -171,7 +171,7 @@ class Notificator:
         if self._keyed and alone:
             raise SnapshotError(
                 f"notifications at {', '.join(map(str, sorted(alone)))} were asked for without a "
-                "key, so that nobody can tell which workers they are for after a restart: say "
+                "key, so which workers they are for after a restart is not known: say "
                 "notify_at(…, key=[batch[…]])"
             ).located(operator=self._name)
         rows = [(bin, time) for time in times for bin in sorted(self._bins.get(time, {0}))]

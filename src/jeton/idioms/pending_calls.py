@@ -120,7 +120,7 @@ class PendingCalls:
     def _work(self, input: jt.Input, outputs: Sequence[jt.Output]) -> None:
         """Take answers and input, ask as far as there is room, and send what may go out."""
         self._woken = False
-        self._hear()
+        self._collect()
         self._take(input)
         events: list[Event] = []
         while self._left and self._has_room:
@@ -221,9 +221,9 @@ class PendingCalls:
             if awaited is not None:
                 awaited.activate()
 
-    def _hear(self) -> None:
-        """Take what the loop has done: answers wait from now on, with tokens of their own."""
-        heard: list[tuple[PendingCall, Event]] = []
+    def _collect(self) -> None:
+        """Take the outcomes of calls: answers wait from now on, with tokens of their own."""
+        answered: list[tuple[PendingCall, Event]] = []
         done = self._loop.done if self._loop is not None else ()
         while done:
             event, error = done.popleft()
@@ -232,9 +232,9 @@ class PendingCalls:
             assert event is not None
             asked = self._asked.pop(event.number)
             self._count(asked.time, -1)
-            heard.append((asked, event))
+            answered.append((asked, event))
         records = [RecordBuffer() for _ in self._answers]
-        for asked, event in heard:
+        for asked, event in answered:
             for output, batch, time, record in event.answers:
                 token, queue = asked.tokens[output], self._answers[output]
                 if batch is not None:
@@ -244,7 +244,7 @@ class PendingCalls:
             if not self._total:
                 self._push(records)  # tokens of other events may not do for these
         self._push(records)
-        for asked, _ in heard:
+        for asked, _ in answered:
             for token in asked.tokens:
                 token.drop()
 
@@ -282,7 +282,7 @@ class PendingCalls:
     # The end
 
     def _end(self) -> None:
-        """The input is complete: let the coroutines return, and hear how that went.
+        """The input is complete: let the coroutines return, and collect the outcome.
 
         The worker goes on meanwhile: it is woken when they have.
         """
@@ -293,7 +293,7 @@ class PendingCalls:
         # Without a last time to hold a token at, nothing but the worker makes the flow wait.
         if not self._asked and (loop.over or self._until_over is None):
             loop.join()
-            self._hear()
+            self._collect()
             self._loop = None
             self._expect_nothing()
             if self._until_over is not None:

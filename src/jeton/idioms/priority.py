@@ -53,9 +53,8 @@ class HeapAgenda:
         self._kind = kind
         self._key = key
         self._pacts: Sequence[jt.Pact] = ()
-        self._output = output
         self._heap: list[tuple[int, int, dict[str, Any]]] = []
-        self._tokens = jt.state.TokenSet()
+        self._tokens = jt.state.TokenSet(output=output)
         """The token at the least time that waits, if any."""
         self._pushed = count()
         self._time_name = "time"
@@ -67,8 +66,8 @@ class HeapAgenda:
         for row in batch.rows():
             # The number keeps records of equal times in order, and rows from being compared.
             heappush(self._heap, (row.pop(batch.time_name), next(self._pushed), row))
-        if self._heap and not self._tokens.covers(self._heap[0][0]):
-            self._tokens.insert(self._retain(right, self._heap[0][0]))
+        if self._heap:
+            self._tokens.hold(right, self._heap[0][0])
 
     def pop_before(
         self, frontier: jt.Antichain, *, inclusive: bool = False
@@ -91,13 +90,6 @@ class HeapAgenda:
     def _batch(self, times: list[int], rows: list[dict[str, Any]]) -> jt.Batch:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         return jt.Batch(columns, times, time_name=self._time_name)
-
-    def _retain(self, right: Right, time: int) -> jt.TimestampToken:
-        if isinstance(right, jt.TokenRef):
-            return right.retain(time, output=self._output)
-        token = right.clone()
-        token.downgrade(time)
-        return token
 
     def __len__(self) -> int:
         """The number of waiting records."""
@@ -122,7 +114,7 @@ class HeapAgenda:
         queue = jt.state.RecordQueue(self._kind)
         queue.restore(state, ())
         for _, batch in queue.pop(jt.Antichain()):
-            self.push(tokens[self._output], batch)
+            self.push(tokens[self._tokens.output], batch)
 
 
 class Agenda(jt.state.RecordQueue):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 import jeton as jt
@@ -50,59 +49,20 @@ class RecordBuffer:
         known = set(schema.names)
         for record in self._records:
             if not record.keys() <= known:
-                raise _unpromised(record.keys() - known, schema)
+                raise BatchError(
+                    f"the answer has columns {sorted(record.keys() - known)}, which schema= lacks: "
+                    f"it has {schema.names}"
+                )
         return {
             field.name: _typed([record.get(field.name) for record in self._records], field)
             for field in schema
         }
 
 
-def conform(batch: jt.Batch, schema: pa.Schema) -> jt.Batch:
-    """A batch with exactly the columns of a schema, of its types.
-
-    >>> batch = jt.Batch({"n": np.array([1, 2], dtype=np.int8)}, times=[0, 0])
-    >>> conform(batch, pa.schema({"n": pa.int64()}))["n"].dtype
-    dtype('int64')
-    """
-    if odd := set(batch.names) ^ set(schema.names):
-        raise _unpromised(odd, schema)
-    return batch.select(*schema.names).with_columns(
-        {field.name: _typed(batch.column(field.name), field) for field in schema}
-    )
-
-
-def _typed(values: Any, field: pa.Field) -> Any:
-    kind = field.type
+def _typed(values: list[Any], field: pa.Field) -> Any:
     try:
-        if pa.types.is_null(kind):  # only the name is known
-            return values
-        if isinstance(values, list):
-            return pa.array(values, kind)
-        have = pa.array(values) if isinstance(values, np.ndarray) else values
-        if have.type != kind and not _alike(have.type, kind):
-            raise TypeError(f"they are {have.type}")
-        return values if have.type == kind else have.cast(kind)
+        return values if pa.types.is_null(field.type) else pa.array(values, field.type)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise BatchError(
-            f"answers have values for {field.name!r} that are not {kind}, as schema= says: {error}"
+            f"the answer: column {field.name!r} is not {field.type}, as schema= says: {error}"
         ) from error
-
-
-def _alike(have: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a cast keeps the meaning: Arrow would also make text of numbers."""
-    types = pa.types
-    return types.is_null(have) or any(
-        all(map(same, (have, kind)))
-        for same in (
-            lambda one: types.is_integer(one) or types.is_floating(one),
-            lambda one: types.is_string(one) or types.is_large_string(one),
-            lambda one: one.id == kind.id,
-        )
-    )
-
-
-def _unpromised(odd: set[str], schema: pa.Schema) -> BatchError:
-    names = ", ".join(map(repr, sorted(odd)))
-    return BatchError(
-        f"answers and schema= differ in {names}: schema= says {schema.names}; give those columns"
-    )

@@ -26,7 +26,6 @@ from pyspark.sql import functions as F
 from jeton.cluster.progress_bar import ProgressBar
 from jeton.cluster.rendezvous import Meeting, Rendezvous
 from jeton.columns.batch import Batch
-from jeton.columns.schema import conform
 from jeton.core.errors import BatchError, GraphError
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
@@ -172,7 +171,7 @@ def _check_columns(flow: Flow, name: str, schema: pa.Schema) -> None:
     time = flow.operators[flow.handle("input", name)].time_name
     try:
         none = Batch.from_arrow(schema.empty_table(), time=time, kind=flow.kind)
-        conform(none, declared, f"the DataFrame of input {name!r}")
+        none.conform(declared, f"the DataFrame of input {name!r}")
     except BatchError as error:
         raise GraphError(error.message) from error
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from jeton.columns.arrow_column import is_plain_type
 from jeton.columns.column import Column
 from jeton.columns.kernel import Kernel
 from jeton.core.errors import BatchError
@@ -218,13 +219,4 @@ def _is_numeric(values: Column | None, *, times: bool) -> bool:
     if isinstance(values, np.ndarray):
         return values.dtype.kind in ("biufmM" if times else "biuf")
     assert values is not None
-    kind = values.type
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or (
-            times
-            and (pa.types.is_duration(kind) or (pa.types.is_timestamp(kind) and kind.tz is None))
-        )
-    )
+    return is_plain_type(values.type) and (times or not pa.types.is_temporal(values.type))

@@ -14,8 +14,8 @@ BINS: Final = 4096
 between workers by bins."""
 FEWEST_BINS: Final = 256
 MOST_BINS: Final = 1 << 16
-"""As many as a 16-bit number of a bin can tell apart: state is kept with such numbers, whatever the
-number of bins, whose bin is the number modulo that."""
+"""The number of bins that 16 bits can number. State is stored with such numbers; with fewer bins,
+the bin is that number modulo their number."""
 
 
 def bin_owners(workers: int, bins: int = BINS) -> npt.NDArray[np.uint16]:

@@ -8,7 +8,7 @@ a record is moved no more often than the logarithm of their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,38 +83,21 @@ class JoinRun:
         return len(self.ids)
 
 
-class Side(NamedTuple):
-    """The keys of one side, and the key types of both."""
-
-    name: str
-    key: tuple[str, ...]
-    types: KeyTypes
-
-    def learn(self, batch: Batch) -> None:
-        """Refuse a batch whose keys are never equal to those of the other side."""
-        self.types.learn(self.name, self.key, [batch.column(name) for name in self.key])
-
-
-def sides(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[Side, Side]:
-    """Both sides of a join on these columns, which know each other's types."""
-    types = KeyTypes()
-    return Side("left", left, types), Side("right", right, types)
-
-
 class JoinSide:
     """Records of one side, all with known keys; dropped once they have no partners any more."""
 
     def __init__(
         self,
-        key: Side | Sequence[str],
+        key: Sequence[str],
+        types: KeyTypes,
         ids: KeyIds,
         clock: Clock,
         expiry: Expiry,
         *,
         unify: Callable[[JoinRun], JoinRun] | None = None,
     ) -> None:
-        self._side = key if isinstance(key, Side) else Side("", tuple(key), KeyTypes())
-        self._key = self._side.key
+        self._key = tuple(key)
+        self._types = types
         self._ids = ids
         self._clock = clock
         self._expiry = expiry
@@ -123,8 +106,8 @@ class JoinSide:
         self.runs: list[JoinRun] = []
 
     def learn(self, batch: Batch) -> None:
-        """Note the types of a batch's keys; it may have no records."""
-        self._side.learn(batch)
+        """Refuse a batch whose keys are never equal to those of the other side; it may be empty."""
+        self._types.learn(self, self._key, [batch.column(name) for name in self._key])
 
     def run(self, batch: Batch, times: Times | None = None) -> JoinRun:
         """A batch as a run, to ask the other side with or to be added to this one."""

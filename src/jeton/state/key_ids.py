@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
@@ -94,9 +93,9 @@ class KeyTypes:
 
     def __init__(self) -> None:
         self._seen: set[tuple[object, ...]] = set()
-        self._known: dict[str, list[tuple[str, pa.DataType]]] = {}
+        self._known: dict[object, list[tuple[str, pa.DataType]]] = {}
 
-    def learn(self, side: str, names: Sequence[str], columns: Sequence[Column]) -> None:
+    def learn(self, side: object, names: Sequence[str], columns: Sequence[Column]) -> None:
         """Take note of a side's key columns; raises if they never equal those of the other one."""
         seen = (side, *(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns))
         if seen in self._seen:
@@ -122,20 +121,6 @@ def require_comparable(name: str, kind: pa.DataType, other: str, its: pa.DataTyp
         raise BatchError(
             f"the keys {name!r} ({kind}) and {other!r} ({its}) are never equal: cast one of them"
         )
-
-
-def known_keys(columns: Sequence[Column]) -> npt.NDArray[np.bool_] | None:
-    """Which keys have no nulls; ``None`` if all are so.
-
-    >>> known_keys([np.array([1, 2]), pa.array(["a", None])])
-    array([ True, False])
-    """
-    known: npt.NDArray[np.bool_] | None = None
-    for column in columns:
-        if not isinstance(column, np.ndarray) and column.null_count:
-            valid = column.is_valid().to_numpy(zero_copy_only=False)
-            known = valid if known is None else known & valid
-    return known
 
 
 def _decoded(column: Column) -> Column:

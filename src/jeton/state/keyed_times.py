@@ -10,8 +10,8 @@ import pyarrow as pa
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
+from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.state.held_tokens import HeldTokens
 from jeton.state.keyed_values import check_key, entries, entries_table, one_nan
 from jeton.state.time_map import TimeMap
 
@@ -53,7 +53,7 @@ class KeyedTimes(Generic[V]):
     def __init__(self, kind: TimeKind, *, type: pa.DataType | None = None, output: int = 0) -> None:
         self._kind = kind
         self._type = type
-        self._held = HeldTokens(output)
+        self._tokens = TokenSet(output=output)
         self._waiting: TimeMap[dict[Any, V]] = TimeMap()
 
     def push(self, right: TokenRef | TimestampToken, time: Time, key: Any, value: V) -> None:
@@ -87,11 +87,11 @@ class KeyedTimes(Generic[V]):
 
     def right_for(self, time: Time) -> TimestampToken:
         """The held token with which to answer what was at ``time``."""
-        return self._held.right_for(time)
+        return self._tokens.token_for(time)
 
     def settle(self) -> None:
         """Hold no more than what is needed for what is still in."""
-        self._held.settle(self._waiting.least())
+        self._tokens.settle(self._waiting.least())
 
     def __contains__(self, time_and_key: tuple[Time, Any]) -> bool:
         time, key = time_and_key
@@ -113,10 +113,10 @@ class KeyedTimes(Generic[V]):
         """All values again, with rights to answer them."""
         times = state.column("time").to_pylist()
         for time, key, value in zip(times, *entries(state), strict=True):
-            self.push(tokens[self._held.output], time, key, value)
+            self.push(tokens[self._tokens.output], time, key, value)
 
     def _at(self, right: TokenRef | TimestampToken, time: Time) -> dict[Any, V]:
         if time not in self._waiting:
             time = self._kind.check(time)
-            self._held.hold(right, time)
+            self._tokens.hold(right, time)
         return self._waiting.get_or(time, dict)

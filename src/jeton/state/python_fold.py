@@ -54,12 +54,12 @@ class PythonFold(Accumulator):
         out = []
         for slot, value in self._records(slots, column, size):
             self._take(slot, value)
-            out.append(self._told(slot))
+            out.append(self._value(slot))
         return self._column(out)
 
     def result(self, slots: Slots) -> Column:
         """The folded values."""
-        return self._column([self._told(slot) for slot in slots.tolist()])
+        return self._column([self._value(slot) for slot in slots.tolist()])
 
     def clear(self, slots: Slots) -> None:
         """Back to the start."""
@@ -125,7 +125,7 @@ class PythonFold(Accumulator):
             state = self._initial()
         self._state[slot] = self._fold(state, value)
 
-    def _told(self, slot: int) -> Any:
+    def _value(self, slot: int) -> Any:
         state = self._state[slot]
         if state is _NOTHING:
             if self._initial is None:
@@ -270,8 +270,8 @@ class DecimalMean(DecimalSum):
         super()._take(slot, value)
         self._count[slot] += value is not None
 
-    def _told(self, slot: int) -> Any:
-        total = super()._told(slot)
+    def _value(self, slot: int) -> Any:
+        total = super()._value(slot)
         return None if total is None else float(_EXACT.divide(total, self._count[slot]))
 
     def _column(self, values: list[Any]) -> Column:

@@ -15,8 +15,8 @@ from jeton.columns.column import Column
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
+from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.state.held_tokens import HeldTokens
 from jeton.state.snapshot import BIN, bins_of
 from jeton.state.sorted_runs import SortedRuns, merge_from
 
@@ -73,7 +73,7 @@ class RecordQueue:
         self._shrink = shrink or (lambda batch: batch)
         self._key = None if key is None else tuple(key)
         self._pacts: Sequence[Placement] | None = None
-        self._held = HeldTokens(output)
+        self._tokens = TokenSet(output=output)
         self._runs = SortedRuns(_joined, shrink=shrink)
         self._partial: list[Batch] = []
         """The records instead where times are partially ordered."""
@@ -85,11 +85,11 @@ class RecordQueue:
         if self.kind.total:
             first = self._runs.add(batch)
             if right is not None:
-                self._held.hold(right, first)
+                self._tokens.hold(right, first)
             return
         if right is not None:
             for time, _ in time_columns.groups(batch.times):
-                self._held.hold(right, time)
+                self._tokens.hold(right, time)
         self._partial.append(batch)
         start = merge_from(list(map(len, self._partial)))
         if start is not None:
@@ -138,7 +138,7 @@ class RecordQueue:
 
     def right_for(self, time: Time) -> TimestampToken:
         """The held token with which to answer records at ``time``."""
-        return self._held.right_for(time)
+        return self._tokens.token_for(time)
 
     @property
     def least(self) -> int | None:
@@ -153,11 +153,11 @@ class RecordQueue:
     def settle(self) -> None:
         """Hold no more than what is needed for the records that still wait."""
         if self.kind.total:
-            self._held.settle_at(self._runs.least)
+            self._tokens.downgrade(() if self.least is None else (self.least,))
         else:
             batches = self._partial
             pending = (time for b in batches for time, _ in time_columns.groups(b.times))
-            self._held.settle(pending)
+            self._tokens.settle(pending)
 
     def __len__(self) -> int:
         """The number of waiting records."""
@@ -187,7 +187,7 @@ class RecordQueue:
             columns = {name[len("value.") :]: cols.as_column(state.column(name)) for name in values}
             stamps = state.column(times).to_numpy()
             batch = Batch.trusted(columns, stamps, times[len("time.") :])
-            self.push(tokens[self._held.output] if tokens else None, batch)
+            self.push(tokens[self._tokens.output] if tokens else None, batch)
 
     def _keys(self, whole: Batch) -> list[Column]:
         """The key columns of what waits: of the key, or of the pact that brought it here."""

@@ -2,8 +2,8 @@
 
 A snapshot holds one Arrow table for each container of each operator. Each row has a ``bin``, which
 its key hashes to; restoring deals the rows out to the workers that own their bins, however many
-there are then. Some tables are for all workers instead. Tokens are not stored: a container tells
-the times it needs rights for, and takes them from the operator's initial token.
+there are then. Some tables are for all workers instead. Tokens are not stored: a container
+takes those that it needs from the operator's initial token.
 """
 
 from __future__ import annotations

@@ -14,13 +14,12 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
-from jeton.dataflow.operators.binary import add_binary
 from jeton.dataflow.operators.interval_join import moved
 from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered, sides
-from jeton.state.key_ids import KeyIds
+from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered
+from jeton.state.key_ids import KeyIds, KeyTypes
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
 
@@ -55,17 +54,7 @@ def add_asof_join(
         token.drop()
         return asof.step
 
-    return add_binary(
-        keyed.stream,
-        other.stream,
-        build,
-        pact=joined.pacts[0],
-        other_pact=joined.pacts[1],
-        name="asof_join",
-        # The right records hold no token: only the frontier shows when to drop old ones.
-        notify="always",
-        schema=joined.schema,
-    )
+    return joined.add(build)
 
 
 class Asof:
@@ -75,11 +64,12 @@ class Asof:
         self._joined = joined
         self._tolerance = tolerance
         self._ids = KeyIds()
-        clock = Clock(kind)
-        left, right = sides(joined.left_key, joined.right_key)
-        self._left = JoinSide(left, self._ids, clock, moved(0))
+        types, clock = KeyTypes(), Clock(kind)
+        self._left = JoinSide(joined.left_key, types, self._ids, clock, moved(0))
         """Never filled: it makes runs of left records."""
-        self.latest = JoinSide(right, self._ids, clock, self._expiry, unify=without_equals)
+        self.latest = JoinSide(
+            joined.right_key, types, self._ids, clock, self._expiry, unify=without_equals
+        )
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:

@@ -12,7 +12,7 @@ from jeton.columns import column as cols
 from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column, as_column
 from jeton.columns.ordering import order_by
-from jeton.columns.schema import SchemaLike, as_schema, conform
+from jeton.columns.schema import SchemaLike, as_schema
 from jeton.columns.time_arithmetic import Integers
 from jeton.columns.time_columns import Times, as_times
 from jeton.core.antichain import Antichain
@@ -157,7 +157,7 @@ class _Groups:
         whole |= columns
         batch = Batch.trusted(whole, self._times[rows], output.time_name)
         if schema is not None:
-            batch = conform(batch, schema, "the result of the function of cogroup")
+            batch = batch.conform(schema, "the result of the function of cogroup")
         # Groups are in order of time, and the side that has the first one has the right to it.
         least = int(groups[0])
         side = self._sides[0 if ends[least + 1] > ends[least] else 1]

@@ -34,6 +34,4 @@ def _conformed(stream: StreamBase, common: pa.Schema | None) -> StreamBase:
     if all(own.name == new.name and own.type in (new.type, pa.null()) for own, new in pairs):
         return stream
     what = f"{stream!r}, beside others"
-    return stateless(
-        stream, lambda batch: schemas.conform(batch, common, what), "cast", schema=common
-    )
+    return stateless(stream, lambda batch: batch.conform(common, what), "cast", schema=common)

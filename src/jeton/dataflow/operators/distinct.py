@@ -15,6 +15,7 @@ from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
+from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
@@ -22,7 +23,6 @@ from jeton.dataflow.ports import Input, Output
 from jeton.state.accumulators import roomy
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import HeldTokens
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import Slots
 
@@ -62,8 +62,8 @@ class Seen:
     def __init__(self, key: Sequence[str], kind: TimeKind) -> None:
         self._kind = kind
         self._groups = Groups(key, {})
-        self._agenda = DueSlots.of(kind)
-        self._held = HeldTokens()
+        self._due = DueSlots.of(kind)
+        self._tokens = TokenSet()
         self._first = np.zeros(0, dtype=np.int64)
         """The least time of each key so far, by slot."""
         self._emitted = np.zeros(0, dtype=bool)
@@ -76,21 +76,21 @@ class Seen:
         rows = self._worth(slots, new, batch.times)
         if len(rows):
             times = batch.times[rows]
-            self._agenda.add(times, slots[rows])
+            self._due.add(times, slots[rows])
             self._hold(right, times)
 
     def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the keys whose first time is complete."""
-        times, slots = self._agenda.due(frontier, inclusive=False)
+        times, slots = self._due.due(frontier, inclusive=False)
         if len(slots) == 0:
             return
         rows = self._firsts(times, slots)
         if len(rows):
             self._send(times[rows], slots[rows], output)
-        self._held.settle(self._agenda.pending())
+        self._tokens.settle(self._due.pending())
 
     def _hold(self, right: TokenRef | TimestampToken, times: Times) -> None:
-        self._held.hold(right, int(times.min()))
+        self._tokens.hold(right, int(times.min()))
 
     def _worth(self, slots: Slots, new: Slots, times: Times) -> npt.NDArray[np.intp]:
         """The records that may be the first of their keys."""
@@ -114,7 +114,7 @@ class Seen:
 
     def _send(self, times: Times, slots: Slots, output: Output) -> None:
         batch = self._batch(times, slots, output.time_name)
-        output.session(self._held.right_for(int(times[0]))).give(batch)
+        output.session(self._tokens.token_for(int(times[0]))).give(batch)
 
     def _batch(self, times: Times, slots: Slots, time_name: str) -> Batch:
         columns = self._groups.columns(slots)
@@ -140,7 +140,7 @@ class Seen:
         self._first, self._emitted = roomy(self._first, size), roomy(self._emitted, size)
         self._first[slots], self._emitted[slots] = first, emitted
         if not emitted.all():
-            self._agenda.add(first[~emitted], slots[~emitted])
+            self._due.add(first[~emitted], slots[~emitted])
             self._hold(tokens[0], first[~emitted])
 
 
@@ -156,7 +156,7 @@ class SeenInLoop(Seen):
 
     def _hold(self, right: TokenRef | TimestampToken, times: Times) -> None:
         for time, _ in time_columns.groups(times):
-            self._held.hold(right, time)
+            self._tokens.hold(right, time)
 
     def _worth(self, slots: Slots, new: Slots, times: Times) -> npt.NDArray[np.intp]:
         self._grow(int(slots.max()) + 1)
@@ -205,12 +205,12 @@ class SeenInLoop(Seen):
 
     def _send(self, times: Times, slots: Slots, output: Output) -> None:
         for time, batch in self._batch(times, slots, output.time_name).by_time():
-            output.session(self._held.right_for(time)).give(batch)
+            output.session(self._tokens.token_for(time)).give(batch)
 
     def snapshot(self) -> pa.Table:
         """All keys that were emitted, with all times at which they were."""
         slots = self._groups.live()
-        if any(True for _ in self._agenda.pending()):
+        if any(True for _ in self._due.pending()):
             raise SnapshotError("keys inside a loop wait: a snapshot needs loops at rest")
         table = self._groups.save(slots)
         if len(slots) == 0:

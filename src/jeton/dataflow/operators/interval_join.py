@@ -13,12 +13,12 @@ from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.operators.binary import BinaryBuild, add_binary
+from jeton.dataflow.operators.binary import BinaryBuild
 from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.join_side import Clock, Expiry, JoinSide, gathered, sides
-from jeton.state.key_ids import KeyIds
+from jeton.state.join_side import Clock, Expiry, JoinSide, gathered
+from jeton.state.key_ids import KeyIds, KeyTypes
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
 
@@ -46,17 +46,7 @@ def add_interval_join(
             f"an interval from {lower} to {upper} is empty or longer than time itself"
         ).located(operator="interval_join")
     joined = Joined(keyed, other, how, suffix, "interval_join")
-    return add_binary(
-        keyed.stream,
-        other.stream,
-        pairing(joined, lower, upper),
-        pact=joined.pacts[0],
-        other_pact=joined.pacts[1],
-        name="interval_join",
-        # Records that wait hold no token: only the frontier shows when to drop them.
-        notify="always",
-        schema=joined.schema,
-    )
+    return joined.add(pairing(joined, lower, upper))
 
 
 def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
@@ -90,9 +80,9 @@ class Pairs:
         self._delay = max(upper, 0)
         """From a left record's time to the time at which it is sent without a partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
-        left, right = sides(joined.left_key, joined.right_key)
-        self.left = JoinSide(left, self._ids, self._clock, moved(upper))
-        self.right = JoinSide(right, self._ids, self._clock, moved(-lower))
+        types = KeyTypes()
+        self.left = JoinSide(joined.left_key, types, self._ids, self._clock, moved(upper))
+        self.right = JoinSide(joined.right_key, types, self._ids, self._clock, moved(-lower))
         self.waiting = RecordQueue(kind, joined.left_key)
 
     def step(self, left: Input, right: Input, output: Output) -> None:

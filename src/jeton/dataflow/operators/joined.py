@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
+from jeton.columns.column import known_rows
+from jeton.columns.schema import sample, schema_of
 from jeton.columns.time_columns import Times
 from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.operators.binary import BinaryBuild, add_binary
 from jeton.dataflow.pacts import Exchange, Gather, Pact
 from jeton.dataflow.stream_base import StreamBase
-from jeton.state.key_ids import known_keys, require_comparable
+from jeton.state.key_ids import require_comparable
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
 
 How: TypeAlias = Literal["inner", "left"]
 """Whether left records without a partner are left out, or come with nulls."""
@@ -30,7 +34,9 @@ class Joined:
     def __init__(
         self, left: KeyedStream, right: KeyedStream, how: How, suffix: str, operator: str
     ) -> None:
-        self.pacts = pacts(left, right, operator)
+        self._operator = operator
+        self._pacts = pacts(left, right, operator)
+        self._streams = left.stream, right.stream
         if how not in get_args(How):
             raise GraphError(f"how={how!r} is not known: there are {get_args(How)}").located(
                 operator=operator
@@ -38,9 +44,8 @@ class Joined:
         self.left_key = left.key
         self.right_key = right.key
         self.outer = how == "left"
-        self._time_name = left.stream.time_name
+        self._time_name, self._kind = left.stream.time_name, left.stream.kind
         self._suffix = suffix
-        self._names: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[str, str]]] = {}
         known = right.stream.schema
         if known is None and self.outer:
             raise GraphError(
@@ -48,18 +53,31 @@ class Joined:
                 "give that input a schema=…, or use how='inner'"
             ).located(operator=operator)
         self._values = None if known is None else _without(known, right.key)
-        self.schema = self._schema(left.stream.schema, operator)
+        self._schema = self._known_schema(left.stream.schema)
 
-    def _schema(self, left: pa.Schema | None, operator: str) -> pa.Schema | None:
+    def add(self, build: BinaryBuild) -> Stream:
+        """Add the operator of a join; ``build`` makes its logic."""
+        mine, others = self._pacts
+        # Records that wait for partners hold no token: only the frontier shows when to drop them.
+        return add_binary(
+            *self._streams,
+            build,
+            pact=mine,
+            other_pact=others,
+            name=self._operator,
+            notify="always",
+            schema=self._schema,
+        )
+
+    def _known_schema(self, left: pa.Schema | None) -> pa.Schema | None:
         """The columns that come out, if those of both sides are known."""
         if left is None or self._values is None:
             return None
+        sides = [sample(schema, self._time_name, self._kind) for schema in (left, self._values)]
         try:
-            renamed = self._renamed(tuple(left.names), tuple(self._values.names))
+            return schema_of(sides[0].beside(sides[1], self._suffix))
         except BatchError as error:
-            raise GraphError(error.message).located(operator=operator) from error
-        types = dict(zip(left.names, left.types, strict=True))
-        return pa.schema(types | {new: self._values.field(name).type for name, new in renamed})
+            raise GraphError(error.message).located(operator=self._operator) from error
 
     def values(self, right: Batch) -> list[str]:
         """The columns of a right batch that come out."""
@@ -67,34 +85,14 @@ class Joined:
 
     def pair(self, left: Batch, right: Batch, times: Times) -> Batch:
         """Left and right records side by side; ``right`` has no key columns."""
-        columns = dict(left.columns)
-        for name, new in self._renamed(left.names, right.names):
-            columns[new] = right.columns[name]
-        return Batch.trusted(columns, times, self._time_name)
+        both = left.named(self._time_name).beside(right, self._suffix)
+        return Batch.trusted(both.columns, times, self._time_name)
 
     def alone(self, left: Batch) -> Batch:
         """Left records with nulls instead of a partner."""
         assert self._values is not None
-        columns = dict(left.columns)
-        for name, new in self._renamed(left.names, tuple(self._values.names)):
-            columns[new] = pa.nulls(len(left), self._values.field(name).type)
-        return Batch.trusted(columns, left.times, self._time_name)
-
-    def _renamed(self, left: tuple[str, ...], right: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Each right column with the name under which it comes out."""
-        names = self._names.get((left, right))
-        if names is None:
-            taken = {*left, self._time_name}
-            names = [(name, name + self._suffix if name in taken else name) for name in right]
-            made = [new for _, new in names]
-            for new in made:
-                if new in taken or made.count(new) > 1:
-                    raise BatchError(
-                        f"two columns of the join would be called {new!r}: "
-                        "use another suffix=…, or select() and rename before"
-                    )
-            self._names[left, right] = names
-        return names
+        nulls = {field.name: pa.nulls(len(left), field.type) for field in self._values}
+        return self.pair(left, Batch.trusted(nulls, left.times), left.times)
 
 
 def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pact]:
@@ -125,7 +123,7 @@ def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, P
 
 def split_known(batch: Batch, key: Sequence[str]) -> tuple[Batch, Batch | None]:
     """Records whose keys have no nulls, and the others if there are any."""
-    known = known_keys([batch.column(name) for name in key])
+    known = known_rows([batch.column(name) for name in key])
     if known is None:
         return batch, None
     return batch.filter(known), batch.filter(~known)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column, as_column, from_arrow, to_arrow
+from jeton.columns.column import Column, as_column, from_arrow
 from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.stream_base import StreamBase
+from jeton.state.accumulators import pylist
 
 if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
@@ -37,7 +37,7 @@ def add_map_rows(
     def change(batch: Batch) -> Batch:
         made: list[Row] = []
         times: list[Time] = []
-        for row in _rows(batch):
+        for row in rows_of(batch):
             time = row[batch.time_name]
             result = function(row)
             if result is None:
@@ -53,7 +53,8 @@ def add_map_rows(
     return stateless(stream, change, name, schema=known)
 
 
-def _rows(batch: Batch) -> Iterable[Row]:
+def rows_of(batch: Batch) -> Iterator[Row]:
+    """The records as dictionaries of Python values, with their times."""
     names = (batch.time_name, *batch.names)
     times = batch.times
     stamps: list[Any] = (
@@ -61,16 +62,8 @@ def _rows(batch: Batch) -> Iterable[Row]:
         if times.ndim == 1
         else [time_columns.one(times, index) for index in range(len(times))]
     )
-    values = [_plain(column) for column in batch.columns.values()]
+    values = map(pylist, batch.columns.values())
     return (dict(zip(names, row, strict=True)) for row in zip(stamps, *values, strict=True))
-
-
-def _plain(column: Column) -> list[Any]:
-    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
-        values: list[Any] = column.tolist()
-    else:
-        values = to_arrow(column).to_pylist()
-    return values
 
 
 def _time_of(row: Row, time_name: str, time: Time) -> Time:

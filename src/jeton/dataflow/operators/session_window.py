@@ -15,6 +15,7 @@ from jeton.columns.time_arithmetic import MOST, later, whole
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
+from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
@@ -22,7 +23,6 @@ from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import HeldTokens
 from jeton.state.session_chains import Nodes, SessionChains
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import grown
@@ -89,8 +89,8 @@ def add_session_window(
 class OpenSessions:
     """The sessions that may still grow, and the least token to send them.
 
-    A session is a group known by its key and its node in the key's chain. The agenda has at least
-    one entry for each, at or before its end: an entry that comes due too early is put off.
+    A session is a group known by its key and its node in the key's chain. Its node waits
+    in `DueSlots` for its end or an earlier time: one that comes due too early is put off.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class OpenSessions:
         self._chains = SessionChains(gap)
         self._slots = np.zeros(0, dtype=np.int64)
         """The group of each node; -1 for those not in use."""
-        self._agenda = DueSlots.of(kind)
-        self._held = HeldTokens()
+        self._due = DueSlots.of(kind)
+        self._tokens = TokenSet()
 
     def add(self, right: TokenRef | TimestampToken, batch: Batch) -> None:
         """Fold records into their sessions, opening, prolonging and joining them."""
@@ -133,7 +133,7 @@ class OpenSessions:
 
     def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the results of all sessions that nothing can prolong any more."""
-        _, found = self._agenda.due(frontier, inclusive=True)
+        _, found = self._due.due(frontier, inclusive=True)
         if len(found) == 0:
             return
         nodes = np.unique(found)
@@ -142,19 +142,19 @@ class OpenSessions:
         limit = frontier.only
         if limit is not None:
             over = ends <= limit
-            self._agenda.add(ends[~over], nodes[~over])
+            self._due.add(ends[~over], nodes[~over])
             ends, nodes = ends[over], nodes[over]
         if len(nodes):
             order = np.argsort(ends, kind="stable")
             self._emit(ends[order], nodes[order], output)
-        self._held.settle(self._agenda.pending())
+        self._tokens.settle(self._due.pending())
 
     def _emit(self, ends: Nodes, nodes: Nodes, output: Output) -> None:
         slots = self._slots[nodes]
         results = self._groups.columns(slots, ends)
         key = {name: results.pop(name) for name in self._groups.key}
         columns = {**key, START: self._chains.starts(nodes), **results}
-        right = self._held.right_for(int(ends[0]))
+        right = self._tokens.token_for(int(ends[0]))
         output.session(right).give(Batch.trusted(columns, ends, output.time_name))
         self._groups.remove(slots)
         self._slots[nodes] = -1
@@ -165,8 +165,8 @@ class OpenSessions:
         if len(nodes):
             self._number(nodes, self._groups.find(firsts, nodes.view(np.uint64))[0])
             ends = self._ends(nodes)
-            self._held.hold(right, int(ends.min()))
-            self._agenda.add(ends, nodes)
+            self._tokens.hold(right, int(ends.min()))
+            self._due.add(ends, nodes)
 
     def _number(self, nodes: Nodes, slots: npt.NDArray[np.int64]) -> None:
         if len(self._slots) < self._chains.size:
@@ -200,5 +200,5 @@ class OpenSessions:
         groups = state.drop_columns(["first", "last"]).take(pa.array(order))
         self._number(nodes, self._groups.load(groups, nodes.view(np.uint64)))
         ends = self._ends(nodes)
-        self._held.hold(tokens[0], int(ends.min()))
-        self._agenda.add(ends, nodes)
+        self._tokens.hold(tokens[0], int(ends.min()))
+        self._due.add(ends, nodes)

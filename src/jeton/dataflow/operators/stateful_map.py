@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.columns import column as cols
-from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.operators.map_rows import rows_of
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
@@ -77,15 +77,15 @@ class States:
         slots = self._slots(self._groups.find(batch)[0])
         states, function, initial = self._states, self._function, self._initial
         answers = _Answers(self._kind, batch, self._groups.key)
-        for row, (slot, record) in enumerate(zip(slots.tolist(), _rows(batch), strict=True)):
+        for row, (slot, record) in enumerate(zip(slots.tolist(), rows_of(batch), strict=True)):
             state = states[slot]
             moved: Any = function(initial() if state is None else state, record)
             if not isinstance(moved, tuple) or len(moved) != 2:
                 name = getattr(function, "__name__", "the function")
                 raise BatchError(f"{name} must return (state, list of rows), not {moved!r}")
-            states[slot], said = moved
-            if said:
-                answers.add(row, record[batch.time_name], said)
+            states[slot], rows = moved
+            if rows:
+                answers.add(row, record[batch.time_name], rows)
         self._groups.remove(np.unique([s for s in slots.tolist() if states[s] is None]).astype(int))
         return answers.batch()
 
@@ -120,9 +120,9 @@ class _Answers:
         self._times: list[Time] = []
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, row: int, time: Time, said: Sequence[dict[str, Any]]) -> None:
+    def add(self, row: int, time: Time, rows: Sequence[dict[str, Any]]) -> None:
         """Add the rows that a record led to."""
-        for answer in said:
+        for answer in rows:
             if not isinstance(answer, dict):
                 raise BatchError(f"stateful_map sends rows, as dictionaries, not {answer!r}")
             at = answer.get(self._batch.time_name, time)
@@ -153,10 +153,3 @@ class _Answers:
                 found = [row.get(name) for row in rows]
             columns[name] = cols.as_column(found)
         return Batch(columns, self._times, time_name=time_name, kind=self._kind)
-
-
-def _rows(batch: Batch) -> list[dict[str, Any]]:
-    times = [time_columns.one(batch.times, row) for row in range(len(batch))]
-    columns = [cols.to_arrow(column).to_pylist() for column in batch.columns.values()]
-    names = (batch.time_name, *batch.columns)
-    return [dict(zip(names, values, strict=True)) for values in zip(times, *columns, strict=True)]

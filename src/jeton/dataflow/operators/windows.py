@@ -20,6 +20,7 @@ from jeton.columns.time_units import column_times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
+from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
@@ -27,7 +28,6 @@ from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
-from jeton.state.held_tokens import HeldTokens
 from jeton.state.shapes import shape_of
 from jeton.state.snapshot import BIN
 
@@ -177,8 +177,8 @@ class OpenWindows:
     ) -> None:
         self._kind = kind
         self._groups = Groups(key, aggregates, timed=True)
-        self._agenda = DueSlots.of(kind)
-        self._held = HeldTokens()
+        self._due = DueSlots.of(kind)
+        self._tokens = TokenSet()
         # Times that are not plain integers get numbers, so that they can be a part of a key.
         self._numbers: dict[Any, int] = {}
         self._numbered = 0
@@ -197,27 +197,27 @@ class OpenWindows:
     def _open(self, right: TokenRef | TimestampToken, ends: Times, slots: Any) -> None:
         if len(slots) == 0:
             return
-        self._agenda.add(ends, slots)
+        self._due.add(ends, slots)
         if self._kind.total:
-            self._held.hold(right, int(ends.min()))
+            self._tokens.hold(right, int(ends.min()))
         else:
             for time, _ in time_columns.groups(ends):
-                self._held.hold(right, time)
+                self._tokens.hold(right, time)
 
     def emit(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
         """Send the results of all windows that are complete, and forget them."""
-        times, slots = self._agenda.due(frontier, inclusive=inclusive)
+        times, slots = self._due.due(frontier, inclusive=inclusive)
         if len(slots) == 0:
             return
         batch = Batch.trusted(self._groups.columns(slots, times), times, output.time_name)
         if self._kind.total:
-            output.session(self._held.right_for(int(times[0]))).give(batch)
+            output.session(self._tokens.token_for(int(times[0]))).give(batch)
         else:
             for time, part in batch.by_time():
-                output.session(self._held.right_for(time)).give(part)
+                output.session(self._tokens.token_for(time)).give(part)
                 del self._numbers[time]
         self._groups.remove(slots)
-        self._held.settle(self._agenda.pending())
+        self._tokens.settle(self._due.pending())
 
     def _words(self, ends: Times) -> Hashes:
         if self._kind.total:
