@@ -201,20 +201,18 @@ class Content:
 
     def snapshot(self, run: ArrangedRun) -> pa.Table:
         """The records of a run as a table with the bins of their keys."""
-        times = run.batch.times
-        if times.ndim != 1:
+        if run.batch.times.ndim != 1:
             raise SnapshotError("an arrangement inside a loop cannot be kept: empty it before")
-        bins = jt.state.bins_of([run.batch.column(name) for name in self.key])
-        values = {f"value.{name}": column for name, column in self.with_diffs(run).columns.items()}
-        name = f"time.{run.batch.time_name}"
-        return pa.table({"bin": pa.array(bins), name: pa.array(times), **values})
+        records = jt.state.RecordQueue(jt.IntegerTimes(), self.key)
+        records.push(None, self.with_diffs(run))
+        return records.snapshot()
 
     def restored(self, state: pa.Table) -> ArrangedRun:
-        """The run that such a table was made of."""
-        _, time, *values = state.column_names
-        columns = {name[len("value.") :]: state.column(name) for name in values}
-        stamps = state.column(time).to_numpy()
-        return self.run(jt.Batch(columns, stamps, time_name=time[len("time.") :]))
+        """The run that such a table was made of; it has one or more records."""
+        records = jt.state.RecordQueue(jt.IntegerTimes(), self.key)
+        records.restore(state, ())
+        [(_, batch)] = records.pop(jt.Antichain())
+        return self.run(batch)
 
 
 def joined(runs: Sequence[ArrangedRun]) -> ArrangedRun:

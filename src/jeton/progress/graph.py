@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from jeton.core.errors import GraphError, ZeroCycleError
 from jeton.core.summaries import IDENTITY, Advance, Enter, Identity, Leave, Summary, parts
@@ -165,21 +167,36 @@ class _Ways:
 
     def still_cycle(self, depth: int) -> list[int] | None:
         """A cycle that comes out to ``depth``, no further, and advances nothing there."""
-        depths = self.depths
-        follow = [
-            [
-                step.to
-                for step in steps
-                if depths[step.to] >= depth and not _moves(step.summary, depths[at], depth)
-            ]
-            if depths[at] >= depth
-            else []
-            for at, steps in enumerate(self.steps)
-        ]
-        for component in _cyclic_components(follow):
-            if any(depths[at] == depth for at in component):
-                return _cycle_in(component, follow)
+        here = [at for at, own in enumerate(self.depths) if own == depth]
+        reached = {at: self._reached(at, depth) for at in here}
+        try:
+            TopologicalSorter(
+                {at: [to for to in reached[at] if self.depths[to] == depth] for at in here}
+            ).prepare()
+        except CycleError as error:
+            # Each is reached from the next one, perhaps through loops inside.
+            cycle: list[int] = []
+            for to, start in pairwise(error.args[1]):
+                cycle.append(to)
+                while (at := reached[start][cycle[-1]]) != start:
+                    cycle.append(at)
+            return cycle[::-1]
         return None
+
+    def _reached(self, start: int, depth: int) -> dict[int, int]:
+        """The places that still steps reach through loops inside, each with the one before it."""
+        reached: dict[int, int] = {}
+        work = [start]
+        while work:
+            at = work.pop()
+            for step in self.steps[at]:
+                to, deep = step.to, self.depths[step.to]
+                if to in reached or deep < depth or _moves(step.summary, self.depths[at], depth):
+                    continue
+                reached[to] = at
+                if deep > depth:
+                    work.append(to)
+        return reached
 
 
 def _normal(summary: Summary) -> Summary:
@@ -196,56 +213,3 @@ def _moves(summary: Summary, here: int, depth: int) -> bool:
             return summary.advances and here <= depth
         return any(summary.steps[: depth + 1])
     return summary.advances
-
-
-def _cyclic_components(follow: list[list[int]]) -> Iterable[list[int]]:
-    """Strongly connected components with a cycle (Tarjan, without recursion)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    on_path: set[int] = set()
-    path: list[int] = []
-    for root in range(len(follow)):
-        if root in index:
-            continue
-        work = [(root, iter(follow[root]))]
-        index[root] = low[root] = len(index)
-        path.append(root)
-        on_path.add(root)
-        while work:
-            at, successors = work[-1]
-            for to in successors:
-                if to not in index:
-                    index[to] = low[to] = len(index)
-                    path.append(to)
-                    on_path.add(to)
-                    work.append((to, iter(follow[to])))
-                    break
-                if to in on_path:
-                    low[at] = min(low[at], index[to])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[at])
-                if low[at] == index[at]:
-                    component = []
-                    while True:
-                        member = path.pop()
-                        on_path.discard(member)
-                        component.append(member)
-                        if member == at:
-                            break
-                    if len(component) > 1 or at in follow[at]:
-                        yield component
-
-
-def _cycle_in(component: list[int], follow: list[list[int]]) -> list[int]:
-    """One cycle inside a strongly connected component, in order."""
-    members = set(component)
-    at = component[0]
-    seen: dict[int, int] = {}
-    walk: list[int] = []
-    while at not in seen:
-        seen[at] = len(walk)
-        walk.append(at)
-        at = next(to for to in follow[at] if to in members)
-    return walk[seen[at] :]

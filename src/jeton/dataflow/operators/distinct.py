@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +17,8 @@ from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.operators.unary import add_unary
-from jeton.dataflow.plan import OperatorInfo
-from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.operators.collecting import add_collecting
+from jeton.dataflow.ports import Output
 from jeton.state.accumulators import roomy
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
@@ -40,20 +39,11 @@ def add_distinct(keyed: KeyedStream) -> Stream:
     if schema is not None:
         stream.require_columns(*key, operator="distinct")
         schema = pa.schema([schema.field(name) for name in key if name != stream.time_name])
-
-    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        seen: Seen = Seen(key, info.kind) if info.kind.total else SeenInLoop(key, info.kind)
-        info.keep(seen, token, shape=shape_of("distinct", key))
-        token.drop()
-
-        def step(input: Input, output: Output) -> None:
-            for ref, batch in input:
-                seen.add(ref, batch)
-            seen.emit(input.frontier, output)
-
-        return step
-
-    return add_unary(stream, build, name="distinct", notify="held", pact=keyed.pact, schema=schema)
+    seen = Seen if stream.kind.total else SeenInLoop
+    shape = shape_of("distinct", key)
+    return add_collecting(
+        keyed, lambda kind: seen(key, kind), name="distinct", shape=shape, schema=schema
+    )
 
 
 class Seen:

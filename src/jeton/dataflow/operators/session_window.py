@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +17,8 @@ from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.operators.unary import add_unary
-from jeton.dataflow.plan import OperatorInfo
-from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.operators.collecting import add_collecting
+from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
@@ -69,21 +68,14 @@ def add_session_window(
                 f"{label!r} cannot be computed for sessions, since two of them may turn out to be "
                 "one: give fold() a merge function"
             )
-
-    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        sessions = OpenSessions(key, aggregates, info.kind, gap)
-        info.keep(sessions, token, shape=shape_of(f"session {gap}", key, aggregates))
-        token.drop()
-
-        def step(input: Input, output: Output) -> None:
-            for ref, batch in input:
-                sessions.add(ref, batch)
-            sessions.emit(input.frontier, output)
-
-        return step
-
     schema = None if results is None else results.insert(len(key), pa.field(START, pa.int64()))
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
+    return add_collecting(
+        keyed,
+        lambda kind: OpenSessions(key, aggregates, kind, gap),
+        name=name,
+        shape=shape_of(f"session {gap}", key, aggregates),
+        schema=schema,
+    )
 
 
 class OpenSessions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +22,8 @@ from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.dataflow.operators.unary import add_unary
-from jeton.dataflow.plan import OperatorInfo
-from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.operators.collecting import add_collecting
+from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
@@ -151,30 +150,26 @@ def add_windows(
     schema: pa.Schema | None,
 ) -> Stream:
     """Add the operator of `KeyedStream.tumbling` and the other windows."""
-    key = keyed.key
-
-    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        windows = OpenWindows(key, aggregates, info.kind)
-        info.keep(windows, token, shape=shape_of(str(assigner), key, aggregates))
-        token.drop()
-
-        def step(input: Input, output: Output) -> None:
-            for ref, batch in input:
-                ends, rows = assigner.assign_shortly(batch)
-                windows.add(ref, ends, batch if rows is None else batch.take(rows))
-            windows.emit(input.frontier, output, inclusive=assigner.inclusive)
-
-        return step
-
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
+    return add_collecting(
+        keyed,
+        lambda kind: OpenWindows(keyed.key, aggregates, assigner, kind),
+        name=name,
+        shape=shape_of(str(assigner), keyed.key, aggregates),
+        schema=schema,
+    )
 
 
 class OpenWindows:
     """The windows that have records and are not emitted yet, and the least tokens to send them."""
 
     def __init__(
-        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind
+        self,
+        key: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        assigner: Assigner,
+        kind: TimeKind,
     ) -> None:
+        self._assigner = assigner
         self._kind = kind
         self._groups = Groups(key, aggregates, timed=True)
         self._due = DueSlots.of(kind)
@@ -183,11 +178,11 @@ class OpenWindows:
         self._numbers: dict[Any, int] = {}
         self._numbered = 0
 
-    def add(self, right: TokenRef | TimestampToken, ends: Times, batch: Batch) -> None:
-        """Fold records into the windows that end at ``ends``, opening new ones.
-
-        A single end is that of all records.
-        """
+    def add(self, right: TokenRef, batch: Batch) -> None:
+        """Fold records into their windows, opening new ones."""
+        ends, rows = self._assigner.assign_shortly(batch)
+        if rows is not None:
+            batch = batch.take(rows)
         slots, new = self._groups.find(batch, self._words(ends))
         self._groups.add(slots, batch)
         if len(new):
@@ -204,9 +199,9 @@ class OpenWindows:
             for time, _ in time_columns.groups(ends):
                 self._tokens.hold(right, time)
 
-    def emit(self, frontier: Antichain, output: Output, *, inclusive: bool) -> None:
+    def emit(self, frontier: Antichain, output: Output) -> None:
         """Send the results of all windows that are complete, and forget them."""
-        times, slots = self._due.due(frontier, inclusive=inclusive)
+        times, slots = self._due.due(frontier, inclusive=self._assigner.inclusive)
         if len(slots) == 0:
             return
         batch = Batch.trusted(self._groups.columns(slots, times), times, output.time_name)
