@@ -5,6 +5,8 @@
   of values by slot; `DueSlots` holds slots until their times, `RecordQueue` whole records.
 - `SortedRuns` is the store of sorted rows behind both, with `sort_order` and `merge_order`.
 - `TokenSet` holds the least tokens for everything that is pending.
+
+docs/state.md shows how to use them.
 """
 
 from jeton.columns.keys import hash_columns, key_family, same_values

@@ -54,7 +54,7 @@ def add_asof_join(
         token.drop()
         return asof.step
 
-    return joined.add(build)
+    return joined.add(keyed.stream, other.stream, build)
 
 
 class Asof:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jeton.core.tokens import TimestampToken
+import numpy as np
+
+from jeton.dataflow.operators.partition import split
 from jeton.dataflow.operators.stateless import Condition, mask_function
-from jeton.dataflow.plan import OperatorInfo, Step
-from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
@@ -17,23 +16,6 @@ if TYPE_CHECKING:
 
 def add_branch(stream: StreamBase, condition: Condition, *, name: str) -> tuple[Stream, Stream]:
     """Add the operator of `Stream.branch`."""
-    mask_of = mask_function(stream, condition, name)
-    builder = stream.operator(name)
-    builder.input(stream)
-    builder.output(schema=stream.schema)
-    builder.output(schema=stream.schema)
-
-    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
-        while tokens:
-            tokens.pop().drop()
-
-        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
-            for ref, batch in inputs[0]:
-                mask = mask_of(batch)
-                outputs[0].session(ref).give(batch.filter(~mask))
-                outputs[1].session(ref).give(batch.filter(mask))
-
-        return step
-
-    no, yes = builder.build(build, notify="never")
+    mask = mask_function(stream, condition, name)
+    no, yes = split(stream, 2, lambda batch: mask(batch).astype(np.int64), name=name)
     return no, yes

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import as_column, to_arrow
-from jeton.core.errors import BatchError, TimeError
-from jeton.dataflow.operators.stateless import require_type, schema_after, stateless
+from jeton.core.errors import BatchError
+from jeton.dataflow.operators.stateless import later_times, require_type, schema_after, stateless
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def add_flat_map(
             raise BatchError(f"flat_map gave origins outside the batch of {len(batch)} records")
         times = batch.times[origins.astype(np.intp, copy=False)]
         if own:
-            times = _later(times, time_columns.as_times(kind, own[0]))
+            times = later_times(times, own[0], kind, "flat_map")
         return Batch.trusted({}, times, batch.time_name).with_columns(columns)
 
     return stateless(stream, change, name, schema=schema_after(stream, change, name))
@@ -77,14 +76,3 @@ def add_explode(stream: StreamBase, column: str, *, into: str | None = None, nam
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _later(origins: Any, times: Any) -> Any:
-    if len(times) != len(origins):
-        raise TimeError(f"flat_map gave {len(times)} times for {len(origins)} records")
-    for index in time_columns.earlier(origins, times)[:1]:
-        raise TimeError(
-            f"flat_map would move a record from {time_columns.one(origins, index)} "
-            f"back to {time_columns.one(times, index)}"
-        )
-    return times

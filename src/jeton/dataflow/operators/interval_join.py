@@ -46,7 +46,7 @@ def add_interval_join(
             f"an interval from {lower} to {upper} is empty or longer than time itself"
         ).located(operator="interval_join")
     joined = Joined(keyed, other, how, suffix, "interval_join")
-    return joined.add(pairing(joined, lower, upper))
+    return joined.add(keyed.stream, other.stream, pairing(joined, lower, upper))
 
 
 def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 def add_join(keyed: KeyedStream, other: KeyedStream, *, how: How, suffix: str) -> Stream:
     """Add the operator of `KeyedStream.join`."""
     joined = Joined(keyed, other, how, suffix, "join")
-    return joined.add(pairing(joined, 0, 0))
+    return joined.add(keyed.stream, other.stream, pairing(joined, 0, 0))

@@ -36,7 +36,6 @@ class Joined:
     ) -> None:
         self._operator = operator
         self._pacts = pacts(left, right, operator)
-        self._streams = left.stream, right.stream
         if how not in get_args(How):
             raise GraphError(f"how={how!r} is not known: there are {get_args(How)}").located(
                 operator=operator
@@ -55,12 +54,13 @@ class Joined:
         self._values = None if known is None else _without(known, right.key)
         self._schema = self._known_schema(left.stream.schema)
 
-    def add(self, build: BinaryBuild) -> Stream:
+    def add(self, left: StreamBase, right: StreamBase, build: BinaryBuild) -> Stream:
         """Add the operator of a join; ``build`` makes its logic."""
         mine, others = self._pacts
         # Records that wait for partners hold no token: only the frontier shows when to drop them.
         return add_binary(
-            *self._streams,
+            left,
+            right,
             build,
             pact=mine,
             other_pact=others,

@@ -36,6 +36,17 @@ def add_partition(
     else:
         number = to
         stream.learn(number, operator=name)
+    return split(stream, parts, lambda batch: _numbers(number(batch), parts, len(batch)), name=name)
+
+
+def split(
+    stream: StreamBase,
+    parts: int,
+    numbers: Callable[[Batch], npt.NDArray[np.int64]],
+    *,
+    name: str,
+) -> tuple[Stream, ...]:
+    """Add an operator that sends each record to the output of its number."""
     builder = stream.operator(name)
     builder.input(stream)
     for _ in range(parts):
@@ -47,8 +58,7 @@ def add_partition(
 
         def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             for ref, batch in inputs[0]:
-                numbers = _numbers(number(batch), parts, len(batch))
-                order, starts = group_order(numbers, parts)
+                order, starts = group_order(numbers(batch), parts)
                 for part, output in enumerate(outputs):
                     start, stop = int(starts[part]), int(starts[part + 1])
                     if stop - start == len(batch):

@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
-from jeton.core.errors import BatchError, GraphError
+from jeton.columns.time_columns import Times
+from jeton.core.errors import BatchError, GraphError, TimeError
+from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.pacts import Pact
@@ -95,6 +98,19 @@ def require_type(
         raise GraphError(f"column {column!r} of {stream!r} is {kind}, not {what}").located(
             operator=operator
         )
+
+
+def later_times(before: Times, given: Any, kind: TimeKind, operator: str) -> Times:
+    """The times that a function gave for records; none may be earlier than ``before``."""
+    times = time_columns.as_times(kind, given)
+    if len(times) != len(before):
+        raise TimeError(f"{operator} gave {len(times)} times for {len(before)} records")
+    for index in time_columns.earlier(before, times)[:1]:
+        raise TimeError(
+            f"{operator} would move a record from {time_columns.one(before, index)} "
+            f"back to {time_columns.one(times, index)}"
+        )
+    return times
 
 
 def _as_mask(values: Any, what: str) -> npt.NDArray[np.bool_]:

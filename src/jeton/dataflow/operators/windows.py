@@ -150,11 +150,12 @@ def add_windows(
     schema: pa.Schema | None,
 ) -> Stream:
     """Add the operator of `KeyedStream.tumbling` and the other windows."""
+    key = keyed.key
     return add_collecting(
         keyed,
-        lambda kind: OpenWindows(keyed.key, aggregates, assigner, kind),
+        lambda kind: OpenWindows(key, aggregates, assigner, kind),
         name=name,
-        shape=shape_of(str(assigner), keyed.key, aggregates),
+        shape=shape_of(str(assigner), key, aggregates),
         schema=schema,
     )
 
