@@ -144,6 +144,12 @@ def _without_list_view(array: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten(), mask=mask)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
 def to_arrow(column: Column) -> pa.Array:
     """A column as an Arrow array, uncopied where Arrow allows it."""
     return pa.array(column) if isinstance(column, np.ndarray) else column
@@ -218,7 +224,7 @@ def _family(kind: pa.DataType) -> object:
         return _family(kind.value_type)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if is_text(kind):
         return "text"
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return "bytes"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns import compiled as nb
-from jeton.columns.column import Column, plain
+from jeton.columns.column import Column, is_text, plain
 from jeton.core.errors import BatchError
 
 Hashes = npt.NDArray[np.uint64]
@@ -91,11 +91,9 @@ def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 def is_bytes(kind: pa.DataType) -> bool:
     """Whether values of a type are text or binary: equal if their bytes are."""
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
+        is_text(kind)
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
-        or pa.types.is_string_view(kind)
         or pa.types.is_binary_view(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
@@ -116,7 +114,7 @@ def key_family(kind: pa.DataType) -> object:
         return "integers"
     if types.is_floating(kind):
         return "floating-point numbers"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if is_text(kind):
         return "text"
     if is_bytes(kind):
         return "bytes"

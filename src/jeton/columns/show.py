@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from jeton.columns.column import is_text
+
 ROWS = 10
 """The number of records that are shown."""
 
@@ -23,7 +25,7 @@ def as_text(table: pa.Table) -> str:
     for name, column in zip(table.column_names, shown.columns, strict=True):
         texts = [name, *("" if value is None else _one(value) for value in column.to_pylist())]
         width = max(map(len, texts))
-        flush = str.ljust if _is_text(column.type) else str.rjust
+        flush = str.ljust if is_text(column.type) else str.rjust
         columns.append([flush(text, width) for text in texts])
     lines = [" ".join(row).rstrip() for row in zip(*columns, strict=True)]
     if table.num_rows > ROWS:
@@ -33,7 +35,3 @@ def as_text(table: pa.Table) -> str:
 
 def _one(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -97,15 +97,14 @@ def _require_comparable(
     known = arrangement.stream.schema
     if schema is None or known is None:
         return
-    for one, other in zip(key, arrangement.key, strict=True):
-        # The time column may be a key too: it is in no schema.
-        if one in schema.names and other in known.names:
-            types = jt.state.KeyTypes()
-            types.learn("arranged", [other], [pa.nulls(0, known.field(other).type)])
-            try:
-                types.learn("asked", [one], [pa.nulls(0, schema.field(one).type)])
-            except BatchError as error:
-                raise GraphError(error.message).located(operator=operator) from error
+    types = jt.state.KeyTypes()
+    try:
+        for side, names, its in (("arranged", arrangement.key, known), ("asked", key, schema)):
+            # The time column may be a key too: it is in no schema, and fits everything here.
+            kinds = [its.field(n).type if n in its.names else pa.null() for n in names]
+            types.learn(side, names, [pa.nulls(0, kind) for kind in kinds])
+    except BatchError as error:
+        raise GraphError(error.message).located(operator=operator) from error
 
 
 class _Joined:

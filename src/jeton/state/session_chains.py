@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from jeton.columns import compiled as nb
 from jeton.columns.time_arithmetic import apart
-from jeton.state.slot_pool import grown
+from jeton.state.slot_pool import SlotPool, grown
 
 Nodes = npt.NDArray[np.int64]
 
@@ -37,9 +37,8 @@ class SessionChains:
     def __init__(self, gap: int) -> None:
         self._gap = gap
         # A row each for start, last time, key, the session before and the one after.
-        self._nodes = np.zeros((5, 256), dtype=np.int64)
-        self._free = np.arange(256, dtype=np.int64)[::-1].copy()
-        self._free_count = 256
+        self._nodes = np.zeros((5, 512), dtype=np.int64)
+        self._pool = SlotPool(words=0)
         self._latest = np.full(256, -1, dtype=np.int64)
 
     def insert(self, keys: Nodes, starts: Nodes, lasts: Nodes) -> tuple[Nodes, Nodes, Nodes, Nodes]:
@@ -50,16 +49,17 @@ class SessionChains:
         The latter's nodes are free again.
         """
         self._reserve(len(keys), int(keys.max()) + 1 if len(keys) else 0)
-        nodes, new, kept, gone, self._free_count = _insert(
-            self._nodes, self._free, self._free_count, self._latest, self._gap, keys, starts, lasts
+        free, state = self._pool.free, self._pool.state
+        nodes, new, kept, gone = _insert(
+            self._nodes, free, state, self._latest, self._gap, keys, starts, lasts
         )
-        self._release(gone)
+        self._pool.release(gone)
         return nodes, new, kept, gone
 
     def remove(self, nodes: Nodes) -> Nodes:
         """Forget sessions; returns the keys that have none left."""
         empty: Nodes = _remove(self._nodes, self._latest, nodes)
-        self._release(nodes)
+        self._pool.release(nodes)
         return empty
 
     def starts(self, nodes: Nodes) -> Nodes:
@@ -78,25 +78,17 @@ class SessionChains:
         return self._nodes.shape[1]
 
     def _reserve(self, nodes: int, keys: int) -> None:
-        if nodes > self._free_count:
-            old = self.size
-            size = max(2 * old, old + nodes)
-            self._nodes = np.vstack([grown(row, size) for row in self._nodes])
-            fresh = np.arange(old, size, dtype=np.int64)[::-1]
-            self._free = grown(np.concatenate([fresh, self._free[: self._free_count]]), size)
-            self._free_count += size - old
+        self._pool.reserve(nodes)
+        if len(self._pool.free) > self.size:
+            self._nodes = np.vstack([grown(row, len(self._pool.free)) for row in self._nodes])
         if keys > len(self._latest):
             latest = np.full(max(keys, 2 * len(self._latest)), -1, dtype=np.int64)
             latest[: len(self._latest)] = self._latest
             self._latest = latest
 
-    def _release(self, nodes: Nodes) -> None:
-        self._free[self._free_count : self._free_count + len(nodes)] = nodes
-        self._free_count += len(nodes)
-
 
 @nb.njit(cache=True)
-def _insert(nodes, free, frees, latest, gap, keys, starts, lasts):  # type: ignore[no-untyped-def]
+def _insert(nodes, free, state, latest, gap, keys, starts, lasts):  # type: ignore[no-untyped-def]
     start, last, key_of, before, after = nodes[0], nodes[1], nodes[2], nodes[3], nodes[4]
     count = len(keys)
     found = np.empty(count, np.int64)
@@ -127,8 +119,12 @@ def _insert(nodes, free, frees, latest, gap, keys, starts, lasts):  # type: igno
             if other >= 0:
                 after[other] = here
         else:
-            frees -= 1
-            node = free[frees]
+            if state[1] > 0:
+                state[1] -= 1
+                node = free[state[1]]
+            else:
+                node = state[0]
+                state[0] += 1
             start[node], last[node], key_of[node] = starts[i], lasts[i], key
             before[node], after[node] = here, later
             if here >= 0:
@@ -141,7 +137,7 @@ def _insert(nodes, free, frees, latest, gap, keys, starts, lasts):  # type: igno
             new[opened] = i
             opened += 1
         found[i] = here
-    return found, new[:opened], kept[:joined].copy(), gone[:joined].copy(), frees
+    return found, new[:opened], kept[:joined].copy(), gone[:joined].copy()
 
 
 @nb.njit(cache=True)

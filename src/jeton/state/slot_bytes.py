@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns import compiled as nb
+from jeton.columns.column import is_text
 from jeton.columns.keys import bytes_of, eight_bytes, is_bytes
 from jeton.state.slot_pool import Slots, grown
 
@@ -112,17 +113,12 @@ class SlotBytes:
         if pa.types.is_null(self._type):
             self._type = kind
             return
-        text = all(_is_text(_decoded(one)) for one in (kind, self._type))
+        text = all(is_text(_decoded(one)) for one in (kind, self._type))
         self._type = pa.large_string() if text else pa.large_binary()
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _parts(column: pa.Array) -> tuple[Any, Any, Any]:
