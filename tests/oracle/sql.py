@@ -94,14 +94,9 @@ def least_first(shape: Shape) -> str:
 
 
 def greatest_first(shape: Shape, of: str) -> str:
-    """The same for `asof_join`, which takes the greatest; for it NaN is less than all numbers."""
-    order = ""
-    for name, kind in shape.columns.items():
-        if not pa.types.is_nested(kind):
-            column = f"{of}{quoted(name)}"
-            nan = f"isnan({column}), " if is_float(kind) else ""
-            order += f", ({column} IS NULL), {nan}{column} DESC"
-    return order
+    """The same for `asof_join`, which takes the greatest; NaN is greater than all numbers."""
+    names = [n for n, kind in shape.columns.items() if not pa.types.is_nested(kind)]
+    return "".join(f", {ordered(of + quoted(name), 'DESC')}" for name in names)
 
 
 @translate.register
@@ -149,7 +144,9 @@ def _(step: steps.WithColumn, names: Sequence[str], shapes: Sequence[Shape]) -> 
 @translate.register
 def _(step: steps.MapRows, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
     name = quoted(step.column)
-    return Checked((f"SELECT t, {name}, TRUE AS seen FROM {names[0]} WHERE {name} IS NOT NULL",))
+    return Checked(
+        (f"SELECT t, {name}, TRUE AS was_there FROM {names[0]} WHERE {name} IS NOT NULL",)
+    )
 
 
 @translate.register

@@ -192,7 +192,7 @@ class MapRows:
         kind = shape.columns[self.column]
         distinct, inexact = shape.distinct, shape.inexact & {self.column}
         times = shape.times & {self.column}
-        columns = {self.column: kind, "seen": pa.bool_()}
+        columns = {self.column: kind, "was_there": pa.bool_()}
         return [Shape(columns, distinct, inexact, times, unit=shape.unit)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
@@ -200,12 +200,12 @@ class MapRows:
 
         def each(row: dict[str, Any]) -> dict[str, Any] | None:
             value = row[column]
-            return None if value is None else {column: value, "seen": True}
+            return None if value is None else {column: value, "was_there": True}
 
         if not self.schema:
             return [stream.map_rows(each)]
         assert stream.schema is not None
-        schema = {column: stream.schema.field(column).type, "seen": pa.bool_()}
+        schema = {column: stream.schema.field(column).type, "was_there": pa.bool_()}
         return [stream.map_rows(each, schema=schema)]
 
 

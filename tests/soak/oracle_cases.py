@@ -13,7 +13,7 @@ from tests.soak.sessions import local
 
 def main(folder: str, seed: str, seconds: str, on_spark: str) -> None:
     """Run cases for a while; print what was seen as JSON."""
-    spark = local(Path(folder), 2) if on_spark == "spark" else None
+    spark = local(Path(folder), 4) if on_spark == "spark" else None
     counts = campaign(1_000_000, int(seed), float(seconds), spark=spark)
     if spark is not None:
         spark.stop()

@@ -32,7 +32,9 @@ def is_wrong(outcome: Outcome) -> bool:
     """Whether a busy peer was lost, or a lost one went unnoticed."""
     if outcome.fault != "cable pulled":
         return not outcome.complete
-    return len(outcome.noticed) < 2 or max(outcome.noticed.values()) > NOTICED
+    # Where the load is full, the second worker does not read again, and notices nothing.
+    noticing = 1 if outcome.load == "full" else 2
+    return len(outcome.noticed) < noticing or max(outcome.noticed.values()) > NOTICED
 
 
 if __name__ == "__main__":
