@@ -10,6 +10,7 @@
 from jeton import errors, state
 from jeton.columns.batch import Batch, concat
 from jeton.columns.compiled import njit
+from jeton.columns.expressions import col, when
 from jeton.columns.kernel import kernel
 from jeton.core.antichain import Antichain
 from jeton.core.summaries import IDENTITY, Advance, Summary
@@ -59,9 +60,11 @@ __all__ = [
     "TimestampToken",
     "TokenRef",
     "agg",
+    "col",
     "concat",
     "errors",
     "kernel",
     "njit",
     "state",
+    "when",
 ]

@@ -13,6 +13,7 @@ from jeton.columns.kernel import SlowKernel
 from jeton.connectors.deliveries import SinkFailed
 from jeton.core.errors import (
     BatchError,
+    ColumnTypeError,
     ExpiredReference,
     FlowStalled,
     GraphError,
@@ -35,6 +36,7 @@ from jeton.storage.leases import Superseded
 
 __all__ = [
     "BatchError",
+    "ColumnTypeError",
     "CorruptCheckpoint",
     "ExpiredReference",
     "FailedBefore",

@@ -78,7 +78,7 @@ def test_timestamps_are_kept(unit: str, zone: str | None) -> None:
 
 
 def test_timestamps_without_nulls_are_numpy() -> None:
-    column = Batch({"at": [datetime(2024, 5, 1), datetime(2024, 5, 2)]}, times=[0, 1])["at"]
+    column = Batch({"at": [datetime(2024, 5, 1), datetime(2024, 5, 2)]}, times=[0, 1]).column("at")
     assert isinstance(column, np.ndarray)
     assert column.dtype.kind == "M"
 

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import jeton as jt
 
@@ -54,13 +52,12 @@ class Condition:
 
     def mask(self, batch: jt.Batch) -> Any:
         column = batch[self.column]
-        values = pa.array(column) if isinstance(column, np.ndarray) else column
         if self.how == "null":
-            return pc.is_null(values)
+            return column.is_null()
         if self.how == "flag":
-            return values
-        compare = pc.equal if self.how == "==" else pc.less
-        return compare(values, pa.scalar(self.value, values.type))
+            return column
+        value = pa.scalar(self.value, column.type)
+        return column == value if self.how == "==" else column < value
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ class WithColumn:
     value: Any = None
 
     def shapes(self, shape: Shape) -> list[Shape]:
-        types = {"time": pa.int64(), "null": pa.bool_(), "length": pa.int32()}
+        types = {"time": pa.int64(), "null": pa.bool_(), "length": pa.int64()}
         kind = types.get(self.how) or pa.scalar(self.value).type
         shape = shape.add({self.name: kind})
         return [replace(shape, times=shape.times | {self.name}) if self.how == "time" else shape]
@@ -173,10 +170,7 @@ class WithColumn:
             if how == "time":
                 return batch.times
             column = batch[value]
-            if how == "length":
-                # Arrow counts long texts, such as those of Polars, in int64.
-                return pc.utf8_length(column).cast(pa.int32())
-            return pc.is_null(pa.array(column) if isinstance(column, np.ndarray) else column)
+            return column.str.len_chars() if how == "length" else column.is_null()
 
         return [stream.with_columns({self.name: value if how == "constant" else make})]
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
-from jeton.columns.arrow_column import ArrowColumn, bare
-from jeton.columns.column import Column, as_column
+from jeton.columns.column import Column, as_column, bare
+from jeton.columns.series import Series
 from jeton.columns.time_columns import Times
 from jeton.columns.time_units import INTEGER, unit_of
 from jeton.core.errors import BatchError, MissingColumn
@@ -30,8 +30,8 @@ class Batch:
     sending records at other times.
 
     >>> batch = Batch({"value": [1.5, 2.5, 4.0]}, times=[3, 7, 12])
-    >>> len(batch), batch["value"].sum(), batch["time"]
-    (3, np.float64(8.0), array([ 3,  7, 12]))
+    >>> len(batch), batch["value"].sum(), batch["time"].to_list()
+    (3, np.float64(8.0), [3, 7, 12])
     >>> batch.filter(batch["value"] > 2).rows()
     [{'time': 7, 'value': 2.5}, {'time': 12, 'value': 4.0}]
     """
@@ -133,15 +133,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.times)
 
-    def __getitem__(self, name: str) -> Column:
-        column = self.columns.get(name)
-        if type(column) is np.ndarray:  # nearly always
-            return column
-        column = self.column(name)
-        return column if isinstance(column, np.ndarray) else ArrowColumn(column)
+    def __getitem__(self, name: str) -> Series:
+        return Series(self.column(name))
 
     def column(self, name: str) -> Column:
-        """A column as it is kept: where it is Arrow's, without the operators that users want."""
+        """A column as it is kept: a NumPy array, or Arrow's for text and where there are nulls."""
         column = self.columns.get(name)
         if column is None:
             if name == self.time_name:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns.arrow_column import bare, is_plain_type
 from jeton.core.errors import BatchError, JetonError
 
 Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
@@ -26,6 +25,19 @@ _FEW: Final = 64
 the interpreter: another thread may take it for a while, and single records wait."""
 
 _PLAIN: Final[dict[type, type[np.generic]]] = {int: np.int64, float: np.float64, bool: np.bool_}
+
+
+class Wrapped:
+    """A column with more around it, such as a `Series`; the array is in ``values``."""
+
+    __slots__ = ()
+
+    values: Column
+
+
+def bare(value: Any) -> Any:
+    """The array of a wrapped column; any other value as it is."""
+    return value.values if isinstance(value, Wrapped) else value
 
 
 def as_column(values: Any) -> Column:
@@ -86,6 +98,17 @@ def from_arrow(array: pa.Array) -> Column:
     if isinstance(array, pa.ExtensionArray):
         return from_arrow(array.storage)
     return array
+
+
+def is_plain_type(kind: pa.DataType) -> bool:
+    """Whether NumPy has arrays for values of a type: numbers, and times without a zone."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_duration(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is None)
+    )
 
 
 @functools.lru_cache(maxsize=1024)

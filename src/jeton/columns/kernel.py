@@ -27,7 +27,7 @@ from jeton.columns import column as cols
 from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
-from jeton.columns.schema import as_type
+from jeton.columns.types import as_type
 from jeton.core.errors import BatchError, GraphError
 
 

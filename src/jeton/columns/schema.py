@@ -6,7 +6,6 @@ a schema that is not known, and ``pa.null()`` for the type of a column of which 
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +17,8 @@ from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, missing
 from jeton.columns.column import Column
-from jeton.core.errors import GraphError, MissingColumn
+from jeton.columns.types import as_type
+from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
 from jeton.core.times import TimeKind
 
 SchemaLike: TypeAlias = "pa.Schema | Mapping[str, Any]"
@@ -28,17 +28,6 @@ EVENT_TIME = "event_time"
 """The column with a record's own time where it is sent at another: late, or at a window's end."""
 
 T = TypeVar("T")
-
-_PYTHON_TYPES: dict[Any, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-    datetime.datetime: pa.timestamp("us"),
-    datetime.date: pa.date32(),
-    datetime.timedelta: pa.duration("us"),
-}
 
 
 def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
@@ -55,21 +44,6 @@ def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
         fields = {name: as_type(kind) for name, kind in declared.items()}
     fields.pop(time_name, None)
     return pa.schema(fields)
-
-
-def as_type(kind: Any) -> pa.DataType:
-    """The Arrow type that an Arrow, NumPy or Python type stands for."""
-    if isinstance(kind, pa.DataType):
-        return cols.without_views(kind)
-    if kind in _PYTHON_TYPES:
-        return _PYTHON_TYPES[kind]
-    try:
-        return pa.from_numpy_dtype(np.dtype(kind))
-    except (TypeError, pa.ArrowNotImplementedError):
-        known = ", ".join(python.__name__ for python in _PYTHON_TYPES)
-        raise GraphError(
-            f"{kind!r} is not a type of a column: use a pyarrow or NumPy type, or one of {known}"
-        ) from None
 
 
 def schema_of(batch: Batch) -> pa.Schema:
@@ -132,13 +106,14 @@ def sample(schema: pa.Schema, time_name: str, kind: TimeKind) -> Batch:
 def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:
     """The result of a function on an empty batch; ``None`` if it needs data.
 
-    A column that is not there is an error now, since it would be one with data too.
+    A column that is not there, or types that do not go together, are errors now, since they would
+    be with data too.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # means and quotients of nothing
             return function(batch)
-    except MissingColumn:
+    except (MissingColumn, ColumnTypeError):
         raise
     except (Exception, SystemExit):
         # With data it fails again, and then the error names the operator.

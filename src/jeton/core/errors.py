@@ -73,6 +73,10 @@ class BatchError(JetonError):
     """Columns that do not fit together, or a column that is not there."""
 
 
+class ColumnTypeError(BatchError):
+    """An operation that columns of these types do not have, whatever their values."""
+
+
 class MissingColumn(BatchError):
     """A column that does not exist; the message names those that do."""
 

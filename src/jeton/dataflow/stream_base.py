@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jeton.columns import schema as schemas
 from jeton.columns.batch import Batch
-from jeton.core.errors import GraphError, MissingColumn
+from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
 from jeton.dataflow.plan import Crossing, SourcePort
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ class StreamBase:
         """The result of a function of ``operator`` on an empty batch of this stream's columns.
 
         ``None`` if the schema is not known or the function needs data. A column that is known
-        to be missing is an error.
+        to be missing, or types that do not go together, are an error.
         """
         if self.schema is None:
             return None
         try:
             return schemas.learn(function, schemas.sample(self.schema, self.time_name, self.kind))
-        except MissingColumn as error:
+        except (MissingColumn, ColumnTypeError) as error:
             raise GraphError(f"{error.message} in {self!r}").located(operator=operator) from error
 
     def enter(self, scope: Scope) -> Stream:

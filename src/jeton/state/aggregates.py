@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jeton.columns.arrow_column import is_plain_type
+from jeton.columns.column import is_plain_type
 from jeton.columns.column import Column
 from jeton.columns.kernel import Kernel
 from jeton.core.errors import BatchError

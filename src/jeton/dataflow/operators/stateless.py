@@ -14,7 +14,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
 from jeton.columns.time_columns import Times
-from jeton.core.errors import BatchError, GraphError, TimeError
+from jeton.core.errors import BatchError, ColumnTypeError, GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.unary import add_unary
@@ -70,8 +70,12 @@ def mask_function(
         return lambda batch: _as_mask(batch.column(column), f"column {column!r}")
     require_function(condition, operator, "booleans")
     function = condition
-    stream.learn(function, operator=operator)
-    return lambda batch: _as_mask(function(batch), "the condition")
+
+    def mask(batch: Batch) -> npt.NDArray[np.bool_]:
+        return _as_mask(function(batch), "the condition")
+
+    stream.learn(mask, operator=operator)
+    return mask
 
 
 def require_function(function: object, operator: str, what: str) -> None:
@@ -123,4 +127,4 @@ def _as_mask(values: Any, what: str) -> npt.NDArray[np.bool_]:
         mask: npt.NDArray[np.bool_] = plain.to_numpy(zero_copy_only=False)
         return mask
     kind = column.dtype if isinstance(column, np.ndarray) else column.type
-    raise BatchError(f"{what} is of type {kind}, not boolean: compare it with something")
+    raise ColumnTypeError(f"{what} is of type {kind}, not boolean: compare it with something")

@@ -1,0 +1,390 @@
+"""Computing with columns: operators and functions record by record, with SQL's rules for nulls.
+
+A null makes the result null, except where the other side decides alone (``False & null``). What a
+function means depends on the types alone, never on whether a batch happens to have a null in it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jeton.columns.column import Column, as_column, from_arrow, to_arrow
+from jeton.core.errors import BatchError, ColumnTypeError
+
+SIGNS: Final = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "and_": "&",
+    "or_": "|",
+    "xor": "^",
+}
+"""The operators, by the names that Python's `operator` has for them."""
+
+_ARROW: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "eq": pc.equal,
+    "ne": pc.not_equal,
+    "lt": pc.less,
+    "le": pc.less_equal,
+    "gt": pc.greater,
+    "ge": pc.greater_equal,
+    "add": pc.add_checked,
+    "sub": pc.subtract_checked,
+    "mul": pc.multiply_checked,
+    "truediv": pc.divide_checked,
+}
+"""Arrow's functions for values that NumPy has no arrays for, such as text and decimals."""
+
+_COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+
+_LOGIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "and_": pc.and_kleene,
+    "or_": pc.or_kleene,
+    "xor": pc.xor,
+}
+"""Logic with nulls: the result is known where the other side decides it alone."""
+
+NUMBERS: Final = (int, float, bool, np.integer, np.floating, np.bool_)
+
+
+def binary(name: str, left: Any, right: Any) -> Column:
+    """The results of an operator; at least one side is a column, the other may be one value.
+
+    >>> binary("add", np.array([1, 2]), pa.array([None, 5])).to_pylist()
+    [None, 7]
+    >>> binary("eq", pa.array(["a", "b"]), "a")
+    array([ True, False])
+    >>> binary("floordiv", np.array([7, 7]), np.array([2, 0])).to_pylist()
+    [3, None]
+    >>> binary("gt", np.array([7]), "a")
+    Traceback (most recent call last):
+    jeton.core.errors.ColumnTypeError: int64 > 'a': these do not go together
+    """
+    if left is None or right is None:
+        raise BatchError("nothing equals None: use is_null() or is_not_null()")
+    left, right = _scalar(left), _scalar(right)
+    try:
+        if name in _LOGIC and _is_logic(left) and _is_logic(right):
+            return as_column(_LOGIC[name](_logic(left), _logic(right)))
+        if _is_plain(left) and _is_plain(right):
+            return _with_nulls(_divided(name), left, right)
+        if _is_unknown(left) or _is_unknown(right):
+            return _unknown(name, left, right)
+        if name == "add" and _is_text(left) and _is_text(right):
+            return as_column(pc.binary_join_element_wise(left, right, _nothing(left, right)))
+        if name in _ARROW and not (_is_number(left) or _is_number(right)):
+            return as_column(_ARROW[name](_decoded(left), _decoded(right)))
+        if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
+            return as_column(_ARROW[name](left, right))
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise BatchError(f"{described(name, left, right)}: {error}") from error
+    except (pa.ArrowException, TypeError) as error:
+        raise ColumnTypeError(f"{described(name, left, right)}: {error}") from error
+    raise ColumnTypeError(f"{described(name, left, right)}: these do not go together")
+
+
+def described(name: str, left: Any, right: Any) -> str:
+    """An operator with the types of its columns and its plain values, for people."""
+    return f"{_named(left)} {SIGNS[name]} {_named(right)}"
+
+
+def ufunc(function: Any, *values: Any) -> Column:
+    """The results of one of NumPy's functions, null where a value is.
+
+    >>> ufunc(np.sqrt, pa.array([4.0, None])).to_pylist()
+    [2.0, None]
+    """
+    if not all(map(_is_plain, values)):
+        kinds = ", ".join(_named(value) for value in values)
+        raise ColumnTypeError(f"{function.__name__}({kinds}): NumPy has no arrays for such values")
+    return _with_nulls(function, *values)
+
+
+def invert(column: Column) -> Column:
+    """Not: true for false and false for true."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind not in "biu":
+            raise ColumnTypeError(f"~ needs booleans, not {column.dtype}")
+        return ~column
+    if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+        raise ColumnTypeError(f"~ needs booleans, not {column.type}")
+    return as_column(pc.invert(column.cast(pa.bool_())))
+
+
+def is_null(column: Column) -> Column:
+    """Whether each value is null; NaN is not."""
+    if isinstance(column, np.ndarray):
+        return np.zeros(len(column), bool)
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def is_nan(column: Column) -> Column:
+    """Whether each value is NaN; null for a null."""
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iub":
+        return np.zeros(len(column), bool)
+    return ufunc(np.isnan, column)
+
+
+def is_in(column: Column, values: Any) -> Column:
+    """Whether each value is one of some; null for a null."""
+    wanted = to_arrow(as_column(list(values) if not hasattr(values, "__len__") else values))
+    array = _decoded(to_arrow(column))
+    if len(wanted) == 0:
+        return _with_nulls(lambda values: np.zeros(len(values), bool), _ones(column))
+    if wanted.null_count:
+        raise BatchError("is_in has None among its values, which nothing equals: use is_null()")
+    try:
+        found = pc.is_in(array, value_set=wanted.cast(array.type))
+    except pa.ArrowException as error:
+        raise ColumnTypeError(
+            f"is_in: {array.type} cannot be compared with {wanted.type}: {error}"
+        ) from error
+    return as_column(pc.if_else(array.is_valid(), found, None))
+
+
+def fill_null(column: Column, value: Any) -> Column:
+    """Another value, or the one of another column, wherever there is a null."""
+    if isinstance(column, np.ndarray):
+        return column
+    if pa.types.is_null(column.type):
+        if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+            return as_column(value)
+        return from_arrow(pa.repeat(value, len(column)))
+    array = _decoded(column)
+    try:
+        other = to_arrow(value) if isinstance(value, np.ndarray) else value
+        if isinstance(other, pa.Array):
+            return as_column(pc.coalesce(array, other.cast(array.type)))
+        return as_column(array.fill_null(pa.scalar(other, array.type)))
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise ColumnTypeError(
+            f"fill_null: {value!r} is not of type {array.type}: {error}"
+        ) from error
+
+
+def choose(condition: Column, value: Any, other: Any) -> Column:
+    """One value where a condition is true, another where it is false or null."""
+    mask = to_arrow(condition)
+    if not (pa.types.is_boolean(mask.type) or pa.types.is_null(mask.type)):
+        raise ColumnTypeError(f"when() needs booleans, not {mask.type}: compare it with something")
+    mask = mask.cast(pa.bool_()).fill_null(False)
+    sides = [to_arrow(side) if isinstance(side, np.ndarray) else side for side in (value, other)]
+    try:
+        return as_column(pc.if_else(mask, *(_decoded(side) for side in sides)))
+    except (pa.ArrowException, TypeError) as error:
+        kinds = " and ".join(_named(side) for side in sides)
+        raise ColumnTypeError(f"when(): {kinds} do not make one column: {error}") from error
+
+
+def cast(column: Column, kind: pa.DataType) -> Column:
+    """The same values as another type; one that does not fit is an error."""
+    try:
+        return as_column(_decoded(to_arrow(column)).cast(kind))
+    except pa.ArrowInvalid as error:
+        raise BatchError(f"cast: {error}") from error
+    except pa.ArrowException as error:
+        raise ColumnTypeError(f"cast: {error}") from error
+
+
+def arrow(column: Column, function: str, **options: Any) -> Column:
+    """The function of `pyarrow.compute` that has a name, on a column.
+
+    >>> arrow(pa.array(["a", None]), "utf8_upper").to_pylist()
+    ['A', None]
+    """
+    array = _decoded(to_arrow(column))
+    if pa.types.is_null(array.type):
+        return array
+    try:
+        return as_column(getattr(pc, function)(array, **options))
+    except (pa.ArrowException, TypeError) as error:
+        raise ColumnTypeError(
+            f"{function} cannot work on a column of {array.type}: {error}"
+        ) from error
+
+
+def date(column: Column) -> Column:
+    """The dates of timestamps, in their own time zone."""
+    array = to_arrow(column)
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        array = pc.local_timestamp(array)
+    return cast(array, pa.date32())
+
+
+def clip(column: Column, lower: Any, upper: Any) -> Column:
+    """The values, those below or above the bounds moved to them."""
+    return choose(
+        binary("lt", column, lower), lower, choose(binary("gt", column, upper), upper, column)
+    )
+
+
+def _with_nulls(function: Callable[..., Any], *values: Any) -> Column:
+    """The results of a NumPy function record by record, null where a value is."""
+    unknown: Any = None
+    for value in values:
+        if isinstance(value, pa.Array) and value.null_count:
+            here = value.is_null().to_numpy(zero_copy_only=False)
+            unknown = here if unknown is None else unknown | here
+    made = function(*map(_filled, values))
+    if unknown is None:
+        return as_column(made)
+    if isinstance(made, pa.Array):
+        known = pc.invert(pa.array(unknown))
+        return as_column(pc.if_else(known, made, pa.scalar(None, made.type)))
+    return from_arrow(pa.array(made, mask=np.broadcast_to(unknown, made.shape)))
+
+
+def _divided(name: str) -> Callable[[Any, Any], Any]:
+    """The operator for NumPy's arrays; integers divided by zero have no result."""
+    function: Callable[[Any, Any], Any] = getattr(operator, name)
+    if name not in ("floordiv", "mod"):
+        return function
+
+    def divide(left: Any, right: Any) -> Any:
+        by = np.asarray(right)
+        if by.dtype.kind not in "iu" or by.all():
+            return function(left, right)
+        made = function(left, np.where(by == 0, by.dtype.type(1), by))
+        return pa.array(made, mask=np.broadcast_to(by == 0, made.shape))
+
+    return divide
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether NumPy has arrays for such values: numbers, and times without a zone."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "OUS"
+    if not isinstance(value, pa.Array):
+        return isinstance(value, (*NUMBERS, np.datetime64, np.timedelta64))
+    kind = value.type
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_duration(kind)
+        or (pa.types.is_timestamp(kind) and kind.tz is None)
+    )
+
+
+def _scalar(value: Any) -> Any:
+    """One value as NumPy has it, if it has such values; columns as they are."""
+    if isinstance(value, pa.Scalar):
+        kind = value.type
+        if pa.types.is_duration(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+            return pa.array([value]).to_numpy()[0]
+        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        return value.as_py() if plain else value
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:
+        return np.datetime64(value)
+    return np.timedelta64(value) if isinstance(value, datetime.timedelta) else value
+
+
+def _filled(value: Any) -> Any:
+    """Values for NumPy, with a one for each null; results for those are not used."""
+    if not isinstance(value, pa.Array):
+        return value
+    if value.null_count:
+        value = value.fill_null(pa.scalar(1).cast(value.type))
+    return value.to_numpy(zero_copy_only=False)
+
+
+def _ones(column: Column) -> Column:
+    """A column of numbers with the nulls of another."""
+    if isinstance(column, np.ndarray):
+        return np.ones(len(column), np.int8)
+    return pc.if_else(column.is_valid(), pa.scalar(1, pa.int8()), None)
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether a column has nulls only, and no type that a schema declares."""
+    return isinstance(value, pa.NullArray)
+
+
+def _unknown(name: str, left: Any, right: Any) -> Column:
+    """The results where one side has nulls only."""
+    column, other = (left, right) if _is_unknown(left) else (right, left)
+    kind = pa.bool_() if name in _COMPARISONS else _kind(other) or pa.null()
+    return pa.nulls(len(column), kind)
+
+
+def _is_logic(value: Any) -> bool:
+    if isinstance(value, pa.Array):
+        return bool(pa.types.is_boolean(value.type) or pa.types.is_null(value.type))
+    return isinstance(value, bool | np.bool_) or (
+        isinstance(value, np.ndarray) and value.dtype == np.bool_
+    )
+
+
+def _logic(value: Any) -> Any:
+    if isinstance(value, pa.Array):
+        return value.cast(pa.bool_())
+    return pa.array(value) if isinstance(value, np.ndarray) else pa.scalar(bool(value))
+
+
+def _kind(value: Any) -> pa.DataType | None:
+    if isinstance(value, pa.Array | pa.Scalar):
+        kind = value.type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(value, np.ndarray):
+        return pa.from_numpy_dtype(value.dtype)
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    kind = _kind(value)
+    if kind is None:
+        return isinstance(value, str)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(value: Any) -> bool:
+    kind = _kind(value)
+    if kind is None:
+        return isinstance(value, NUMBERS)
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _is_decimal(value: Any) -> bool:
+    kind = _kind(value)
+    return kind is not None and bool(pa.types.is_decimal(kind))
+
+
+def _nothing(*values: Any) -> pa.Scalar:
+    """The empty text, of the type that columns of text have."""
+    large = any((kind := _kind(v)) is not None and pa.types.is_large_string(kind) for v in values)
+    return pa.scalar("", pa.large_string() if large else pa.string())
+
+
+def _decoded(value: Any) -> Any:
+    """Values of a dictionary as they are: Arrow has few functions for dictionaries."""
+    if isinstance(value, pa.DictionaryArray):
+        return value.dictionary_decode()
+    return value
+
+
+def _named(value: Any) -> str:
+    kind = _kind(value)
+    if isinstance(value, pa.Scalar):
+        return repr(value.as_py())
+    return repr(value) if kind is None else str(kind)

@@ -1,0 +1,152 @@
+"""Expressions: columns that are computed later, such as ``jt.col("price") * 2``.
+
+An expression is a function of a batch, so it goes wherever one does. It is checked against a
+stream's schema when the flow is built, as functions are: it is tried on an empty batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jeton.columns import compute
+from jeton.columns.column import bare, from_arrow
+from jeton.columns.operations import Operations
+from jeton.columns.series import Series
+from jeton.core.errors import BatchError
+
+if TYPE_CHECKING:
+    from jeton.columns.batch import Batch
+
+
+class Expr(Operations):
+    """A column that is computed from a batch: see `col`."""
+
+    __slots__ = ("_evaluate", "_shown")
+
+    def __init__(self, evaluate: Callable[[Batch], Any], shown: str) -> None:
+        self._evaluate = evaluate
+        self._shown = shown
+
+    def __call__(self, batch: Batch) -> Series:
+        """The values for the records of a batch."""
+        made = self._evaluate(batch)
+        return made if type(made) is Series else Series(made)
+
+    def _binary(self, name: str, other: Any, *, swapped: bool = False) -> Expr:
+        left, right = (other, self) if swapped else (self, other)
+        shown = f"({_shown(left)} {compute.SIGNS[name]} {_shown(right)})"
+
+        if isinstance(other, Expr):
+            return Expr(lambda batch: self(batch)._binary(name, other(batch)), shown)
+        _refuse_none(other)
+        return Expr(lambda batch: self(batch)._binary(name, other, swapped=swapped), shown)
+
+    def _apply(self, function: Callable[..., Any], *args: Any, **options: Any) -> Expr:
+        def evaluate(batch: Batch) -> Series:
+            values = [each(batch) if isinstance(each, Expr) else each for each in args]
+            return self(batch)._apply(function, *values, **options)
+
+        given = [*map(_shown, args), *(f"{name}={value!r}" for name, value in options.items())]
+        name = f"{self._shown}.{function.__name__}({', '.join(given)})"
+        return Expr(evaluate, name)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            return NotImplemented
+
+        def evaluate(batch: Batch) -> Any:
+            return ufunc(*(each(batch) if isinstance(each, Expr) else each for each in inputs))
+
+        return Expr(evaluate, f"{ufunc.__name__}({', '.join(map(_shown, inputs))})")
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+class When:
+    """A condition that waits for its value: see `when`."""
+
+    __slots__ = ("_cases", "_condition")
+
+    def __init__(self, condition: Expr, cases: tuple[tuple[Expr, Any], ...] = ()) -> None:
+        if not isinstance(condition, Expr):
+            raise BatchError(f"when() needs a condition such as col('n') > 1, not {condition!r}")
+        self._condition = condition
+        self._cases = cases
+
+    def then(self, value: Any) -> Then:
+        """The value where the condition is true: a constant or an expression."""
+        return Then((*self._cases, (self._condition, value)))
+
+
+class Then(Expr):
+    """Conditions with their values; a record for which none is true has a null."""
+
+    __slots__ = ("_cases",)
+
+    def __init__(self, cases: tuple[tuple[Expr, Any], ...], other: Any = None) -> None:
+        def evaluate(batch: Batch) -> Any:
+            made = _value(other, batch)
+            for condition, value in reversed(cases):
+                made = compute.choose(condition(batch).values, _value(value, batch), made)
+            return made
+
+        shown = "".join(f"when({c!r}).then({_shown(v)})." for c, v in cases)
+        super().__init__(evaluate, f"{shown}otherwise({_shown(other)})")
+        self._cases = cases
+
+    def when(self, condition: Expr) -> When:
+        """Another condition, for records for which none before is true."""
+        return When(condition, self._cases)
+
+    def otherwise(self, value: Any) -> Expr:
+        """The value of all other records."""
+        return Then(self._cases, value)
+
+
+def col(name: str) -> Expr:
+    """The column of a name, to compute with.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("hot")
+    >>> readings = flow.input("readings", schema={"room": str, "value": float})
+    >>> hot = readings.filter((jt.col("room") == "attic") & (jt.col("value") > 30))
+    >>> flow.output("hot", hot.with_columns(over=jt.col("value") - 30))
+    >>> rows = {"time": [1, 2], "room": ["attic", "hall"], "value": [31.5, 35.0]}
+    >>> flow.run({"readings": rows})["hot"].to_pylist()
+    [{'time': 1, 'room': 'attic', 'value': 31.5, 'over': 1.5}]
+    >>> readings.filter(jt.col("value") > "30")
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: double > '30': these do not go together ...
+    """
+    return Expr(lambda batch: batch[name], f"col({name!r})")
+
+
+def when(condition: Expr) -> When:
+    """A value that depends on conditions; the first that is true counts.
+
+    >>> import jeton as jt
+    >>> size = jt.when(jt.col("n") > 9).then("large").when(jt.col("n") > 4).then("medium")
+    >>> size.otherwise("small")(jt.Batch({"n": [2, 7, 12]}, times=[0, 0, 0])).to_list()
+    ['small', 'medium', 'large']
+    """
+    return When(condition)
+
+
+def _value(value: Any, batch: Batch) -> Any:
+    """The values of an expression, or a constant for all records."""
+    if isinstance(value, Expr):
+        return value(batch).values
+    return from_arrow(pa.repeat(pa.scalar(value), len(batch)))
+
+
+def _shown(value: Any) -> str:
+    return repr(bare(value))
+
+
+def _refuse_none(value: Any) -> None:
+    if value is None:
+        raise BatchError("nothing equals None: use is_null() or is_not_null()")
