@@ -89,7 +89,7 @@ def binary(name: str, left: Any, right: Any) -> Column:
         if _is_unknown(left) or _is_unknown(right):
             return _unknown(name, left, right)
         if name == "add" and _is_text(left) and _is_text(right):
-            return as_column(pc.binary_join_element_wise(left, right, _nothing(left, right)))
+            return _joined(left, right)
         if name in _ARROW and not (_is_number(left) or _is_number(right)):
             return as_column(_ARROW[name](_decoded(left), _decoded(right)))
         if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
@@ -122,7 +122,7 @@ def invert(column: Column) -> Column:
     """Not: true for false and false for true."""
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "biu":
-            raise ColumnTypeError(f"~ needs booleans, not {column.dtype}")
+            raise ColumnTypeError(f"~ needs booleans, not {_kind(column)}")
         return ~column
     if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise ColumnTypeError(f"~ needs booleans, not {column.type}")
@@ -216,18 +216,35 @@ def arrow(column: Column, function: str, **options: Any) -> Column:
         return array
     try:
         return as_column(getattr(pc, function)(array, **options))
+    except pa.ArrowInvalid as error:
+        raise BatchError(f"{function}: {error}") from error
     except (pa.ArrowException, TypeError) as error:
-        raise ColumnTypeError(
-            f"{function} cannot work on a column of {array.type}: {error}"
-        ) from error
+        raise ColumnTypeError(f"{function} of {array.type}: {error}") from error
+
+
+def text(column: Column, function: str, **options: Any) -> Column:
+    """One of Arrow's functions of text."""
+    kind = _kind(column)
+    if not (_is_text(column) or pa.types.is_null(kind)):
+        raise ColumnTypeError(f"functions of .str need text, not {kind}: cast(str) makes it")
+    return arrow(column, function, **options)
+
+
+def moment(column: Column, function: str, **options: Any) -> Column:
+    """One of Arrow's functions of timestamps and dates."""
+    kind = _kind(column)
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
+        raise ColumnTypeError(f"functions of .dt need timestamps or dates, not {kind}")
+    return arrow(column, function, **options)
 
 
 def date(column: Column) -> Column:
     """The dates of timestamps, in their own time zone."""
-    array = to_arrow(column)
-    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        array = pc.local_timestamp(array)
-    return cast(array, pa.date32())
+    kind = _kind(column)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        column = moment(column, "local_timestamp")
+    # Down to whole days first, also before 1970.
+    return cast(moment(column, "floor_temporal", unit="day"), pa.date32())
 
 
 def clip(column: Column, lower: Any, upper: Any) -> Column:
@@ -370,10 +387,16 @@ def _is_decimal(value: Any) -> bool:
     return kind is not None and bool(pa.types.is_decimal(kind))
 
 
-def _nothing(*values: Any) -> pa.Scalar:
-    """The empty text, of the type that columns of text have."""
-    large = any((kind := _kind(v)) is not None and pa.types.is_large_string(kind) for v in values)
-    return pa.scalar("", pa.large_string() if large else pa.string())
+def _joined(left: Any, right: Any) -> Column:
+    """Texts one after the other."""
+    sides = [_decoded(side) for side in (left, right)]
+    kinds = [kind for side in sides if (kind := _kind(side)) is not None]
+    kind = pa.large_string() if any(map(pa.types.is_large_string, kinds)) else pa.string()
+    texts = [
+        side.cast(kind) if isinstance(side, pa.Array) else pa.scalar(str(side), kind)
+        for side in sides
+    ]
+    return as_column(pc.binary_join_element_wise(*texts, pa.scalar("", kind)))
 
 
 def _decoded(value: Any) -> Any:

@@ -251,7 +251,7 @@ class Text(Generic[Of]):
         >>> jt.Batch({"k": ["ab", "ü"]}, times=[0, 0])["k"].str.len_chars().to_list()
         [2, 1]
         """
-        return self._of._apply(compute.arrow, "utf8_length").cast(int)
+        return self._of._apply(compute.text, "utf8_length").cast(int)
 
     def to_uppercase(self) -> Of:
         """Each text in capital letters.
@@ -260,7 +260,7 @@ class Text(Generic[Of]):
         >>> jt.Batch({"k": ["ab"]}, times=[0])["k"].str.to_uppercase().to_list()
         ['AB']
         """
-        return self._of._apply(compute.arrow, "utf8_upper")
+        return self._of._apply(compute.text, "utf8_upper")
 
     def to_lowercase(self) -> Of:
         """Each text in small letters.
@@ -269,7 +269,7 @@ class Text(Generic[Of]):
         >>> jt.Batch({"k": ["AB"]}, times=[0])["k"].str.to_lowercase().to_list()
         ['ab']
         """
-        return self._of._apply(compute.arrow, "utf8_lower")
+        return self._of._apply(compute.text, "utf8_lower")
 
     def strip_chars(self, characters: str | None = None) -> Of:
         """Each text without white space, or some characters, at its ends.
@@ -279,8 +279,8 @@ class Text(Generic[Of]):
         ['ab']
         """
         if characters is None:
-            return self._of._apply(compute.arrow, "utf8_trim_whitespace")
-        return self._of._apply(compute.arrow, "utf8_trim", characters=characters)
+            return self._of._apply(compute.text, "utf8_trim_whitespace")
+        return self._of._apply(compute.text, "utf8_trim", characters=characters)
 
     def contains(self, pattern: str, *, literal: bool = False) -> Of:
         """Whether each text has a match of a regular expression, or a text as it is.
@@ -291,7 +291,7 @@ class Text(Generic[Of]):
         ([True, True], [True, False])
         """
         function = "match_substring" if literal else "match_substring_regex"
-        return self._of._apply(compute.arrow, function, pattern=pattern)
+        return self._of._apply(compute.text, function, pattern=pattern)
 
     def starts_with(self, prefix: str) -> Of:
         """Whether each text begins with another.
@@ -300,7 +300,7 @@ class Text(Generic[Of]):
         >>> jt.Batch({"k": ["ab", "b"]}, times=[0, 0])["k"].str.starts_with("a").to_list()
         [True, False]
         """
-        return self._of._apply(compute.arrow, "starts_with", pattern=prefix)
+        return self._of._apply(compute.text, "starts_with", pattern=prefix)
 
     def ends_with(self, suffix: str) -> Of:
         """Whether each text ends with another.
@@ -309,7 +309,7 @@ class Text(Generic[Of]):
         >>> jt.Batch({"k": ["ab", "a"]}, times=[0, 0])["k"].str.ends_with("b").to_list()
         [True, False]
         """
-        return self._of._apply(compute.arrow, "ends_with", pattern=suffix)
+        return self._of._apply(compute.text, "ends_with", pattern=suffix)
 
     def replace_all(self, pattern: str, value: str, *, literal: bool = False) -> Of:
         """Each text with another in the place of all matches.
@@ -319,7 +319,7 @@ class Text(Generic[Of]):
         ['abc']
         """
         function = "replace_substring" if literal else "replace_substring_regex"
-        return self._of._apply(compute.arrow, function, pattern=pattern, replacement=value)
+        return self._of._apply(compute.text, function, pattern=pattern, replacement=value)
 
     def slice(self, offset: int, length: int | None = None) -> Of:
         """The characters of each text from a place on, at most some.
@@ -331,7 +331,7 @@ class Text(Generic[Of]):
         stop = None if length is None else offset + length
         if length is not None and offset < 0 <= offset + length:
             stop = None
-        return self._of._apply(compute.arrow, "utf8_slice_codeunits", start=offset, stop=stop)
+        return self._of._apply(compute.text, "utf8_slice_codeunits", start=offset, stop=stop)
 
     def to_datetime(self, format: str, *, unit: str = "us") -> Of:
         """Timestamps that texts show in a format of `time.strptime`; other texts are an error.
@@ -341,7 +341,7 @@ class Text(Generic[Of]):
         >>> days.dt.day().to_list()
         [6]
         """
-        return self._of._apply(compute.arrow, "strptime", format=format, unit=unit)
+        return self._of._apply(compute.text, "strptime", format=format, unit=unit)
 
 
 class Dates(Generic[Of]):
@@ -359,7 +359,7 @@ class Dates(Generic[Of]):
         >>> jt.Batch({"d": [datetime.date(2024, 5, 6)]}, times=[0])["d"].dt.year().to_list()
         [2024]
         """
-        return self._of._apply(compute.arrow, "year")
+        return self._of._apply(compute.moment, "year")
 
     def month(self) -> Of:
         """The month of each, from 1 to 12.
@@ -368,7 +368,7 @@ class Dates(Generic[Of]):
         >>> jt.Batch({"d": [datetime.date(2024, 5, 6)]}, times=[0])["d"].dt.month().to_list()
         [5]
         """
-        return self._of._apply(compute.arrow, "month")
+        return self._of._apply(compute.moment, "month")
 
     def day(self) -> Of:
         """The day of the month of each, from 1 to 31.
@@ -377,7 +377,7 @@ class Dates(Generic[Of]):
         >>> jt.Batch({"d": [datetime.date(2024, 5, 6)]}, times=[0])["d"].dt.day().to_list()
         [6]
         """
-        return self._of._apply(compute.arrow, "day")
+        return self._of._apply(compute.moment, "day")
 
     def weekday(self) -> Of:
         """The day of the week of each, from 1 for Monday to 7 for Sunday.
@@ -386,7 +386,7 @@ class Dates(Generic[Of]):
         >>> jt.Batch({"d": [datetime.date(2024, 5, 6)]}, times=[0])["d"].dt.weekday().to_list()
         [1]
         """
-        return self._of._apply(compute.arrow, "day_of_week", count_from_zero=False)
+        return self._of._apply(compute.moment, "day_of_week", count_from_zero=False)
 
     def hour(self) -> Of:
         """The hour of each, from 0 to 23.
@@ -395,7 +395,7 @@ class Dates(Generic[Of]):
         >>> jt.Batch({"d": [datetime.datetime(2024, 5, 6, 7)]}, times=[0])["d"].dt.hour().to_list()
         [7]
         """
-        return self._of._apply(compute.arrow, "hour")
+        return self._of._apply(compute.moment, "hour")
 
     def minute(self) -> Of:
         """The minute of each, from 0 to 59.
@@ -405,7 +405,7 @@ class Dates(Generic[Of]):
         >>> at.dt.minute().to_list()
         [8]
         """
-        return self._of._apply(compute.arrow, "minute")
+        return self._of._apply(compute.moment, "minute")
 
     def second(self) -> Of:
         """The second of each, from 0 to 59.
@@ -415,7 +415,7 @@ class Dates(Generic[Of]):
         >>> at.dt.second().to_list()
         [9]
         """
-        return self._of._apply(compute.arrow, "second")
+        return self._of._apply(compute.moment, "second")
 
     def date(self) -> Of:
         """The date of each.
