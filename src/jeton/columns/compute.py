@@ -62,6 +62,9 @@ _LOGIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 """Logic with nulls: the result is known where the other side decides it alone."""
 
+_EXACT: Final = 1 << 53
+"""Up to here, integers are the same as floating-point numbers."""
+
 NUMBERS: Final = (int, float, bool, np.integer, np.floating, np.bool_)
 
 
@@ -84,6 +87,8 @@ def binary(name: str, left: Any, right: Any) -> Column:
     try:
         if name in _LOGIC and _is_logic(left) and _is_logic(right):
             return as_column(_LOGIC[name](_logic(left), _logic(right)))
+        if name in _COMPARISONS and (_fits_arrow(left, right) or _fits_arrow(right, left)):
+            return as_column(_ARROW[name](left, right))
         if _is_plain(left) and _is_plain(right):
             return _with_nulls(_divided(name), left, right)
         if _is_unknown(left) or _is_unknown(right):
@@ -284,6 +289,15 @@ def _divided(name: str) -> Callable[[Any, Any], Any]:
         return pa.array(made, mask=np.broadcast_to(by == 0, made.shape))
 
     return divide
+
+
+def _fits_arrow(column: Any, value: Any) -> bool:
+    """Whether Arrow compares an array with a number as NumPy would, and sooner."""
+    if not isinstance(column, pa.Array):
+        return False
+    if type(value) is int:
+        return column.type in (pa.int64(), pa.float64()) and abs(value) <= _EXACT
+    return type(value) is float and column.type == pa.float64()
 
 
 def _is_plain(value: Any) -> bool:

@@ -14,11 +14,13 @@ from jeton.columns import compute
 from jeton.columns.column import Column, Wrapped, as_column, bare, to_arrow
 from jeton.columns.operations import Operations
 
+_LOGIC: Final = {"and_": operator.and_, "or_": operator.or_, "xor": operator.xor}
 _NUMPY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     name: getattr(operator, name)
     for name in compute.SIGNS
-    if name not in ("floordiv", "mod")  # by zero they have no result
+    if name not in _LOGIC and name not in ("floordiv", "mod")  # by zero they have no result
 }
+_KINDS: Final = {int: "i", float: "f", bool: "b"}
 
 _UFUNCS: Final[dict[Any, str]] = {
     np.equal: "eq",
@@ -72,19 +74,15 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
 
     def _binary(self, name: str, other: Any, *, swapped: bool = False) -> Series:
         left, right = self.values, bare(other)
-        function = _NUMPY.get(name)
-        if (
-            function is not None
-            and type(left) is np.ndarray
-            and left.dtype.kind in "iuf"
-            and (
-                type(right) in (int, float)
-                or (type(right) is np.ndarray and right.dtype.kind in "iuf")
-            )
-            and name not in ("and_", "or_", "xor")
-        ):
+        if type(left) is np.ndarray:
             # Nearly always, so without looking for nulls and types.
-            return Series(function(right, left) if swapped else function(left, right))
+            kind = left.dtype.kind
+            there = right.dtype.kind if type(right) is np.ndarray else _KINDS.get(type(right), "O")
+            function = _LOGIC.get(name) if kind == there == "b" else None
+            if kind in "iuf" and there in "iuf":
+                function = _NUMPY.get(name)
+            if function is not None:
+                return Series(function(right, left) if swapped else function(left, right))
         if isinstance(right, list | tuple):
             right = as_column(right)
         sides = (right, left) if swapped else (left, right)
