@@ -19,7 +19,7 @@ from jeton.errors import BatchError, GraphError
 
 WORDS = st.sampled_from(["", "a", "Ab", "ba ", "ü", "abcab", "b.b"])
 MOMENTS = st.datetimes(datetime.datetime(1950, 1, 1), datetime.datetime(2100, 1, 1))
-TYPES = {
+TYPES: dict[str, Any] = {
     "i": pl.Int64,
     "j": pl.Int64,
     "x": pl.Float64,
@@ -127,17 +127,13 @@ def truth(col: Column, when: Any, random: Random, depth: int) -> Any:
         lambda: col("x").is_nan(),
         lambda: col("d") > datetime.datetime(2000, 1, 1),
     ]
-    if depth == 0:
-        return random.choice(leaves)()
-    return random.choice(
-        [
-            *leaves,
-            lambda: one() & one(),
-            lambda: one() | one(),
-            lambda: ~one(),
-            lambda: one() ^ one(),
-        ]
-    )()
+    joined: list[Callable[[], Any]] = [
+        lambda: one() & one(),
+        lambda: one() | one(),
+        lambda: one() ^ one(),
+        lambda: ~one(),
+    ]
+    return random.choice([*leaves, *joined] if depth else leaves)()
 
 
 @pytest.mark.parametrize("kind", [number, truth])
@@ -210,7 +206,8 @@ def test_an_expression_shows_what_it_is() -> None:
 def test_functions_of_numpy_take_expressions() -> None:
     batch = jt.Batch({"x": [4.0, None], "n": [1, 2]}, times=[0, 0])
     assert np.sqrt(jt.col("x"))(batch).to_list() == [2.0, None]
-    assert np.maximum(jt.col("n"), 2)(batch).to_list() == [2, 2]
+    n: Any = jt.col("n")
+    assert np.maximum(n, 2)(batch).to_list() == [2, 2]
     assert (np.array([1, 5]) + jt.col("n"))(batch).to_list() == [2, 7]
 
 

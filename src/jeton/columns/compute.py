@@ -245,7 +245,7 @@ def moment(column: Column, function: str, **options: Any) -> Column:
 
 def date(column: Column) -> Column:
     """The dates of timestamps, in their own time zone."""
-    kind = _kind(column)
+    kind = to_arrow(column).type
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         column = moment(column, "local_timestamp")
     # Down to whole days first, also before 1970.

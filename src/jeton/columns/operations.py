@@ -206,6 +206,51 @@ class Operations:
         """
         return self._apply(compute.arrow, "round", ndigits=digits, round_mode="half_to_even")
 
+    def floor(self) -> Self:
+        """The greatest whole number that is not above each value.
+
+        >>> import jeton as jt
+        >>> jt.Batch({"x": [1.5, -1.5]}, times=[0, 0])["x"].floor().to_list()
+        [1.0, -2.0]
+        """
+        return self._apply(compute.arrow, "floor")
+
+    def ceil(self) -> Self:
+        """The least whole number that is not below each value.
+
+        >>> import jeton as jt
+        >>> jt.Batch({"x": [1.5, -1.5]}, times=[0, 0])["x"].ceil().to_list()
+        [2.0, -1.0]
+        """
+        return self._apply(compute.arrow, "ceil")
+
+    def sqrt(self) -> Self:
+        """The square root of each value; NaN below zero.
+
+        >>> import jeton as jt
+        >>> jt.Batch({"x": [4.0]}, times=[0])["x"].sqrt().to_list()
+        [2.0]
+        """
+        return self._apply(compute.arrow, "sqrt")
+
+    def exp(self) -> Self:
+        """The exponential of each value.
+
+        >>> import jeton as jt
+        >>> jt.Batch({"x": [0.0]}, times=[0])["x"].exp().to_list()
+        [1.0]
+        """
+        return self._apply(compute.arrow, "exp")
+
+    def log(self) -> Self:
+        """The natural logarithm of each value; NaN below zero.
+
+        >>> import jeton as jt
+        >>> jt.Batch({"x": [1.0]}, times=[0])["x"].log().to_list()
+        [0.0]
+        """
+        return self._apply(compute.arrow, "ln")
+
     def clip(self, lower: Any, upper: Any) -> Self:
         """The values, those below or above the bounds moved to them.
 
