@@ -64,7 +64,7 @@ def tally(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None
                 total += float(batch["mean"].sum())
             else:
                 # A key's counts only grow, and of several the last one stays.
-                counts[batch["key"]] = batch["count"]
+                counts[batch.column("key")] = batch.column("count")
             last = time.perf_counter()
         if input.frontier.is_empty and not token.dropped:
             reported = {

@@ -99,7 +99,7 @@ def releasing(make: Any) -> Callable[..., Any]:
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
-                agenda.push(ref, batch, batch["due"])
+                agenda.push(ref, batch, batch.column("due"))
             for held, batch in agenda.pop_before(input.frontier):
                 output.session(held).give(batch)
 

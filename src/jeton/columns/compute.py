@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns.column import Column, as_column, from_arrow, to_arrow
+from jeton.columns.column import Column, as_column, from_arrow, is_plain_type, to_arrow
 from jeton.core.errors import BatchError, ColumnTypeError
 
 SIGNS: Final = {
@@ -306,14 +306,7 @@ def _is_plain(value: Any) -> bool:
         return value.dtype.kind not in "OUS"
     if not isinstance(value, pa.Array):
         return isinstance(value, (*NUMBERS, np.datetime64, np.timedelta64))
-    kind = value.type
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_duration(kind)
-        or (pa.types.is_timestamp(kind) and kind.tz is None)
-    )
+    return is_plain_type(value.type)
 
 
 def _scalar(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns import compiled as nb
-from jeton.columns.column import Column, is_text, plain
+from jeton.columns.column import Column, bare, is_text, plain
 from jeton.core.errors import BatchError
 
 Hashes = npt.NDArray[np.uint64]
@@ -30,7 +30,7 @@ def hash_columns(columns: Sequence[Column], seed: int = 0) -> Hashes:
     start = np.uint64(seed * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF)
     combined: Hashes | None = None
     for column in columns:
-        hashes = _hash_column(column, start)
+        hashes = _hash_column(bare(column), start)
         combined = hashes if combined is None else _combine(combined, hashes)
     if combined is None:
         raise BatchError("a key needs at least one column")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jeton.columns.column import is_plain_type
-from jeton.columns.column import Column
+from jeton.columns.column import Column, is_plain_type
 from jeton.columns.kernel import Kernel
 from jeton.core.errors import BatchError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown

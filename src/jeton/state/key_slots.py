@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
-from jeton.columns.column import Column
+from jeton.columns.column import Column, bare
 from jeton.columns.keys import Hashes, hash_columns, is_bytes, is_float, key_family, one_form
 from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
@@ -79,6 +79,7 @@ class KeySlots:
             if len(new):
                 self._columns[0].put(slots[new], first, self._index.slots_made, rows=new)
             return slots, new
+        columns = [bare(column) for column in columns]
         self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
@@ -88,6 +89,7 @@ class KeySlots:
             self._typed = True
             self._put(slots[new], plain, new, columns)
         if self._exact:
+            first = columns[0]
             assert isinstance(first, np.ndarray)
             self._usual = first.dtype if rows else None
         else:
@@ -107,6 +109,7 @@ class KeySlots:
         first = columns[0]
         if isinstance(first, np.ndarray) and first.dtype is self._usual:
             return self._index.find((*before, exact_words(first)))
+        columns = [bare(column) for column in columns]
         self._learn_types(columns)
         plain = [_plain(column) for column in columns]
         words = self._words(plain, len(before))

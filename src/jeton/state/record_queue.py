@@ -117,8 +117,8 @@ class RecordQueue:
         >>> import jeton as jt
         >>> waiting = RecordQueue(jt.IntegerTimes())
         >>> waiting.push(None, jt.Batch({"n": [50, 10]}, times=[5, 1]))
-        >>> waiting.take(5)["n"], waiting.take(None)["n"], waiting.take(None)
-        (array([10]), array([50]), None)
+        >>> waiting.take(5)["n"].to_list(), waiting.take(None)["n"].to_list(), waiting.take(None)
+        ([10], [50], None)
         """
         batch = self._runs.take(limit, inclusive=inclusive)
         # The least time is stated, so that the sender need not search for it.

@@ -64,8 +64,8 @@ class SortedRuns(Generic[R]):
     1
     >>> waiting.add(jt.Batch({"n": [30]}, times=[3]))
     3
-    >>> waiting.take(5)["n"], waiting.least, len(waiting)
-    (array([10, 30]), 5, 1)
+    >>> waiting.take(5)["n"].to_list(), waiting.least, len(waiting)
+    ([10, 30], 5, 1)
     >>> waiting.take(5, inclusive=True)["n"], waiting.take(None)
     (array([50]), None)
     """

@@ -174,9 +174,9 @@ class Averages(WaitingRecords):
         if batch is None:
             return None
         batch = batch.take(np.lexsort((batch.column("category"), batch.times)))
-        slots, _ = self._sums.find(batch["category"])
+        slots, _ = self._sums.find(batch.column("category"))
         last, averages = np.empty(len(slots), np.intp), np.empty(len(slots))
-        times, prices = plain(batch.times), plain(batch["price"])
+        times, prices = plain(batch.times), plain(batch.column("price"))
         count = _average(self._sums.rows, slots, times, prices, last, averages)
         changed = batch.take(last[:count]).select("category")
         return changed.with_columns({"average": averages[:count]})
@@ -220,9 +220,9 @@ class LastPrices(WaitingRecords):
         if batch is None:
             return None
         batch = batch.take(np.lexsort((batch.column("id"), batch.times)))
-        slots, _ = self._rings.find(batch["seller"])
+        slots, _ = self._rings.find(batch.column("seller"))
         averages = np.empty(len(slots))
-        _turn(self._rings.rows, slots, plain(batch["price"]), averages)
+        _turn(self._rings.rows, slots, plain(batch.column("price")), averages)
         columns = {"auction": batch["id"], "seller": batch["seller"], "average": averages}
         return jt.Batch.trusted(columns, batch.times, batch.time_name)
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 import jeton as jt
 from jeton_evaluation.nexmark.queries import query
 from jeton_evaluation.nexmark.sources import Inputs
@@ -41,9 +38,8 @@ def q3(events: Inputs) -> jt.Stream:
     >>> query.rows_of("q3", auctions=auctions, persons=persons)
     [{'ts': 5, 'name': 'Ada', 'city': 'Salem', 'state': 'OR', 'id': 7}]
     """
-    things = events.auctions.filter(lambda batch: batch["category"] == CATEGORY)
-    near = pa.array(STATES)
-    sellers = events.persons.filter(lambda batch: pc.is_in(batch["state"], value_set=near))
+    things = events.auctions.filter(jt.col("category") == CATEGORY)
+    sellers = events.persons.filter(jt.col("state").is_in(STATES))
     pairs = things.key_by("seller").interval_join(sellers.key_by("id"), -EVER, EVER)
     return pairs.select("name", "city", "state", "id")
 
@@ -111,6 +107,6 @@ def q20(events: Inputs) -> jt.Stream:
     [{'ts': 3, 'auction': 7, 'price': 500, 'bid_ts': 1, 'seller': 1},
      {'ts': 4, 'auction': 7, 'price': 600, 'bid_ts': 4, 'seller': 1}]
     """
-    auctions = events.auctions.filter(lambda batch: batch["category"] == CATEGORY).drop("category")
+    auctions = events.auctions.filter(jt.col("category") == CATEGORY).drop("category")
     bids = events.bids.with_columns(bid_ts=lambda batch: batch.times)
     return bids.key_by("auction").interval_join(auctions.key_by("id"), -EVER, EARLY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -54,7 +53,7 @@ def q1(events: Inputs) -> jt.Stream:
     >>> query.rows_of("q1", bids={"ts": [1], "price": [500]})
     [{'ts': 1, 'price': 454.0}]
     """
-    return events.bids.with_columns(price=lambda batch: batch["price"] * EUROS)
+    return events.bids.with_columns(price=jt.col("price") * EUROS)
 
 
 @query.add(
@@ -67,7 +66,7 @@ def q2(events: Inputs) -> jt.Stream:
     >>> query.rows_of("q2", bids={"ts": [1, 2], "auction": [1107, 1108], "price": [500, 700]})
     [{'ts': 1, 'auction': 1107, 'price': 500}]
     """
-    return events.bids.filter(lambda batch: batch["auction"] % ONE_IN == 0)
+    return events.bids.filter(jt.col("auction") % ONE_IN == 0)
 
 
 @cache
@@ -133,10 +132,8 @@ def q14(events: Inputs) -> jt.Stream:
     def time_of_day(batch: jt.Batch) -> Any:
         return OF_HOUR.take(pa.array(batch.times % DAY * 24 // DAY))
 
-    in_euros = events.bids.with_columns(price=lambda batch: batch["price"] * EUROS)
-    middle = in_euros.filter(
-        lambda batch: np.logical_and(batch["price"] > LEAST, batch["price"] < MOST)
-    )
+    in_euros = events.bids.with_columns(price=jt.col("price") * EUROS)
+    middle = in_euros.filter((jt.col("price") > LEAST) & (jt.col("price") < MOST))
     return middle.with_columns(
         time_of_day=time_of_day, c_count=lambda batch: pc.count_substring(batch["url"], "c")
     ).drop("url")
@@ -176,7 +173,7 @@ def q21(events: Inputs) -> jt.Stream:
         return pc.coalesce(large, pc.struct_field(found, "id"))
 
     known = events.bids.with_columns(channel_id=channel_id).drop("url")
-    return known.filter(lambda batch: pc.is_valid(batch["channel_id"]))
+    return known.filter(jt.col("channel_id").is_not_null())
 
 
 @query.add(

@@ -104,7 +104,7 @@ class PaneCounts(DueRows):
 
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Count bids in the panes that they are in."""
-        panes = [(end, part["auction"], _ONE) for end, part in by_window(batch, SLIDE)]
+        panes = [(end, part.column("auction"), _ONE) for end, part in by_window(batch, SLIDE)]
         return self._count(panes)
 
     def _count(self, counts: Iterable[tuple[int, Any, Any]]) -> Times:
@@ -140,7 +140,7 @@ class HotItems(PaneCounts):
     def add(self, port: int, batch: jt.Batch) -> Times:
         """Count a pane in all windows that it is in."""
         return self._count(
-            (end, part["auction"], part["num"])
+            (end, part.column("auction"), part.column("num"))
             for pane, part in batch.by_time()
             for end in range(pane, pane + WINDOW, SLIDE)
         )

@@ -14,7 +14,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
 from jeton.columns.time_columns import Times
-from jeton.core.errors import BatchError, ColumnTypeError, GraphError, TimeError
+from jeton.core.errors import ColumnTypeError, GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.unary import add_unary
