@@ -89,8 +89,8 @@ class WordCounts(WaitingRecords):
     >>> counts = WordCounts("word")
     >>> counts.add(0, jt.Batch({"word": ["a", "b", "a"]}, times=[2, 1, 3]))
     array([2, 1, 3])
-    >>> counts.take(3)["count"], counts.least
-    (array([1, 1]), 3)
+    >>> counts.take(3)["count"].to_list(), counts.least
+    ([1, 1], 3)
     """
 
     def __init__(self, key: str) -> None:

@@ -66,8 +66,8 @@ class SortedRuns(Generic[R]):
     3
     >>> waiting.take(5)["n"].to_list(), waiting.least, len(waiting)
     ([10, 30], 5, 1)
-    >>> waiting.take(5, inclusive=True)["n"], waiting.take(None)
-    (array([50]), None)
+    >>> waiting.take(5, inclusive=True)["n"].to_list(), waiting.take(None)
+    ([50], None)
     """
 
     __slots__ = ("_concat", "_runs", "_shrink", "least")

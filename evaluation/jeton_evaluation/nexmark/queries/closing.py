@@ -223,7 +223,11 @@ class LastPrices(WaitingRecords):
         slots, _ = self._rings.find(batch.column("seller"))
         averages = np.empty(len(slots))
         _turn(self._rings.rows, slots, plain(batch.column("price")), averages)
-        columns = {"auction": batch["id"], "seller": batch["seller"], "average": averages}
+        columns = {
+            "auction": batch.column("id"),
+            "seller": batch.column("seller"),
+            "average": averages,
+        }
         return jt.Batch.trusted(columns, batch.times, batch.time_name)
 
 

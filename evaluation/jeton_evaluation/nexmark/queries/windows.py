@@ -93,8 +93,8 @@ class PaneCounts(DueRows):
     >>> counts = PaneCounts()
     >>> counts.add(0, jt.Batch({"auction": [7, 8, 7]}, times=[1, 2, 3]))
     array([2000000])
-    >>> counts.take(SLIDE)["num"]
-    array([2, 1])
+    >>> counts.take(SLIDE)["num"].to_list()
+    [2, 1]
     """
 
     inclusive = True
