@@ -1,7 +1,7 @@
 # `make help` lists what can be made. Needs only make and Python 3.11 or newer: no root, no Java.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format lock clean
+.PHONY: help setup demo test soak spark-versions lint format lock clean
 
 # make setup PYTHON=/path/to/python3   to use another Python than the newest on the PATH
 # make test ARGS="-k tokens"           to pass options on (test, soak, demo, lock)
@@ -13,7 +13,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 
 help: ## Show this help
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with Jeton and all it needs, a Java included if the machine has none
 
@@ -30,6 +30,9 @@ test: lint ## Check style, types and imports, then run all tests
 soak: $(READY) ## Run the campaigns that CI leaves out, for MINUTES=60; ends with a table
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
 
+spark-versions: $(READY) ## Test the uses of Spark's internals on the oldest PySpark that is supported
+	$(BIN)/python tools/spark_versions.py $(ARGS)
+
 lint: $(READY) ## Check style, types, and which floor imports which
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -44,5 +47,5 @@ lock: $(READY) ## Resolve the lock files anew; ARGS=--upgrade takes newer versio
 	@$(BIN)/python tools/setup.py lock $(ARGS)
 
 clean: ## Remove .venv and everything that tools left behind
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	rm -rf .venv .venv-spark-* dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
 	find src evaluation tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -8,7 +8,7 @@
 GraphError
 """
 
-from jeton.cluster.failures import FailedBefore, WorkerFailed
+from jeton.cluster.failures import FailedBefore, QueryFailed, UserError, WorkerFailed
 from jeton.columns.kernel import SlowKernel
 from jeton.connectors.deliveries import SinkFailed
 from jeton.core.errors import (
@@ -51,12 +51,14 @@ __all__ = [
     "PeerFailed",
     "PeerLost",
     "ProtocolError",
+    "QueryFailed",
     "SinkFailed",
     "SlowKernel",
     "SnapshotError",
     "Superseded",
     "TimeError",
     "TokenError",
+    "UserError",
     "WorkerFailed",
     "ZeroCycleError",
 ]

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jeton.cluster.restarts import Restarts
 from jeton.connectors.published import Published
 from jeton.connectors.sinks import Delivery, Memory, Parquet, Sink, Writer
 from jeton.connectors.sources import Files
 from jeton.errors import GraphError, JetonError, SnapshotError
 from jeton.storage.checkpoints import Checkpoint, Checkpoints
-from tests.cluster.test_commits import PART, commits, show
+from tests.cluster.test_checkpoint_committer import PART, committer, show
 
 Make = Callable[[Path | str], Parquet | Files]
 
@@ -206,37 +205,15 @@ def test_folders_are_what_they_are_where_they_are_named(
             make(url)
 
 
-# Errors that sinks and others tell
-
-
-def test_an_error_is_the_same_whatever_file_it_is_about() -> None:
-    text = (
-        'Traceback (most recent call last):\n  File "a.py", line 3, in write\n    rename()\n'
-        "FileNotFoundError: [Errno 2] No such file: '{}/part-{}.parquet'"
-    )
-    restarts = Restarts(most=9)
-    assert restarts.wait(text.format("/out", "q-1-0000-3f9a"), 1) == 0.1
-    assert restarts.wait(text.format("/elsewhere", "q-2-0000-77ab"), 1) == 0.2
-    assert restarts.wait(text.format("/out", "q-3-0001-0c11"), 1) is None
-
-
-def test_an_error_of_several_lines_is_told_by_all_of_them() -> None:
-    text = "Traceback:\n  File 'a'\n    judge()\nArrowInvalid: {} differs: \nn: null\nvs\nn: int64"
-    restarts = Restarts(most=9)
-    assert restarts.wait(text.format("Schema"), 1) == 0.1
-    assert restarts.wait(text.format("Field"), 1) == 0.2
-    assert restarts.wait(text.format("Schema"), 1) is None
-
-
 @pytest.mark.parametrize("folder", ["shown", "delivered"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_lost_mark_is_not_missed(tmp_path: Path, folder: str, which: int) -> None:
     """Rows were shown, and have gone since: whichever file is lost, that is known."""
     sink, memory = Parquet(tmp_path / "out"), Memory()
-    run = commits(tmp_path / "c", {"rows": sink, "more": memory})
-    ground = run.recover()
+    run = committer(tmp_path / "c", {"rows": sink, "more": memory})
+    restore_point = run.recover()
     for version in (1, 2):
-        writer = sink.open_staged(0, ground.query, ground.attempt)
+        writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
         writer.write(numbers(version))
         staged = {"rows": writer.stage(version)}
         run.commit(version, {0: PART}, {"more": [numbers(version)]}, staged, 0.0)
@@ -246,7 +223,7 @@ def test_a_lost_mark_is_not_missed(tmp_path: Path, folder: str, which: int) -> N
     assert len(marks) == 2
     marks[which].unlink()
     again = Memory()
-    assert commits(tmp_path / "c", {"rows": sink, "more": again}).recover().version == 2
+    assert committer(tmp_path / "c", {"rows": sink, "more": again}).recover().version == 2
     assert again.table() is None
 
 
@@ -258,11 +235,11 @@ def test_an_output_may_get_a_sink_of_another_kind(tmp_path: Path) -> None:
     files, memory = Parquet(tmp_path / "out"), Memory()
     last = 0
     for kind in (files, memory, files, memory):
-        run = commits(tmp_path / "c", {"rows": kind})
-        ground = run.recover()
+        run = committer(tmp_path / "c", {"rows": kind})
+        restore_point = run.recover()
         for version in (last + 1, last + 2):
             if kind is files:
-                show(run, ground, files, version)
+                show(run, restore_point, files, version)
             else:
                 run.commit(version, {0: PART}, {"rows": [numbers(version)]}, {}, 0.0)
         last += 2
@@ -277,8 +254,8 @@ def test_rows_that_are_owed_to_a_sink_are_not_forgotten_for_another(
     tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sinks: dict[str, Sink] = {"files": Parquet(tmp_path / "out"), "driver": Memory()}
-    run = commits(tmp_path / "c", {"rows": sinks[first]})
-    ground = run.recover()
+    run = committer(tmp_path / "c", {"rows": sinks[first]})
+    restore_point = run.recover()
 
     class Killed(BaseException):
         pass
@@ -289,7 +266,7 @@ def test_rows_that_are_owed_to_a_sink_are_not_forgotten_for_another(
     monkeypatch.setattr(run, "_show", die)
     if first == "files":
         with pytest.raises(Killed):
-            show(run, ground, Parquet(tmp_path / "out"), 1)
+            show(run, restore_point, Parquet(tmp_path / "out"), 1)
     else:
         with pytest.raises(Killed):
             run.commit(1, {0: PART}, {"rows": [numbers(1)]}, {}, 0.0)
@@ -297,9 +274,9 @@ def test_rows_that_are_owed_to_a_sink_are_not_forgotten_for_another(
     # Another output must not be the reason why they are cleared away.
     for now in ({"rows": sinks[other]}, {"rows": sinks[other], "more": sinks[first]}):
         with pytest.raises(SnapshotError, match=r"version 1 .*\['rows'\], which has not got"):
-            commits(tmp_path / "c", now).recover()
-    commits(tmp_path / "c", {"rows": sinks[first]}).recover()
-    commits(tmp_path / "c", {"rows": sinks[other]}).recover()
+            committer(tmp_path / "c", now).recover()
+    committer(tmp_path / "c", {"rows": sinks[first]}).recover()
+    committer(tmp_path / "c", {"rows": sinks[other]}).recover()
     memory = sinks["driver"]
     assert isinstance(memory, Memory)
     table = memory.table()

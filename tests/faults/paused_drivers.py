@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import jeton as jt
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import Callback, Delivery, Parquet, Sink
 from jeton.storage.checkpoints import Checkpoints, Part
@@ -138,17 +138,19 @@ class Place:
         sink = Parquet(self.folder / "out")
         sinks: dict[str, Sink] = {"files": sink, "calls": Callback(self.take, delivery=True)}
         rules: dict[str, Any] = {"every": None, "keep": 2, "allow_removed": ("op",)}
-        run = Commits(jt.Flow("f"), store, sinks, lambda wait: True, **rules)
-        ground = run.recover()
-        at = int(ground.positions.get("in", {}).get("0", {}).get("at", 0))
+        run = CheckpointCommitter(jt.Flow("f"), store, sinks, lambda wait: True, **rules)
+        restore_point = run.recover()
+        at = int(restore_point.positions.get("in", {}).get("0", {}).get("at", 0))
         try:
-            base = ground.base(0, 1)
-            writer = sink.open_staged(0, ground.query, ground.attempt)
-            rows = open_rows(store.files, 0, ground.attempt)
-            for version in range(ground.next_version, ground.next_version + versions):
+            base = restore_point.base(0, 1)
+            writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
+            rows = open_rows(store.files, 0, restore_point.attempt)
+            for version in range(restore_point.next_version, restore_point.next_version + versions):
                 table = pa.table({"n": range(at, at + ROWS)})
                 at += ROWS
-                base = self._commit(run, version, at, base, table, (writer, rows), ground.attempt)
+                base = self._commit(
+                    run, version, at, base, table, (writer, rows), restore_point.attempt
+                )
         except CorruptCheckpoint:
             raise
         except Exception as error:
@@ -158,7 +160,7 @@ class Place:
 
     def _commit(
         self,
-        run: Commits,
+        run: CheckpointCommitter,
         version: int,
         at: int,
         base: Part | None,

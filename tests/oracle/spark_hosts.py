@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
-from jeton.spark.schemas import spark_schema
+from jeton.spark.internals import spark_schema
 from tests.oracle.case import Case
 from tests.oracle.choices import Seeded
 from tests.oracle.duck import Oracle, Refused

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jeton.runtime.agent import BEAT, Agent
-from jeton.runtime.commands import Together
+from jeton.runtime.commands import QuiescentCommand
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rest(Together):
+class Rest(QuiescentCommand):
     kind = "rest, for a test"
     hold: bool = True
 

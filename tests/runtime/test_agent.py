@@ -13,7 +13,7 @@ import pytest
 import jeton as jt
 from jeton.errors import JetonError, ProtocolError
 from jeton.runtime.agent import Agent, NoFeed, NoSink
-from jeton.runtime.commands import Advance, Checkpoint, Command, Fail, Stop, Taken, Together
+from jeton.runtime.commands import Advance, Checkpoint, Command, Fail, QuiescentCommand, Stop, Taken
 
 
 class Driver:
@@ -236,7 +236,7 @@ def test_a_command_that_needs_rest_is_not_done_without() -> None:
     """An operator that always wants to be invoked again never rests."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Never(Together):
+    class Never(QuiescentCommand):
         kind = "never, for a test"
 
         def at_rest(self, agent: Agent) -> Any:

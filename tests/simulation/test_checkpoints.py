@@ -1,7 +1,7 @@
 """Checkpoints, crashes and restarts under random schedules: every row arrives exactly once.
 
 All that a long-lived query does runs here in one thread: its agents over a simulated network, with
-a simulated connection to the driver each; the driver's coordinator, commits and deliveries; and a
+a simulated connection to the driver each; the driver's coordinator, committer and deliveries; and a
 simulated store. At random moments a checkpoint is asked for, a worker or the driver crashes, also
 in the middle of an operation on the store, and another number of workers goes on from the last
 version that was committed.
@@ -21,10 +21,10 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.cluster.checkpoint_writer import CheckpointWriter, Ground
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
+from jeton.cluster.checkpoint_writer import CheckpointWriter, RestorePoint
 from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
-from jeton.cluster.worker_ends import OutputSink, SourceFeed
+from jeton.cluster.worker_io import OutputSink, WorkerSources
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import Callback, Delivery
 from jeton.connectors.sources import Batches
@@ -160,7 +160,7 @@ class Query:
 
     def run(self) -> None:
         """Go from one attempt to the next until one comes to the end."""
-        commits: Commits | None = None
+        committer: CheckpointCommitter | None = None
         left = self.random.randint(2, 8)
         while True:
             dies = left > 0
@@ -169,24 +169,24 @@ class Query:
             self.disk.left = self.random.randrange(120) if in_store else -1
             self.disk.crashed = False
             try:
-                if commits is None:
-                    commits = self.driver()
-                self.attempt(commits, dies)
+                if committer is None:
+                    committer = self.driver()
+                self.attempt(committer, dies)
             except (Crashed, jt.errors.OperatorFailed) as error:
                 # A sink is blamed for what happens in the store while it stages rows.
                 if not isinstance(error, Crashed) and not self.disk.crashed:
                     raise
                 self.crashes += 1
                 if self.disk.crashed or self.random.random() < 0.5:
-                    commits = None
+                    committer = None
             else:
                 return
 
-    def driver(self) -> Commits:
+    def driver(self) -> CheckpointCommitter:
         sinks = {name: Callback(self.taker(name), delivery=True) for name in self.flow.outputs}
         store = Checkpoints("/store", files=SimulatedFiles(self.disk))
         rules: dict[str, Any] = {"every": None, "keep": 2, "allow_removed": ()}
-        return Commits(self.flow, store, sinks, lambda seconds: False, **rules)
+        return CheckpointCommitter(self.flow, store, sinks, lambda seconds: False, **rules)
 
     def taker(self, output: str) -> Any:
         def take(table: pa.Table, delivery: Delivery) -> None:
@@ -197,20 +197,20 @@ class Query:
 
         return take
 
-    def attempt(self, commits: Commits, dies: bool) -> None:
+    def attempt(self, committer: CheckpointCommitter, dies: bool) -> None:
         random = self.random
-        ground = commits.recover()
+        restore_point = committer.recover()
         workers = random.choice([1, 2, 3, 4])
         share = None
-        if ground.version is not None:
+        if restore_point.version is not None:
             self.restored += 1
-            share = ground.store.load(ground.version).share(0, 1)
+            share = restore_point.store.load(restore_point.version).share(0, 1)
         coordinator = Coordinator(workers=workers)
-        schedule = CheckpointSchedule(coordinator, commits, ground, background=False)
+        schedule = CheckpointSchedule(coordinator, committer, restore_point, background=False)
         # To check every frontier at every step takes most of the time.
         seed = random.randrange(1 << 30)
         run = Run(self.flow, workers=workers, seed=seed, check=seed % 8 == 0, restore=share)
-        ends = [self.attach(run, ground, worker, coordinator) for worker in range(workers)]
+        ends = [self.attach(run, restore_point, worker, coordinator) for worker in range(workers)]
         steps = random.randrange(1, 1200) if dies else STEPS
         with run:
             for _ in range(steps):
@@ -223,20 +223,24 @@ class Query:
             # The driver commits what all workers have written, also when they have left.
             while self.hear(schedule, ends) or schedule.poll():
                 pass
-        assert commits.version is not None
+        assert committer.version is not None
 
-    def attach(self, run: Run, ground: Ground, worker: int, coordinator: Coordinator) -> End:
+    def attach(
+        self, run: Run, restore_point: RestorePoint, worker: int, coordinator: Coordinator
+    ) -> End:
         agent = run.agents[worker]
         here, there = connection()
         coordinator.join(worker, here)
         staged = {
-            name: open_rows(ground.store.files, worker, ground.attempt)
+            name: open_rows(restore_point.store.files, worker, restore_point.attempt)
             for name in self.flow.outputs
         }
-        writer = CheckpointWriter.of(ground, agent, there, staged, background=False)
+        writer = CheckpointWriter.of(restore_point, agent, there, staged, background=False)
         run.attach(
             worker,
-            feed=SourceFeed(agent, {"numbers": SOURCE}, ground.positions, lambda: run.now),
+            feed=WorkerSources(
+                agent, {"numbers": SOURCE}, restore_point.positions, lambda: run.now
+            ),
             sink=OutputSink(agent, self.flow.outputs, writer),
             driver=there,
             parts=writer,

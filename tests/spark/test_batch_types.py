@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from jeton.spark.schemas import arrow_schema
+from jeton.spark.internals import arrow_schema
 
 WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 TIMES: dict[str, list[Any]] = {

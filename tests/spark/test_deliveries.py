@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control
 from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
-from jeton.cluster.worker_ends import CREDIT, ToDriver
+from jeton.cluster.worker_io import CREDIT, ToDriver
 from jeton.connectors.deliveries import SinkFailed, open_rows
 from jeton.connectors.sinks import Callback, Delivery, Memory, Retry
 from jeton.errors import JetonError, SnapshotError
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
-from tests.cluster.test_commits import PART, Driver, commits
+from tests.cluster.test_checkpoint_committer import PART, Driver, committer
 from tests.spark.gated import LIMIT, until
 
 QUICK = Retry(times=2, first_wait=0.0)
@@ -52,7 +52,7 @@ class Database:
 
 
 def start(path: Path, database: Callable[..., Any]) -> Driver:
-    return commits(path, {"rows": Callback(database, delivery=True, retry=QUICK)})
+    return committer(path, {"rows": Callback(database, delivery=True, retry=QUICK)})
 
 
 # With checkpoints
@@ -106,17 +106,17 @@ def test_whatever_a_sink_raises_ends_the_attempt(tmp_path: Path, error: BaseExce
         raise error
 
     sinks = {"rows": Callback(raising, delivery=True, retry=QUICK)}
-    run = Commits(
+    run = CheckpointCommitter(
         jt.Flow("f"), Checkpoints(tmp_path), sinks, lambda wait: False,
         every=None, keep=2, allow_removed=(),
     )  # fmt: skip
-    ground = run.recover()
+    restore_point = run.recover()
     failed = threading.Event()
     coordinator = Coordinator(workers=1)
-    schedule = CheckpointSchedule(coordinator, run, ground, failed=failed.set)
+    schedule = CheckpointSchedule(coordinator, run, restore_point, failed=failed.set)
     here, there = map(Control, socket.socketpair())
     coordinator.join(0, there)
-    writer = open_rows(ground.store.files, 0, ground.attempt)
+    writer = open_rows(restore_point.store.files, 0, restore_point.attempt)
     writer.write(pa.table({"n": [1]}))
     schedule.hear(0, {"kind": "complete"})
     news = here.receive()
@@ -158,7 +158,7 @@ def test_a_version_that_was_given_up_leaves_no_number_to_others(
 ) -> None:
     """So that no two tables have the same version and number."""
     run = start(tmp_path, Database())
-    ground = run.recover()
+    restore_point = run.recover()
     for version in (1, 2, 3):
         run.commit(version, {0: PART}, tables([version]), {}, 0.0)
     newest = max((tmp_path / folder).iterdir())
@@ -166,8 +166,8 @@ def test_a_version_that_was_given_up_leaves_no_number_to_others(
         newest.unlink()
     else:
         newest.write_bytes(b"")
-    ground = start(tmp_path, Database()).recover()
-    assert (ground.version, ground.next_version) == (2, 4)
+    restore_point = start(tmp_path, Database()).recover()
+    assert (restore_point.version, restore_point.next_version) == (2, 4)
 
 
 def test_rows_that_cannot_be_read_are_told(tmp_path: Path) -> None:
@@ -314,11 +314,11 @@ def test_a_sink_that_keeps_failing_fails_the_query(kind: type[BaseException]) ->
     query, present, [worker], spark = joined({"o": Callback(refuse, retry=QUICK)})
     ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert spark.was.wait(LIMIT)
-    assert isinstance(present.failure, SinkFailed)
-    assert "sink of output 'o' failed 3 times in a row to take 1 rows" in str(present.failure)
-    assert isinstance(present.failure.__cause__, kind)
+    assert isinstance(present.error, SinkFailed)
+    assert "sink of output 'o' failed 3 times in a row to take 1 rows" in str(present.error)
+    assert isinstance(present.error.__cause__, kind)
     worker.close()
-    query.end(present, present.failure)
+    query.end(present, present.error)
 
 
 def test_a_sink_that_cannot_even_be_called_fails_the_query() -> None:
@@ -327,7 +327,7 @@ def test_a_sink_that_cannot_even_be_called_fails_the_query() -> None:
     query, present, [worker], spark = joined({"o": sink})
     ToDriver(worker, "o").write(pa.table({"n": [1]}))
     assert spark.was.wait(LIMIT)
-    assert "rows could not be handed to the sink of output 'o': Attr" in str(present.failure)
+    assert "rows could not be handed to the sink of output 'o': Attr" in str(present.error)
     worker.close()
     query.end(present, None)
 
@@ -346,7 +346,7 @@ def test_a_query_in_a_hurry_does_not_wait_for_a_sink() -> None:
     worker.close()
     query._cancel()
     query.end(present, None)
-    assert isinstance(present.failure, SinkFailed)
+    assert isinstance(present.error, SinkFailed)
 
 
 # Frames that cannot be understood
@@ -365,7 +365,7 @@ BAD = {
     "less than nothing": (frame(b'{"kind": "rows", "size": -1}'), "announces -1 bytes"),
     "too much": (frame(b'{"kind": "rows", "size": 99999999999}'), "announces 99999999999 bytes"),
     "a header too long": (b"\xff\xff\xff\xff", "a header of 4294967295 bytes"),
-    "a key is missing": (frame(b'{"kind": "failed", "size": 0}'), "needs 'lost'"),
+    "a key is missing": (frame(b'{"kind": "failed", "size": 0}'), "needs 'failure'"),
     "an empty report": (
         frame(b'{"kind": "report", "size": 0, "frontiers": 1, "metrics": 1}'),
         "no frontiers",
@@ -392,8 +392,8 @@ def test_a_bad_frame_ends_the_attempt_with_its_cause(what: str) -> None:
     worker._sock.sendall(data)
     assert spark.was.wait(LIMIT), "the job is cancelled"
     assert spark.tags == ["tag"]
-    assert isinstance(present.failure, JetonError)
-    assert "the driver of query 'q' cannot understand worker 0: " in str(present.failure)
-    assert text in str(present.failure)
+    assert isinstance(present.error, JetonError)
+    assert "the driver of query 'q' cannot understand worker 0: " in str(present.error)
+    assert text in str(present.error)
     worker.close()
-    query.end(present, present.failure)
+    query.end(present, present.error)

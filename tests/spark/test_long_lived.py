@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sinks import Callback, Memory, Parquet, Retry
 from jeton.connectors.sources import Batches, Files, Rate
-from jeton.errors import GraphError
-from jeton.spark.query import Query, QueryFailed
+from jeton.errors import GraphError, QueryFailed
+from jeton.spark.query import Query
 
 LIMIT = 300.0
 
@@ -104,6 +104,11 @@ def test_runs_to_the_end_of_its_sources(spark: SparkSession, tmp_path: Path) -> 
     metrics = query.metrics()
     assert (metrics["rows_in"], metrics["rows_out"], metrics["late"]) == (2002, 22, 0)
     assert set(metrics["workers"]) == {0, 1}
+    operators = {each["name"]: each for each in metrics["operators"]}
+    each = [worker["operators"][1] for worker in metrics["workers"].values()]
+    assert {worker["name"] for worker in each} == {"count"}
+    assert operators["count"]["invocations"] == sum(worker["invocations"] for worker in each) > 0
+    assert (operators["count"]["tokens"], operators["count"]["frontier"]) == (0, [])
     assert query.frontiers() == {"counts": [], "all": []}
     # Once more: it has ended, and stays so.
     query.stop()

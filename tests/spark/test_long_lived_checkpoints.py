@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import jeton as jt
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.connectors.sinks import Callback, Memory, Parquet
 from jeton.connectors.sources import Batches, Reader, Source
-from jeton.errors import GraphError, SnapshotError
-from jeton.spark.query import QueryFailed
+from jeton.errors import GraphError, QueryFailed, SnapshotError
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
 from tests.spark.gated import (
@@ -112,12 +111,12 @@ def test_a_query_is_known_by_its_checkpoint(spark: SparkSession, place: Place) -
 
 
 def test_whoever_was_superseded_does_not_take_over_again(tmp_path: Path) -> None:
-    def commits() -> Commits:
+    def committer() -> CheckpointCommitter:
         store = Checkpoints(tmp_path)
         known: dict[str, Any] = {"every": None, "keep": 2, "allow_removed": ()}
-        return Commits(counting(), store, {}, lambda wait: False, **known)
+        return CheckpointCommitter(counting(), store, {}, lambda wait: False, **known)
 
-    first, second = commits(), commits()
+    first, second = committer(), committer()
     assert first.recover().attempt == 1
     assert first.recover().attempt == 2, "after a failure"
     assert second.recover().attempt == 3
@@ -125,7 +124,7 @@ def test_whoever_was_superseded_does_not_take_over_again(tmp_path: Path) -> None
         first.recover()
     with pytest.raises(Superseded):
         first.commit(1, {}, {}, 0.0)
-    assert commits().recover().attempt == 4, "whoever is started anew does"
+    assert committer().recover().attempt == 4, "whoever is started anew does"
 
 
 # Other code

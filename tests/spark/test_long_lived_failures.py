@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,11 +17,12 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.cluster.coordinator import Coordinator
+from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry
 from jeton.connectors.sources import Batches
-from jeton.errors import JetonError, SnapshotError
-from jeton.spark.query import Query, QueryFailed
+from jeton.errors import JetonError, OperatorFailed, QueryFailed, SnapshotError
+from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
 from tests.spark.gated import LIMIT, TABLES, Place, counting, expected, in_order, until, written
 
@@ -128,9 +130,34 @@ def test_restarts_are_bounded() -> None:
 
 def test_an_error_that_comes_once_a_week_never_ends_a_query() -> None:
     restarts = Restarts(most=3)
-    text = "Traceback:\n  in judge\nValueError: ten (operator 'judging', worker {}, time 2)"
-    assert [restarts.wait(text.format(at % 2), at) for at in range(500)] == [0.1] * 500
-    assert restarts.wait(text.format(0), 499) is None, "twice without a new version"
+    assert [restarts.wait(failure(worker=at % 2), at) for at in range(500)] == [0.1] * 500
+    assert restarts.wait(failure(worker=0), 499) is None, "twice without a new version"
+
+
+def failure(error: type[Exception] = ValueError, *, worker: int, operator: str = "a") -> Failure:
+    """A failure with a text of its own, all from this line."""
+    try:
+        raise error(f"{os.urandom(4).hex()} is not a price")
+    except error as caught:
+        return Failure.of(OperatorFailed.because(caught).located(operator=operator), worker)
+
+
+def test_the_same_error_is_known_by_class_operator_and_line() -> None:
+    restarts = Restarts(most=9)
+    first, same = failure(worker=0), failure(worker=1)
+    assert first.summary != same.summary
+    assert first.place == same.place
+    try:
+        raise ValueError("from another line")
+    except ValueError as caught:
+        elsewhere = Failure.of(OperatorFailed.because(caught).located(operator="a"), 0)
+    different = [failure(KeyError, worker=0), failure(worker=0, operator="b"), elsewhere]
+    waits = [restarts.wait(each, 1) for each in (first, *different)]
+    assert waits == [0.1, 0.2, 0.4, 0.8]
+    assert restarts.wait(same, 1) is None
+    # Errors of the operating system have a number.
+    one, other, again = (Failure.of(OSError(number, "no")) for number in (5, 28, 5))
+    assert [restarts.wait(each, 2) for each in (one, other, again)] == [0.1, 0.2, None]
 
 
 # Files that are torn or half way

@@ -95,6 +95,10 @@ def test_plain_sinks_and_metrics(spark: SparkSession, source: Source, tmp_path: 
     assert frames.metrics()["runs"] == 3
     assert frames.metrics()["rows_in"] == 150
     assert frames.metrics()["rows_out"] == len(expected)
+    means = frames.metrics()["operators"][1]
+    assert means["invocations"] >= 3, "in each micro-batch"
+    # Levels are those after the last micro-batch, not the sum of all.
+    assert means["tokens"] <= 2
     # Another sink of the same frame is a query with state of its own, here somewhere else.
     frames = flow.on_spark({"r": source.frame()}, workers=1, checkpoint=str(tmp_path / "state"))
     writer = frames["means"].writeStream.format("memory").trigger(availableNow=True)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
-from jeton.spark.streaming import go_back
+from jeton.spark.streaming import roll_back
 from jeton.storage.checkpoints import Checkpoints
 from tests.spark.micro_batches import LIMIT, Sink, Source, readings
 
@@ -126,8 +126,8 @@ def test_state_that_was_lost_is_no_micro_batch_without_rows(
     [lost] = (checkpoint / "jeton/sums/manifests").glob("000000000001-*")
     lost.unlink()
     one(source, 30, 4)
-    with pytest.raises(StreamingQueryException, match=r"(?s)micro-batch 1 is damaged.*go_back"):
+    with pytest.raises(StreamingQueryException, match=r"(?s)micro-batch 1 is damaged.*roll_back"):
         take_all(source, sink, checkpoint, repartition=False)
-    assert go_back(checkpoint) == 1
+    assert roll_back(checkpoint) == 1
     take_all(source, sink, checkpoint, workers=1)
     assert sink.rows("sums") == [(("k", 1), ("sum", 3), ("ts", 10))]

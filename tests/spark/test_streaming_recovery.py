@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 import jeton as jt
 from jeton.core.errors import SnapshotError
-from jeton.spark.streaming import go_back
+from jeton.spark.streaming import roll_back
 from tests.spark.micro_batches import (
     LIMIT,
     Sink,
@@ -65,7 +65,7 @@ def test_damaged_state_is_noticed_and_the_query_goes_back(
         frame = summing().on_spark({"r": source.frame()}, workers=2)["sums"]
         writer = frame.writeStream.format("noop").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
-        with pytest.raises(StreamingQueryException, match=r"(?s)is damaged.*go_back"):
+        with pytest.raises(StreamingQueryException, match=r"(?s)is damaged.*roll_back"):
             query.awaitTermination(LIMIT)
     with caplog.at_level(logging.WARNING, "jeton.spark"):
         run(summing(), source, two_done, checkpoint, workers=2)
@@ -117,7 +117,7 @@ def test_a_sink_that_leaves_out_what_it_has_cannot_be_helped(
     with pytest.raises(StreamingQueryException, match=r"(?s)is damaged.*start anew"):
         take_all(1)
     with pytest.raises(SnapshotError, match="leaves it out"):
-        go_back(tmp_path / "checkpoint")
+        roll_back(tmp_path / "checkpoint")
 
 
 def test_state_that_is_gone_is_an_error_and_no_fresh_start(

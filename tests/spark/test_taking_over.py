@@ -13,14 +13,16 @@ import pytest
 
 import jeton as jt
 from jeton.cluster.coordinator import Coordinator
+from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback
+from jeton.mesh.link import PeerLost
 from jeton.spark.long_lived import _Attempts
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.leases import Superseded
-from tests.cluster.test_commits import PART, Driver, commits
+from tests.cluster.test_checkpoint_committer import PART, Driver, committer
 from tests.spark.gated import LIMIT
 
 
@@ -86,7 +88,7 @@ def test_rows_that_a_driver_before_has_delivered_meanwhile(tmp_path: Path) -> No
         assert go_on.wait(LIMIT)
         took.append("first")
 
-    first = commits(tmp_path, {"rows": Callback(slow)})
+    first = committer(tmp_path, {"rows": Callback(slow)})
     first.recover()
 
     def commit() -> None:
@@ -103,7 +105,7 @@ def test_rows_that_a_driver_before_has_delivered_meanwhile(tmp_path: Path) -> No
 
     store = Checkpoints(tmp_path, files=Interrupted(tmp_path, "rows", finish))
     sink = Callback(lambda table: took.append("second"))
-    assert commits(tmp_path, {"rows": sink}, store).recover().version == 1
+    assert committer(tmp_path, {"rows": sink}, store).recover().version == 1
     assert took == ["first"]
 
 
@@ -111,33 +113,33 @@ def test_errors_before_an_attempt_are_judged_as_those_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that does not answer for a moment ends no query that may be restarted."""
-    texts = ["the server is gone", "stale file handle"]
+    errors = [OSError(errno.EIO, "the server is gone"), OSError(errno.ESTALE, "stale handle")]
 
     class Moody(Files):
         def put(self, path: PurePosixPath, data: bytes) -> None:
             if failures and path.parent.name == "log":
-                raise OSError(errno.EIO, failures.pop(0))
+                raise failures.pop(0)
             super().put(path, data)
 
-    def job(self: Any, ground: Any) -> tuple[Coordinator, BaseException | None]:
-        jobs.append(ground.attempt)
-        lost = Coordinator(lost="worker 1 has gone")
+    def job(self: Any, restore_point: Any) -> tuple[Coordinator, BaseException | None]:
+        jobs.append(restore_point.attempt)
+        lost = Coordinator(lost=Failure.of(PeerLost("worker 1 has gone"), worker=0))
         return (lost, OSError()) if len(jobs) < 2 else (Coordinator(), None)
 
     monkeypatch.setattr(_Attempts, "_job", job)
     for most, again, status in (
-        (9, [*texts], "ended"),
-        (2, [*texts], "failed"),
-        (9, texts[:1] * 2, "failed"),
+        (9, [*errors], "ended"),
+        (2, [*errors], "failed"),
+        (9, errors[:1] * 2, "failed"),
     ):
-        failures: list[str] = []
+        failures: list[OSError] = []
         jobs: list[int] = []
         spark: Any = None
         query = Query("q", spark, 1, {}, "tag")
         path = tmp_path / f"{most} {len({*again})}"
-        query.commits = commits(path, store=Checkpoints(path, files=Moody(path)))
-        ground = query.commits.recover()
+        query.committer = committer(path, store=Checkpoints(path, files=Moody(path)))
+        restore_point = query.committer.recover()
         failures = again
-        _Attempts(query, spark, jt.Flow("f"), {}, {}, "tag", Restarts(most)).run(ground)
+        _Attempts(query, spark, jt.Flow("f"), {}, {}, "tag", Restarts(most)).run(restore_point)
         assert query.status == status
         assert len(jobs) == (2 if status == "ended" else 1)

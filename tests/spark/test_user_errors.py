@@ -18,12 +18,11 @@ from pyspark.errors.exceptions import captured
 from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
-from jeton.cluster.failures import Failure, UserError, WorkerFailed
+from jeton.cluster.failures import Failure
 from jeton.connectors.sinks import WorkerSink
 from jeton.connectors.sources import Batches
-from jeton.errors import JetonError, OperatorFailed
-from jeton.spark.batch import rendezvous_of
-from jeton.spark.query import QueryFailed
+from jeton.errors import JetonError, OperatorFailed, QueryFailed, UserError, WorkerFailed
+from jeton.spark.application import Application
 from jeton.spark.streaming import on_stream
 
 LIMIT = 300
@@ -177,7 +176,7 @@ def test_further_attempts_get_the_first_cause_and_run_nothing(
     spark: SparkSession, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where Spark cannot be asked to give the stage up."""
-    monkeypatch.setattr(rendezvous_of(spark), "on_final", None)
+    monkeypatch.setattr(Application.of(spark).rendezvous, "on_final", None)
 
     def judge(batch: jt.Batch) -> Any:
         if len(batch):
@@ -275,7 +274,7 @@ def test_an_exception_whose_text_is_of_no_use_is_raised_at_the_driver(
 def test_without_the_hook_spark_s_own_error_has_the_text(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendezvous_of(spark)
+    Application.of(spark)
     own = inspect.unwrap(captured.convert_exception)
     monkeypatch.setattr(captured, "convert_exception", own)
 
@@ -287,7 +286,7 @@ def test_without_the_hook_spark_s_own_error_has_the_text(
 
 def test_spark_may_need_no_more_rows(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Failure] = []
-    server = rendezvous_of(spark)
+    server = Application.of(spark).rendezvous
     monkeypatch.setattr(server.failures, "record", lambda *said: failures.append(said[-1]))
     flow = jt.Flow("long")
     flow.output("n", flow.input("n", time="id", schema={}))

@@ -11,7 +11,7 @@ import pytest
 
 from jeton.connectors.sinks import Parquet
 from jeton.errors import SnapshotError
-from tests.cluster.test_commits import PART, commits, show
+from tests.cluster.test_checkpoint_committer import PART, committer, show
 from tests.spark.gated import written
 
 
@@ -69,11 +69,11 @@ def test_attempts_go_on_from_those_of_an_earlier_release(tmp_path: Path) -> None
     """Visible files of a version that is torn are of an attempt before: they are taken back."""
     driver = with_five_versions(tmp_path)
     max(driver.manifests.iterdir()).write_bytes(b"")
-    run = commits(tmp_path / "c", {"rows": driver.sink})
-    ground = run.recover()
-    assert (ground.query, ground.version, ground.attempt) == ("3f9a", 4, 4)
+    run = committer(tmp_path / "c", {"rows": driver.sink})
+    restore_point = run.recover()
+    assert (restore_point.query, restore_point.version, restore_point.attempt) == ("3f9a", 4, 4)
     assert written(tmp_path / "out") == [(1,), (2,), (3,), (4,)]
-    show(run, ground, driver.sink, ground.next_version)
+    show(run, restore_point, driver.sink, restore_point.next_version)
     assert len(written(tmp_path / "out")) == 5
 
 
@@ -83,8 +83,8 @@ def test_marks_of_an_earlier_release_do_not_speak_of_new_versions(
     """The newest manifest is gone, and the driver dies before its next version is shown."""
     driver = with_five_versions(tmp_path)
     max(driver.manifests.iterdir()).unlink()
-    run = commits(tmp_path / "c", {"rows": driver.sink})
-    ground = run.recover()
+    run = committer(tmp_path / "c", {"rows": driver.sink})
+    restore_point = run.recover()
 
     class Killed(BaseException):
         pass
@@ -94,9 +94,9 @@ def test_marks_of_an_earlier_release_do_not_speak_of_new_versions(
 
     monkeypatch.setattr(run, "_show", die)
     with pytest.raises(Killed):
-        show(run, ground, driver.sink, ground.next_version)
-    assert ground.next_version == 6, "there was a fifth"
-    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 6
+        show(run, restore_point, driver.sink, restore_point.next_version)
+    assert restore_point.next_version == 6, "there was a fifth"
+    assert committer(tmp_path / "c", {"rows": driver.sink}).recover().version == 6
     assert written(tmp_path / "out") == [(1,), (2,), (3,), (4,), (6,)]
 
 
@@ -104,16 +104,16 @@ def test_marks_of_an_earlier_release_do_not_speak_of_new_versions(
 def test_an_upgrade_that_is_tried_and_taken_back(tmp_path: Path, versions: int) -> None:
     """This release took the lease and no more: the earlier one goes on, and then this one again."""
     driver = with_five_versions(tmp_path)
-    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
+    assert committer(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
     driver = Earlier(tmp_path)
     for version in range(6, 6 + versions):
         driver.commit(version)
-    run = commits(tmp_path / "c", {"rows": driver.sink})
-    ground = run.recover()
-    assert ground.version == 5 + versions
-    show(run, ground, driver.sink, ground.next_version)
+    run = committer(tmp_path / "c", {"rows": driver.sink})
+    restore_point = run.recover()
+    assert restore_point.version == 5 + versions
+    show(run, restore_point, driver.sink, restore_point.next_version)
     assert written(tmp_path / "out") == [(n,) for n in range(1, 7 + versions)]
-    again = commits(tmp_path / "c", {"rows": driver.sink}).recover()
+    again = committer(tmp_path / "c", {"rows": driver.sink}).recover()
     assert again.version == 6 + versions
 
 
@@ -121,26 +121,26 @@ def test_a_damaged_lease_does_not_hide_what_an_earlier_release_has_committed(
     tmp_path: Path,
 ) -> None:
     driver = with_five_versions(tmp_path)
-    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
+    assert committer(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
     [lease] = (tmp_path / "c" / "log").iterdir()
     lease.write_bytes(b"")
-    assert commits(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
+    assert committer(tmp_path / "c", {"rows": driver.sink}).recover().version == 5
     assert len(written(tmp_path / "out")) == 5
 
 
 def test_an_earlier_release_after_a_version_of_this_one_is_told(tmp_path: Path) -> None:
     """It refuses to start; should it have got around that, nobody knows what counts."""
     driver = with_five_versions(tmp_path)
-    run = commits(tmp_path / "c", {"rows": driver.sink})
+    run = committer(tmp_path / "c", {"rows": driver.sink})
     show(run, run.recover(), driver.sink, 6)
     Earlier(tmp_path).commit(7)
     with pytest.raises(SnapshotError, match=r"an earlier release .* has committed version 7"):
-        commits(tmp_path / "c", {"rows": driver.sink}).recover()
+        committer(tmp_path / "c", {"rows": driver.sink}).recover()
 
 
 def test_names_of_manifests_are_what_earlier_releases_read(tmp_path: Path) -> None:
     """They take what follows the version for a number, and make the name from it."""
-    run = commits(tmp_path)
+    run = committer(tmp_path)
     run.recover()
     for version in range(1, 40):
         run.commit(version, {0: PART}, {}, {}, 0.0)

@@ -13,7 +13,7 @@ import pytest
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.leases import Superseded
-from tests.cluster.test_commits import PART, commits
+from tests.cluster.test_checkpoint_committer import PART, committer
 
 
 class Failing(Files):
@@ -114,14 +114,14 @@ def test_a_commit_after_one_whose_outcome_is_unknown(tmp_path: Path) -> None:
 def test_a_lease_that_was_taken_although_there_was_an_error(tmp_path: Path) -> None:
     """A run that starts again is not superseded by itself."""
     files = Failing(tmp_path)
-    run = commits(tmp_path, store=Checkpoints(tmp_path, files=files))
+    run = committer(tmp_path, store=Checkpoints(tmp_path, files=files))
     run.recover()
     run.commit(1, {0: PART}, {}, {}, 0.0)
     files.fails = True
     with pytest.raises(OSError, match="does not answer"):
         run.recover()
-    ground = run.recover()
-    assert (ground.version, ground.attempt) == (1, 3)
+    restore_point = run.recover()
+    assert (restore_point.version, restore_point.attempt) == (1, 3)
     run.commit(2, {0: PART}, {}, {}, 0.0)
     assert Checkpoints(tmp_path).versions() == [1, 2]
 
@@ -133,9 +133,9 @@ def test_a_damaged_lease_before_the_first_version_is_no_damage(
 ) -> None:
     """Nothing was committed yet, so that there is nothing to lose."""
     for _ in range(starts):
-        commits(tmp_path).recover()
+        committer(tmp_path).recover()
     max((tmp_path / "log").iterdir()).write_text(text)
-    run = commits(tmp_path)
+    run = committer(tmp_path)
     assert run.recover().version is None
     run.commit(1, {0: PART}, {}, {}, 0.0)
-    assert commits(tmp_path).recover().version == 1
+    assert committer(tmp_path).recover().version == 1

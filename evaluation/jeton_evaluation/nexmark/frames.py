@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from jeton.spark.schemas import spark_schema
+from jeton.spark.internals import spark_schema
 from jeton_evaluation.nexmark.config import Columns, Config
 from jeton_evaluation.nexmark.generator import Blocks
 

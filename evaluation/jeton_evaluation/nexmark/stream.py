@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jeton.spark.schemas import spark_schema
+from jeton.spark.internals import spark_schema
 from jeton_evaluation.nexmark.config import Config, Kind
 from jeton_evaluation.nexmark.generator import Blocks
 

@@ -1,9 +1,9 @@
 """The checkpoint writer: a worker's part of each version of the state, and rows for its sinks.
 
 The flow stops for as long as it takes to come to rest and to take a snapshot in memory. Sinks and
-files are slower: a thread of its own hands rows to sinks, writes state, and tells the driver when
-both are safe, while the flow goes on. Where the flow has to wait for that anyway, as at the end of
-a micro-batch, there is no thread.
+files are slower: a thread of its own hands rows to sinks, writes state, and reports to the driver
+when both are safe, while the flow goes on. A micro-batch has to wait for that anyway, and has no
+such thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MOST_WAITING: Final = 256
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What one attempt at a query stands on: it travels with the code of its tasks.
+class RestorePoint:
+    """The checkpoint that an attempt at a query starts from; it travels with the code of its tasks.
 
     >>> import tempfile
-    >>> first = Ground(Checkpoints(tempfile.mkdtemp()), query="3f9a", attempt=1)
-    >>> first.share(0, 2), first.base(0, 2)  # nothing to go on from
+    >>> first = RestorePoint(Checkpoints(tempfile.mkdtemp()), query="3f9a", attempt=1)
+    >>> first.share(0, 2), first.base(0, 2)  # nothing to restore
     (None, None)
     """
 
@@ -43,21 +43,21 @@ class Ground:
     """The name by which sinks know the query, the same for all attempts."""
     attempt: int
     version: int | None = None
-    """The version to go on from, if there is one yet."""
+    """The version to restore, if there is one yet."""
     positions: Positions = field(default_factory=dict)
     allow_removed: tuple[str, ...] = ()
     next_version: int = 1
-    """The version to begin with: one that never was, even if some were given up."""
+    """The number of the next version: higher than any other, committed or abandoned."""
 
     def share(self, worker: int, workers: int) -> Snapshot | None:
-        """The state that a worker goes on from."""
+        """The state that a worker starts with."""
         if self.version is None:
             return None
         found = self.store.load(self.version)
         return found.share(worker, workers, allow_removed=self.allow_removed)
 
     def base(self, worker: int, workers: int) -> Part | None:
-        """What that worker need not write again."""
+        """That worker's part of the version, whose files its next part can refer to."""
         return None if self.version is None else self.store.load(self.version).part(worker, workers)
 
 
@@ -71,8 +71,8 @@ class CheckpointWriter:
     >>> agent = Agent(jt.Flow("f"))
     >>> writer = CheckpointWriter(store, agent, here, epoch=1, background=False)
     >>> writer.keep(Checkpoint(version=7, number=2), {}, {}, pause=0.001)
-    >>> told, _ = driver.receive()
-    >>> told["kind"], told["number"], told["part"]["worker"]
+    >>> report, _ = driver.receive()
+    >>> report["kind"], report["number"], report["part"]["worker"]
     ('part', 2, 0)
     >>> writer.finish()
     >>> for end in (driver, here):
@@ -110,18 +110,24 @@ class CheckpointWriter:
     @classmethod
     def of(
         cls,
-        ground: Ground,
+        restore_point: RestorePoint,
         agent: Agent,
         driver: Connection,
         writers: Mapping[str, StagedWriter],
         *,
         background: bool = True,
     ) -> CheckpointWriter:
-        """The writer of a worker that goes on from some ground."""
-        base = ground.base(agent.worker.index, agent.worker.workers)
-        epoch = ground.attempt
+        """The writer of a worker that starts from a restore point."""
+        base = restore_point.base(agent.worker.index, agent.worker.workers)
+        epoch = restore_point.attempt
         return cls(
-            ground.store, agent, driver, writers, epoch=epoch, base=base, background=background
+            restore_point.store,
+            agent,
+            driver,
+            writers,
+            epoch=epoch,
+            base=base,
+            background=background,
         )
 
     def write(self, output: str, table: pa.Table) -> None:

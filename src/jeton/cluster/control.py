@@ -1,4 +1,4 @@
-"""Control: what the driver and the workers of a long-lived query tell each other.
+"""Control: the connection between the driver and a worker.
 
 A frame is the length of a JSON header, the header, and as many bytes of payload as it announces:
 rows for sinks at the driver travel as Arrow streams.
@@ -56,7 +56,7 @@ class Control:
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """The next frame, waiting for it; ``None`` if the other end has hung up.
 
-        `ProtocolError` if it is not a frame; after that there is no telling where one begins.
+        `ProtocolError` if it is not a frame; then the beginning of the next one is not known.
         """
         prefix = self._exactly(4)
         if prefix is None:

@@ -1,9 +1,8 @@
 """The coordinator: the driver's side of everything that all workers do together.
 
 It sends numbered commands to the workers of one attempt, gathers what each of them answers, and
-hands the answers on when all are there: then whoever asked for a checkpoint commits it. When to
-take one, and what a commit means, differs between micro-batches, whose versions follow Spark's, and
-long-lived queries, which have a `CheckpointSchedule`.
+hands them on when all are there; the owner then commits a checkpoint. Micro-batches commit one for
+each of Spark's micro-batches. Long-lived queries have a `CheckpointSchedule`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from jeton.cluster.checkpoint_writer import Ground
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
+from jeton.cluster.checkpoint_writer import RestorePoint
+from jeton.cluster.failures import Failure
 from jeton.connectors.deliveries import Inbox
 from jeton.core.errors import JetonError
 from jeton.dataflow.partitions import least_of_active
@@ -83,11 +83,11 @@ class Coordinator:
 
     workers: int = 0
     name: str = "jeton"
-    cause: str | None = None
-    """The first failure that a worker reported."""
-    lost: str | None = None
+    cause: Failure | None = None
+    """The first failure of a worker or of the driver."""
+    lost: Failure | None = None
     """The report of a worker that lost a peer."""
-    failure: JetonError | None = None
+    error: JetonError | None = None
     """The error at the driver that ended the attempt."""
     controls: dict[int, Connection] = field(default_factory=dict)
     listeners: list[threading.Thread] = field(default_factory=list)
@@ -195,14 +195,14 @@ class CheckpointSchedule:
     They are begun one at a time: every some seconds, when the query asks for one, and when the
     flow is complete. Each is committed once the parts of all workers are there.
 
-    `poll` does whatever is due. With ``background``, a thread of its own calls it.
+    `poll` does what is due. With ``background``, a thread of its own calls it.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        commits: Commits,
-        ground: Ground,
+        committer: CheckpointCommitter,
+        restore_point: RestorePoint,
         *,
         every: float | None = None,
         failed: Callable[[], None] = lambda: None,
@@ -210,14 +210,14 @@ class CheckpointSchedule:
     ) -> None:
         """``failed`` is called if a version cannot be committed."""
         self._coordinator = coordinator
-        self._commits = commits
+        self._committer = committer
         self._every = every
         self._failed = failed
-        self._next = ground.next_version
+        self._next = restore_point.next_version
         self._under_way: Checkpoint | None = None
         self._began = self._not_before = time.monotonic()
         self._wanted: int | None = None
-        """The least version that would satisfy whoever asked for one."""
+        """The least version that satisfies the pending requests."""
         self._parts: list[Answer] | None = None
         """The parts of the version under way, once they are all there."""
         self._staged: dict[str, list[Any]] = {}
@@ -228,7 +228,7 @@ class CheckpointSchedule:
         coordinator.schedule = self
         self._thread: threading.Thread | None = None
         if background:
-            self._thread = threading.Thread(target=self._run, name="jeton-commits", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="jeton-checkpoints", daemon=True)
             self._thread.start()
 
     # Workers
@@ -254,7 +254,7 @@ class CheckpointSchedule:
                     if kind == "part":
                         self._parts = self._coordinator.gather(worker, header)
                     else:
-                        self._commits.missed(under_way.version, header["why"])
+                        self._committer.missed(under_way.version, header["why"])
                         self._end()
                         self._not_before = time.monotonic() + BREATH
             self._changed.notify_all()
@@ -271,7 +271,7 @@ class CheckpointSchedule:
             if last:
                 self._every = None
             self._changed.wait_for(lambda: self._is_done(wanted) or self._over, timeout)
-            return self._commits.version if self._is_done(wanted) else None
+            return self._committer.version if self._is_done(wanted) else None
 
     def want(self) -> int:
         """Have a checkpoint taken soon; returns the least version that it may be."""
@@ -301,7 +301,7 @@ class CheckpointSchedule:
     # Inside
 
     def _is_done(self, version: int) -> bool:
-        return self._commits.version is not None and self._commits.version >= version
+        return self._committer.version is not None and self._committer.version >= version
 
     def _run(self) -> None:
         try:
@@ -315,7 +315,7 @@ class CheckpointSchedule:
             self._failed()
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; tells whether there is."""
+        """Wait until there is something to do; returns whether there is."""
         with self._changed:
             while self._parts is None:
                 if self._over:
@@ -351,7 +351,7 @@ class CheckpointSchedule:
         assert under_way is not None
         version = under_way.version
         seconds = time.monotonic() - self._began
-        self._commits.commit(version, dict(enumerate(parts)), staged, seconds)
+        self._committer.commit(version, dict(enumerate(parts)), staged, seconds)
         with self._changed:
             self._end()
             if self._wanted is not None and version >= self._wanted:

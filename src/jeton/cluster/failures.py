@@ -1,4 +1,4 @@
-"""Failures: what a worker that fails tells its peers and the driver, and what the driver raises.
+"""Failures: the record of why a worker or the driver failed, and the exception that users get.
 
 A failure travels as JSON: its text, and the exception itself where it can be pickled. The driver
 keeps the first failure of each attempt at a stage. An error of user code is *final*: Spark would
@@ -28,7 +28,7 @@ from jeton.core.errors import (
     TimeError,
     TokenError,
 )
-from jeton.core.source_lines import user_line
+from jeton.core.source_lines import raising_line, user_line
 from jeton.mesh.link import PeerLost
 
 MOST_TEXT: Final = 8_000
@@ -46,6 +46,10 @@ _MARK: Final = re.compile(r"\[failure ([0-9a-f]{16})\]")
 
 class WorkerFailed(JetonError):
     """A worker failed on Spark; the text has the first cause, with its traceback."""
+
+
+class QueryFailed(JetonError):
+    """A long-lived query ended with an error; the text has the first cause."""
 
 
 class UserError(Exception):
@@ -68,9 +72,15 @@ class Failure:
     """
 
     id: str
-    worker: int
+    worker: int | None
+    """The worker that failed; none for the driver."""
+    error: str
+    """The class of the first cause, and its number if the operating system gave one."""
+    operator: str | None
+    frame: str | None
+    """File and line of user code that raised it, or else of any code."""
     summary: str
-    """What went wrong, operator, worker, time, and the user's line."""
+    """The error, operator, worker, time, and the user's line."""
     traceback: str
     final: bool
     """Whether user code, or the flow itself, is at fault, so that it would fail again."""
@@ -83,24 +93,38 @@ class Failure:
     def of(
         cls,
         error: BaseException,
-        worker: int,
+        worker: int | None = None,
         dumps: Callable[[object], bytes] = pickle.dumps,
     ) -> Failure:
-        """The failure of a worker that stops because of an error, pickled with ``dumps``."""
-        if isinstance(error, PeerLost):
-            shown: JetonError = error
-        else:
-            shown = error if isinstance(error, JetonError) else _wrapped(error)
+        """The failure of a worker, or of the driver; the error is pickled with ``dumps``.
+
+        >>> Failure.of(OSError("disk full")).summary
+        'OSError: disk full'
+        """
+        shown = error if isinstance(error, JetonError) else _wrapped(error)
+        if not isinstance(error, PeerLost):
             shown.located(worker=worker)
+        first = _first_cause(error)
+        number = first.errno if isinstance(first, OSError) else None
+        line = shown.line or user_line(first) or raising_line(first)
+        at_driver = worker is None
         return cls(
             id=os.urandom(8).hex(),
             worker=worker,
-            summary=_shortened(str(shown)),
-            traceback=_shortened(_traceback(error)),
+            error=type(first).__qualname__ + ("" if number is None else f" {number}"),
+            operator=shown.operator,
+            frame=None if line is None else f"{line.file}:{line.number}",
+            summary=_shortened(f"{type(error).__name__}: {error}" if at_driver else str(shown)),
+            traceback=_shortened("".join(traceback.format_exception(first)).rstrip()),
             final=isinstance(shown, _FINAL) or shown.operator is not None,
             lost=isinstance(error, PeerLost),
-            pickled=_pickled(shown, dumps),
+            pickled=None if at_driver else _pickled(shown, dumps),
         )
+
+    @property
+    def place(self) -> tuple[str, str | None, str | None]:
+        """The facts by which the same failure is recognised when it comes again."""
+        return self.error, self.operator, self.frame
 
     @property
     def text(self) -> str:
@@ -110,7 +134,8 @@ class Failure:
     @property
     def note(self) -> str:
         """The worker's traceback, under the mark by which the failure is found in Spark's text."""
-        return f"Traceback of worker {self.worker} [failure {self.id}]:\n{self.traceback}"
+        whose = "the driver" if self.worker is None else f"worker {self.worker}"
+        return f"Traceback of {whose} [failure {self.id}]:\n{self.traceback}"
 
     def exception(self) -> JetonError:
         """The exception itself, with the worker's traceback as a note."""
@@ -132,7 +157,7 @@ class Failure:
         return error if isinstance(error, JetonError) else None
 
     def to_json(self) -> dict[str, Any]:
-        """What is sent, in no more than `MOST_SENT` bytes as JSON."""
+        """The record to send, at most `MOST_SENT` bytes as JSON."""
         value = asdict(self)
         if len(json.dumps(value)) > MOST_SENT:
             # Text that JSON makes six times as long.
@@ -144,7 +169,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Failure:
-        """What was received."""
+        """A failure that was received."""
         return cls(**value)
 
 
@@ -172,6 +197,8 @@ class Failures:
         self._lock = threading.Lock()
         self._epochs: dict[tuple[str, int], int] = {}
         self._first: dict[tuple[str, int], Failure] = {}
+        self._known: dict[str, Failure] = {}
+        """All of them by their ids, to be found in the text of an error of Spark's."""
 
     def begin(self, plan: str, stage: int, epoch: int) -> None:
         """An attempt at a stage begins; earlier ones no longer matter."""
@@ -183,8 +210,9 @@ class Failures:
 
     def record(self, plan: str, stage: int, epoch: int, failure: Failure) -> Failure:
         """A worker has failed; returns the failure that counts for all workers of the attempt."""
-        remember(failure)
         with self._lock:
+            self._known[failure.id] = failure
+            _forget_oldest(self._known)
             key = (plan, stage)
             if self._epochs.get(key) != epoch:
                 return failure
@@ -195,33 +223,23 @@ class Failures:
                 _forget_oldest(self._first)
             return first
 
+    def find(self, text: str) -> Failure | None:
+        """The failure that a text of Spark's comes from, if it is known here.
+
+        >>> failures = Failures()
+        >>> failure = failures.record("plan", 3, 1, Failure.of(OperatorFailed("no"), worker=1))
+        >>> failures.find(f"Job aborted. Reason: {failure.text} at …") is failure
+        True
+        """
+        with self._lock:
+            found = (self._known.get(id) for id in _MARK.findall(text))
+            return next((failure for failure in found if failure is not None), None)
+
     def final(self, plan: str, stage: int) -> Failure | None:
         """The failure for which an attempt at a stage is bound to fail again, if there is one."""
         with self._lock:
             failure = self._first.get((plan, stage))
         return failure if failure is not None and failure.final else None
-
-
-_known: dict[str, Failure] = {}
-_knowing: Final = threading.Lock()
-
-
-def remember(failure: Failure) -> None:
-    """Keep a failure, to be found in the text of an error of Spark's."""
-    with _knowing:
-        _known[failure.id] = failure
-        _forget_oldest(_known)
-
-
-def find(text: str) -> Failure | None:
-    """The failure that a text of Spark's comes from, if it is known here.
-
-    >>> remember(failure := Failure.of(OperatorFailed("no"), worker=1))
-    >>> find(f"Job aborted. Reason: {failure.text} at …") is failure
-    True
-    """
-    with _knowing:
-        return next((_known[id] for id in _MARK.findall(text) if id in _known), None)
 
 
 class blaming:
@@ -249,16 +267,6 @@ class blaming:
             raise failed.located(operator=self._operator, line=user_line(error))
 
 
-def told(error: BaseException) -> str:
-    """An error of the driver's, in the shape of a worker's.
-
-    >>> told(OSError("disk full")).splitlines()[0]
-    'OSError: disk full'
-    """
-    summary = f"{type(error).__name__}: {error}"
-    return f"{summary}\n\nTraceback of the driver:\n{_traceback(error)}"
-
-
 def _forget_oldest(kept: dict[Any, Any]) -> None:
     while len(kept) > MOST_KNOWN:
         del kept[next(iter(kept))]
@@ -271,15 +279,15 @@ def _wrapped(error: BaseException) -> JetonError:
     return failed
 
 
-def _traceback(error: BaseException) -> str:
-    """Where an error comes from: of one that wraps another, that of the other, which has it all."""
+def _first_cause(error: BaseException) -> BaseException:
+    """The error that others wrap: its traceback has all of theirs."""
     while isinstance(error, JetonError) and error.__cause__ is not None:
         error = error.__cause__
-    return "".join(traceback.format_exception(error)).rstrip()
+    return error
 
 
 def _shortened(text: str, most: int = MOST_TEXT) -> str:
-    """A text of bounded length: what goes wrong is at its beginning or at its end."""
+    """A text of bounded length: its beginning and its end, which have the error."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"

@@ -15,7 +15,7 @@ from jeton.cluster.control import Control
 class ProgressBar:
     """Counts the rows that the workers of one plan have read, over all its runs.
 
-    Spark does not tell beforehand how many rows there are, so the bar counts and tells the rate.
+    The number of rows is not known beforehand, so the bar shows a count and a rate.
 
     >>> ProgressBar("counts").take_over.__doc__
     'A worker has joined: listen to it from now on.'
@@ -28,7 +28,7 @@ class ProgressBar:
 
     @staticmethod
     def is_wanted() -> bool:
-        """Whether there is somebody to look at it."""
+        """Whether standard error is a terminal."""
         return sys.stderr.isatty()
 
     def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:

@@ -2,8 +2,9 @@
 
 Spark's own way, `allGather`, takes a second, since the JVM sleeps between polls. A small server at
 the driver takes a millisecond: each task proves that it knows the query's secret, says where it can
-be reached, and is told where all others are. Spark may run a stage again while tasks of the first
-attempt still linger; each set of tasks is an *epoch*, and workers refuse peers of another one.
+be reached, and receives the addresses of all others. Spark may run a stage again while tasks of the
+first attempt are still running; each set of tasks is an *epoch*, and workers refuse peers of
+another one.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from jeton.mesh.receive import receive_exactly
 log = logging.getLogger(__name__)
 
 _LONGEST: Final = 1 << 16
-"""Bytes of what a task says about itself."""
+"""Bytes of a task's message about itself."""
 _LONGEST_ANSWER: Final = 1 << 24
-"""Bytes of what it is told: the addresses of all, compressed and not."""
+"""Bytes of the answer, compressed or not: the addresses of all tasks."""
 _TELLING: Final = 30.0
 """Seconds after which a task that does not take its answer is left out."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a task must know to meet the others; it travels inside the task's code."""
+    """The address and the secret by which a task meets the others; part of the task's code."""
 
     host: str
     port: int
     secret: bytes = field(repr=False)
-    """Known to the tasks of this plan only, and never shown."""
+    """Known only to the tasks of this plan, and never printed."""
     plan: str
     heard: bool = False
     """Whether a handler at the driver takes what the tasks report."""
@@ -68,13 +69,13 @@ class _Party:
     members: dict[int, tuple[int, Address, socket.socket]] = field(default_factory=dict)
 
     def drop_stale(self, attempt: int, workers: int) -> None:
-        """Part with those that cannot belong together with this one."""
+        """Close the connections of tasks of an earlier attempt than this one."""
         self.oldest = max(self.oldest, attempt - workers + 1)
         for rank in [r for r, member in self.members.items() if member[0] < self.oldest]:
             self.members.pop(rank)[2].close()
 
     def close(self) -> None:
-        """Send away everyone who waits."""
+        """Close the connections of all tasks that wait."""
         for _, _, sock in self.members.values():
             sock.close()
 
@@ -109,7 +110,7 @@ class Rendezvous:
         self.host, self.port = host, listener.getsockname()[1]
         self.failures = Failures()
         self.on_final: Callable[[int, Failure], None] | None = None
-        """Gets the stage and the failure, when one will not succeed however often it is run."""
+        """Called with the stage and the failure, if the stage would fail at each attempt."""
         self._plans: dict[int, _Plan] = {}
         self._parties: dict[tuple[int, int], _Party] = {}
         self._numbers = itertools.count(1)
@@ -118,7 +119,7 @@ class Rendezvous:
         self._acceptor = Acceptor([listener], self, name="jeton-rendezvous", longest=_LONGEST)
 
     def meeting(self, plan: str, handler: ConnectionHandler | None = None) -> Meeting:
-        """What the tasks of a plan must know; a handler takes their connections over."""
+        """A meeting for the tasks of a plan; a handler takes over their connections."""
         with self._lock:
             number = next(self._numbers)
             secret = os.urandom(32)
@@ -161,7 +162,7 @@ class Rendezvous:
         with self._lock:
             self._part(lambda key: True)
 
-    # What the acceptor asks
+    # Called by the acceptor
 
     def secret_of(self, claim: Claim) -> bytes:
         """Each plan has a secret of its own."""
@@ -176,7 +177,7 @@ class Rendezvous:
         return True
 
     def admit(self, claim: Claim, message: bytes, sock: socket.socket) -> None:
-        """A task is here; if it is the last one of its stage, all are told of each other."""
+        """Admit a task; the last one of its stage completes it, and all get their answer."""
         try:
             said = json.loads(message)
             if "failure" in said:
@@ -210,7 +211,7 @@ class Rendezvous:
                 return
             epoch, members = next(self._epochs), party.members
             self.failures.begin(plan.meeting.plan, key[1], epoch)
-            # Whoever comes from now on belongs to another attempt.
+            # Tasks that come from now on belong to another attempt.
             party.oldest = max(number for number, _, _ in members.values()) + 1
             party.members = {}
         # A task that does not read its answer must not keep others from being let in.
@@ -244,7 +245,7 @@ def _answer_failure(sock: socket.socket, failure: Failure) -> None:
         sock.settimeout(_TELLING)
         sock.sendall(len(answer).to_bytes(4, "little") + answer)
     except OSError as error:
-        log.info("a worker left before it was told of a failure: %s", error)
+        log.info("a worker left before it heard of a failure: %s", error)
     sock.close()
 
 
@@ -255,13 +256,13 @@ def _tell_all(
 ) -> None:
     """Tell all tasks of a stage where the others are, and hand their connections over."""
     everyone = [[rank, *vars(address).values()] for rank, (_, address, _) in members.items()]
-    # Columns of similar values, so that they compress well: each of N tasks is told of all N.
+    # Columns of similar values, so that they compress well: each of N tasks gets all N.
     answer = zlib.compress(json.dumps([epoch, *zip(*everyone, strict=True)]).encode(), 6)
     frame = len(answer).to_bytes(4, "little") + answer
     deadline = time.monotonic() + _TELLING
     left: list[tuple[int, socket.socket, int]] = []
 
-    def tell(rank: int, sock: socket.socket, at: int, timeout: float) -> None:
+    def send_answer(rank: int, sock: socket.socket, at: int, timeout: float) -> None:
         try:
             sock.settimeout(timeout)
             if timeout:
@@ -285,9 +286,9 @@ def _tell_all(
 
     # Those that cannot take all of it at once do not keep the others waiting.
     for rank, (_, _, sock) in members.items():
-        tell(rank, sock, 0, 0.0)
+        send_answer(rank, sock, 0, 0.0)
     for rank, sock, at in list(left):
-        tell(rank, sock, at, max(deadline - time.monotonic(), 1e-3))
+        send_answer(rank, sock, at, max(deadline - time.monotonic(), 1e-3))
 
 
 def _listen_at(host: str, bind: str | None) -> socket.socket:

@@ -42,7 +42,7 @@ def hand_over(
 ) -> None:
     """Hand a table to a sink, more than once if it fails; `SinkFailed` if it keeps failing.
 
-    ``wait`` waits for some seconds, and tells whether there is no more time to wait. What is no
+    ``wait`` waits for some seconds, and returns whether there is no more time to wait. What is no
     `Exception` counts too, such as `SystemExit`; but in the program's main thread it passes, since
     there it may be meant for the program.
     """
@@ -200,10 +200,10 @@ class _RowsWriter:
 
 
 class Inbox:
-    """What a sink at the driver has still to get, without checkpoints; a thread hands it over.
+    """Rows on their way to a sink at the driver, without checkpoints; a thread hands them over.
 
-    Whoever puts rows here never waits: how many there can be is up to the workers, each of which
-    sends more only when it is told, by ``taken``, that some were taken.
+    `put` never waits: the workers bound the number of rows, since each sends more only after
+    ``taken`` has acknowledged earlier ones.
     """
 
     def __init__(

@@ -54,12 +54,12 @@ class Published:
             self._mark(made)
 
     def recover(self, query: str, found: Checkpoint | None, attempt: int) -> None:
-        """Before an attempt: show what a crash kept from being shown, undo what goes beyond it."""
+        """Before an attempt: publish what a crash left unpublished, undo what goes beyond it."""
         if found is not None and not self._has(found):
             try:
                 self.show(query, found)
             except Exception:
-                # Whoever held the lease before may have done it meanwhile, and cleared up.
+                # The previous holder of the lease may have done it meanwhile, and cleaned up.
                 if not self._has(found):
                     raise
         # Only after that: several outputs may be in one place.
@@ -67,7 +67,7 @@ class Published:
             sink.roll_back(query, 0 if found is None else found.version, attempt)
 
     def require_none_owed(self, found: Checkpoint, others: Collection[str]) -> None:
-        """An error if outputs that have sinks of another kind now have rows that were not shown."""
+        """An error if outputs that now have sinks of another kind have unpublished rows."""
         if self._has(found):
             return
         owed = [name for name, items in self._staged(found).items() if items and name in others]
@@ -89,7 +89,7 @@ class Published:
         return {name: items for name, items in staged if (name in at_driver) == self._at_driver}
 
     def _has(self, found: Checkpoint) -> bool:
-        """Whether this version was shown, or one that followed it.
+        """Whether this version was published, or a later one.
 
         A later version of an earlier epoch proves nothing: it was given up before this one.
         """

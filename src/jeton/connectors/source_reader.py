@@ -15,8 +15,8 @@ from jeton.dataflow.partitions import Partition
 class SourceReader:
     """An input on one worker, and the partitions of its source that this worker reads.
 
-    ``known`` tells for each partition where it was when the query stopped. There are as many as
-    there were then, whatever the number of workers.
+    ``known`` has the position of each partition when the query stopped. Their number stays the
+    same, with any number of workers.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
@@ -58,7 +58,7 @@ class SourceReader:
         mine = range(worker, partitions, workers)
         before = {each: known[str(each)] for each in mine if str(each) in known}
         self._ended = {n: at for n, at in before.items() if at["ended"] or handle.closed}
-        """What is known of partitions that are not read any more."""
+        """The positions of partitions that are not read any more."""
         for number in mine:
             if number in self._ended:
                 continue
@@ -80,7 +80,7 @@ class SourceReader:
 
     @property
     def ready_at(self) -> float | None:
-        """When to ask again, if all partitions can tell."""
+        """When to read again, if all partitions know."""
         times = [each.reader.ready_at for each in self._readers.values() if not each.reader.ended]
         known = [at for at in times if at is not None]
         return min(known, default=None) if len(known) == len(times) else None

@@ -64,6 +64,12 @@ def user_line(error: BaseException) -> SourceLine | None:
     return None if found is None else found.with_code()
 
 
+def raising_line(error: BaseException) -> SourceLine | None:
+    """The line that raised an error, in any code."""
+    lines = list(_lines(error.__traceback__))
+    return lines[-1] if lines else None
+
+
 def calling_line() -> SourceLine | None:
     """The user's line that calls this library now."""
     frame: FrameType | None = sys._getframe(1)

@@ -132,7 +132,7 @@ class Flow(Scope):
         """
         self.reserve("input", name)
         if type(schema).__module__.startswith("pyspark."):
-            from jeton.spark.schemas import arrow_schema
+            from jeton.spark.internals import arrow_schema
 
             schema = arrow_schema(cast("Any", schema))
         self.lateness[name] = lateness

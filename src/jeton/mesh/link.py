@@ -144,7 +144,7 @@ class Link:
                 if drained and self._payload is None:
                     break
         except PeerLost:
-            # What it said before comes first; the next call will find it gone again.
+            # Its earlier messages come first; the next call will find it gone again.
             if not frames:
                 raise
         return frames
@@ -181,7 +181,7 @@ class Link:
         assert payload is not None
         while self._have < self._length:
             if self._have == len(payload):
-                # What has arrived vouches for four times as much.
+                # The bytes that have arrived vouch for four times as many.
                 grown = _reserve(min(self._length, 4 * self._have))
                 grown[: self._have] = payload
                 payload = self._payload = grown

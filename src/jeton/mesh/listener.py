@@ -108,7 +108,7 @@ class Listener:
         self._acceptor.close()
         self._folder.cleanup()
 
-    # What the acceptor asks
+    # Called by the acceptor
 
     def secret_of(self, claim: Claim) -> bytes:
         """All peers know the secret of the query."""

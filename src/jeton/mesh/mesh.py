@@ -131,7 +131,7 @@ class Mesh:
         """Set the receiver of messages and progress."""
         self._receiver = receiver
 
-    # What workers call
+    # Called by workers
 
     def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
         """Send a message to another worker."""
@@ -145,7 +145,7 @@ class Mesh:
         self.progress_bytes += sum(map(len, buffers))
         self._send(self._control[to], buffers)
 
-    # What the host calls
+    # Called by the host
 
     @property
     def backlog(self) -> int:

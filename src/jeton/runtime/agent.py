@@ -1,4 +1,4 @@
-"""The agent: one worker, and the one loop around it, whichever way the flow runs.
+"""The agent: one worker, and the loop around it, the same on every host.
 
 Each turn it reads from a *feed*, steps the worker, hands rows to a *sink*, and stays in touch with
 the driver: it reports, and obeys commands. A host gives it these and the connections to its peers:
@@ -24,7 +24,7 @@ from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.explain import holders
 from jeton.progress.graph import ProgressGraph
-from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, Together
+from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
@@ -50,6 +50,8 @@ BEAT: Final = 0.5
 """Seconds between signs of life to the peers, and the longest time to block."""
 REPORT: Final = 0.2
 """Seconds between reports to the driver, and between looks for its commands."""
+REPORT_OPERATORS: Final = 1.0
+"""Seconds between reports that have the operators too."""
 GLANCE: Final = 0.001
 """Seconds between looks for a command that is about to come."""
 LAST_PATIENCE: Final = 0.005
@@ -181,7 +183,7 @@ class PartWriter(Protocol):
         positions: Positions,
         pause: float,
     ) -> None:
-        """Write a part, and tell the driver; rows so far belong to it."""
+        """Write a part, and report it to the driver; rows so far belong to it."""
         ...
 
     def check(self) -> None:
@@ -252,12 +254,12 @@ class Agent:
         self._sources = [handle for what, handle in ends if what in ("input", "sequencer")]
         self._reports = False
         self._began = self._beaten = self._busy_at = clock()
-        self._reported = -math.inf
+        self._reported = self._reported_operators = -math.inf
         self._turns = 0
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False
-        self._due: deque[Together] = deque()
+        self._due: deque[QuiescentCommand] = deque()
         self._round: _Round | None = None
         self._rounds_done = 0
         self._counted = self._counts()
@@ -279,12 +281,15 @@ class Agent:
         self._reports = reports
         self._began = self._busy_at = self._clock()
         self._reported = -math.inf if reports else self._began
+        self._reported_operators = -math.inf
+        for operator in self.worker.operators:
+            operator.reset_counts()
         self.is_stopped = self.is_last = self._told_complete = False
         self._counted = self._counts()
 
-    def rejoin(self, peers: Peers | None) -> None:
+    def rejoin(self, peers: Peers) -> None:
         """Go on with the same peers over other connections, once all have come to rest."""
-        self.peers = Alone() if peers is None else peers
+        self.peers = peers
         self._line.lead_through(self.peers)
         self._due.clear()
         self._end_round()
@@ -426,10 +431,10 @@ class Agent:
                 found[name] = [list(t) if isinstance(t, Product) else t for t in times]
         return found
 
-    def report(self) -> None:
-        """Tell the driver how far this worker is."""
+    def report(self, *, operators: bool = True) -> None:
+        """Report this worker's frontiers and metrics to the driver."""
         if self.driver is not None and self._reports:
-            state, metrics = self.feed.state(), self.metrics(operators=False).totals()
+            state, metrics = self.feed.state(), self.metrics(operators=operators).to_json()
             self.driver.send("report", frontiers=self.frontiers(), metrics=metrics, inputs=state)
 
     def _counts(self) -> tuple[int, int]:
@@ -451,7 +456,10 @@ class Agent:
         is_time = now - self._reported > REPORT
         if is_time:
             self._reported = now
-            self.report()
+            operators = now - self._reported_operators > REPORT_OPERATORS
+            if operators:
+                self._reported_operators = now
+            self.report(operators=operators)
         if is_time or self._awaits_command or self.peers.rounds.begun > self._rounds_done:
             while driver.has_news():
                 news = driver.receive()
@@ -463,7 +471,7 @@ class Agent:
         """Do what a command says, or begin to."""
         command.obey(self)
 
-    def rest_for(self, command: Together) -> None:
+    def rest_for(self, command: QuiescentCommand) -> None:
         """Come to rest with all workers, and do a command then."""
         self._due.append(command)
 
@@ -516,7 +524,7 @@ class Agent:
         elif self._clock() > round_.deadline:
             self._do(round_, rests=False)
 
-    def _begin(self, command: Together) -> None:
+    def _begin(self, command: QuiescentCommand) -> None:
         self._round = _Round(self, command, self._clock())
         self.worker.hold_sources(True)
         self.worker.timers.wait = True
@@ -640,7 +648,7 @@ class Agent:
 class _Round:
     """A worker's part in a command that all do at rest."""
 
-    def __init__(self, agent: Agent, command: Together, now: float) -> None:
+    def __init__(self, agent: Agent, command: QuiescentCommand, now: float) -> None:
         self.command = command
         self.number = command.number
         self.deadline = math.inf if command.patience is None else now + command.patience

@@ -8,16 +8,14 @@ nor the coordinator has to know of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jeton.core.errors import JetonError, ProtocolError, SnapshotError
 
 if TYPE_CHECKING:
     from jeton.runtime.agent import Agent
-
-_kinds: Final[dict[str, type[Command]]] = {}
 
 
 class Connection(Protocol):
@@ -73,11 +71,6 @@ class Command:
     number: int = 0
     """The commands of one attempt are numbered from 1 on."""
 
-    def __init_subclass__(cls) -> None:
-        """Register a command by its kind."""
-        if cls.kind:
-            _kinds[cls.kind] = cls
-
     def obey(self, agent: Agent) -> None:
         """Have an agent do it; an error for a command that is not for one."""
         raise ProtocolError(f"the driver sent {self.kind!r} to a worker that runs already")
@@ -90,9 +83,10 @@ class Command:
     def from_json(header: Mapping[str, Any]) -> Command:
         """The command in the header of a frame; `ProtocolError` if there is none."""
         kind = header.get("kind")
-        made = _kinds.get(kind) if isinstance(kind, str) else None
+        kinds = {each.kind: each for each in _subclasses(Command) if each.kind}
+        made = kinds.get(kind) if isinstance(kind, str) else None
         if made is None:
-            raise ProtocolError(f"the driver sent {kind!r}, but the commands are {sorted(_kinds)}")
+            raise ProtocolError(f"the driver sent {kind!r}, but the commands are {sorted(kinds)}")
         known = {field.name for field in fields(made)}
         try:
             return made(**{name: value for name, value in header.items() if name in known})
@@ -100,11 +94,17 @@ class Command:
             raise ProtocolError(f"the driver sent a bad command {kind!r}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Together(Command, ABC):
-    """A command that all workers do at rest: no message is under way while they do.
+def _subclasses(kind: type[Command]) -> Iterator[type[Command]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
-    Each agent begins to rest when it has the command, and calls its peers to look for theirs.
+
+@dataclass(frozen=True, kw_only=True)
+class QuiescentCommand(Command, ABC):
+    """A command that all workers carry out at quiescence, while no message is in flight.
+
+    An agent that receives it stops reading, and asks its peers to look for theirs.
     """
 
     patience: float | None = None
@@ -135,7 +135,7 @@ class Together(Command, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(Together):
+class Checkpoint(QuiescentCommand):
     """Write this worker's part of a version of the state."""
 
     kind = "checkpoint"
@@ -155,7 +155,7 @@ class Checkpoint(Together):
         return found
 
     def finish(self, agent: Agent, found: Any, pause: float) -> None:
-        """Write it, and tell the driver."""
+        """Write it, and report to the driver."""
         assert agent.parts is not None, "an agent that takes checkpoints has a writer for them"
         state, positions = found
         agent.parts.keep(self, state, positions, pause)

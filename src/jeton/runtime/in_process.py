@@ -115,7 +115,7 @@ class Run:
         return self._handle("input", name, worker)
 
     def probe(self, name: str = "probe", worker: int = 0) -> Probe:
-        """What one worker knows of the frontier at a probe."""
+        """The frontier at a probe, as one worker knows it."""
         return Probe(self._handle("probe", name, worker))
 
     def sequencer(self, name: str = "sequencer", worker: int = 0) -> SequencerHandle:
@@ -124,11 +124,11 @@ class Run:
         return handle
 
     def captured(self, name: str = "capture") -> list[list[Event]]:
-        """What each worker has captured so far."""
+        """The batches that each worker has captured so far."""
         return [list(self._handle("capture", name, w)) for w in range(len(self.workers))]
 
     def results(self) -> Result:
-        """What has come out so far: also after a failure."""
+        """The rows of each output so far, also after a failure."""
         return Result(
             {name: self._tables.made(name, self._collected(name)) for name in self.flow.outputs},
             late={name: self._late(name) for name in self.flow.inputs},
@@ -183,7 +183,7 @@ class Run:
     def feed(self, inputs: Mapping[str, Any]) -> None:
         """Feed whole tables, dealt out to the workers; each input is closed after its last row.
 
-        An input advances as far as the rows still to come allow, whatever their order. Nothing is
+        An input advances as far as the rows still to come allow, in any order. Nothing is
         late, also if the input has a lateness.
         """
         for name, data in inputs.items():

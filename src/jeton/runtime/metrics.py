@@ -1,4 +1,4 @@
-"""Metrics: one record of what a worker and its operators have done, for every host.
+"""Metrics: one record of a worker and its operators, for every host.
 
 The counts of a worker are always kept. So are the invocations, tokens and queues of an operator,
 which cost nothing. Time spent, and records and batches in and out, cost something for each message:
@@ -7,16 +7,19 @@ a worker that is *measured* keeps them too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from jeton.columns.batch import Batch
-from jeton.core.times import Time
+from jeton.core.times import Product, Time
 from jeton.dataflow.ports import Edge
 from jeton.runtime.operator import Operator
 from jeton.runtime.worker import Worker
+
+_LEVELS: Final = ("tokens", "queued", "frontier", "state_rows", "state_bytes")
+"""The numbers of an operator that go up and down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +32,23 @@ class OperatorMetrics:
     """Tokens that it holds now."""
     queued: int
     """Messages that wait in its inputs."""
-    frontier: tuple[Time, ...]
+    frontier: list[Any]
     """The least times that may still arrive at its first input; none if it is complete."""
     state_rows: int
     """Rows of its state in the latest snapshot."""
     state_bytes: int
-    seconds: float
-    """Time spent in it, if the worker is measured."""
-    batches_in: int
-    records_in: int
-    batches_out: int
+    # Only if the worker is measured:
+    seconds: float | None = None
+    """Time spent in it."""
+    batches_in: int | None = None
+    records_in: int | None = None
+    batches_out: int | None = None
     """Batches that it sent, to one of those that read them."""
-    records_out: int
+    records_out: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers that are known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +84,45 @@ class WorkerMetrics:
     peak_rss_mb: int
     operators: tuple[OperatorMetrics, ...]
 
-    def totals(self) -> dict[str, Any]:
-        """The numbers that can be added up over workers, as reports have them."""
-        apart = ("worker", "operators")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
-
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return asdict(self)
+        """The record as it travels to the driver."""
+        record = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "worker"}
+        return {**record, "operators": [each.to_json() for each in self.operators]}
+
+
+def add_metrics(
+    one: Mapping[str, Any], other: Mapping[str, Any], *, later: bool = False
+) -> dict[str, Any]:
+    """Two records as one, operator by operator: numbers are added up.
+
+    Of two frontiers the furthest is taken, since each is a lower bound of the true one. If the
+    other record is of a ``later`` run, its levels (tokens, queues, state) and frontiers replace
+    those of the first.
+
+    >>> one = {"rows_in": 3, "operators": [{"name": "map", "tokens": 1, "frontier": [4]}]}
+    >>> other = {"rows_in": 5, "operators": [{"name": "map", "tokens": 2, "frontier": [7]}]}
+    >>> add_metrics(one, other)
+    {'rows_in': 8, 'operators': [{'name': 'map', 'tokens': 3, 'frontier': [7]}]}
+    >>> add_metrics(other, one, later=True)["operators"]
+    [{'name': 'map', 'tokens': 1, 'frontier': [4]}]
+    """
+    total: dict[str, Any] = {}
+    for name in {**one, **other}:
+        if name not in one or name not in other:
+            total[name] = one[name] if name in one else other[name]
+            continue
+        first, second = one[name], other[name]
+        if name == "operators":
+            pairs = zip(first, second, strict=True) if first and second else ()
+            added = [add_metrics(*pair, later=later) for pair in pairs]
+            total[name] = added or first or second
+        elif name == "name" or (later and name in _LEVELS):
+            total[name] = second
+        elif name == "frontier":
+            total[name] = max(first, second) if first and second else []
+        else:
+            total[name] = first + second
+    return total
 
 
 def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
@@ -107,19 +146,19 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     inputs = operator.inputs
+    measured = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
+    least = worker.tracker.least(inputs[0].location) if inputs else ()
     return OperatorMetrics(
         operator.plan.name,
         operator.invocations,
         tokens=sum(book.held for book in operator.books),
         queued=sum(map(len, inputs)),
-        frontier=tuple(worker.tracker.least(inputs[0].location)) if inputs else (),
+        frontier=[list(time) if isinstance(time, Product) else time for time in least],
         state_rows=operator.state_rows,
         state_bytes=operator.state_bytes,
-        seconds=operator.seconds,
-        batches_in=operator.batches_in,
-        records_in=operator.records_in,
-        batches_out=operator.batches_out,
-        records_out=operator.records_out,
+        **{
+            name: getattr(operator, name) for name in measured if isinstance(worker, MeasuredWorker)
+        },
     )
 
 

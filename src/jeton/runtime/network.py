@@ -118,7 +118,7 @@ class Alone:
     has_busy_peers = False
 
     def __init__(self) -> None:
-        self.rounds = Rounds(0, 1, lambda told: None)
+        self.rounds = Rounds(0, 1, lambda payload: None)
         self._woken = Event()
 
     def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
@@ -194,7 +194,7 @@ class SimulatedNetwork:
         queue.append(packet)
 
     def deliver_all(self) -> bool:
-        """Deliver everything that is under way; tells whether there was anything."""
+        """Deliver everything that is under way; returns whether there was anything."""
         lanes, self.lanes = self.lanes, {}
         for lane, queue in lanes.items():
             for packet in queue:

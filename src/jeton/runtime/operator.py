@@ -28,9 +28,9 @@ class Operator:
     moment: Moment
     step: Step | None = None
     kept: dict[str, TaggedState] = field(default_factory=dict)
-    """What it keeps from one invocation to the next, as far as snapshots know."""
+    """The containers that are part of snapshots."""
     watching: bool = False
-    """Whether it is told of its inputs' frontiers now."""
+    """Whether it is notified of its inputs' frontiers now."""
     invocations: int = 0
     state_rows: int = 0
     """Rows of what it keeps, in the latest snapshot."""
@@ -58,10 +58,10 @@ class Operator:
         return notify == "always"
 
     def snapshot(self, worker: int) -> dict[str, pa.Table]:
-        """What it keeps; refused if it waits with something that it does not."""
+        """Its containers; an error if it holds tokens without any."""
         if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
             raise SnapshotError(
-                "it holds tokens but keeps no state, so that whatever it waits with would be "
+                "it holds tokens but keeps no state, so that its pending work would be "
                 "lost: info.keep(…) a container such as jt.state.KeyedTimes, or say "
                 "info.keep_nothing() if it can begin anew"
             ).located(operator=self.plan.name, worker=worker)
@@ -74,6 +74,12 @@ class Operator:
         self.state_bytes = sum(table.nbytes for table in found.values())
         return found
 
+    def reset_counts(self) -> None:
+        """Begin to count anew."""
+        self.invocations = self.batches_in = self.records_in = 0
+        self.batches_out = self.records_out = 0
+        self.seconds = 0.0
+
     def has_input(self) -> bool:
         """Whether messages wait."""
         return any(self.inputs)
@@ -81,8 +87,8 @@ class Operator:
     def fail(self, error: BaseException, doing: str, worker: int) -> NoReturn:
         """Raise an error that says operator, worker, time and line; user code's are wrapped.
 
-        Whatever user code raises is wrapped, `SystemExit` too: it must not pass for the end of a
-        worker.
+        Every exception of user code is wrapped, `SystemExit` too: it must not pass for the end of
+        a worker.
         """
         if isinstance(error, JetonError):
             failed, origin = error, error.__cause__ or error
@@ -99,7 +105,7 @@ class Operator:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """An input whose frontier somebody wants to know about."""
+    """An input whose frontier an operator watches."""
 
     operator: int
     location: int

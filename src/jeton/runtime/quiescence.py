@@ -1,12 +1,12 @@
 """Rest: how workers in processes of their own find out that none of them will act again.
 
 No worker can see that alone, since a message may be on its way to another that seems to rest. So
-workers that rest tell each other how much they have sent and received. If the sums agree, and
+workers that rest exchange how much they have sent and received. If the sums agree, and
 everybody says the same again after having heard that, then nothing was on its way in between:
 Mattern's method of four counters.
 
-It serves twice. A flow that is not complete although everybody rests for ever has *stalled*: an
-operator holds a token for which nobody will invoke it. And workers that pause their sources come
+It serves twice. A flow that is not complete although all workers rest for good has *stalled*: an
+operator holds a token for which it will not be invoked. And workers that pause their sources come
 to rest together in numbered *rounds*, as often as they like, to take a snapshot.
 """
 
@@ -21,7 +21,7 @@ from jeton.core.errors import ProtocolError
 
 
 class Word(NamedTuple):
-    """What a worker at rest says."""
+    """The message of a worker at rest."""
 
     number: int
     """How many times it has said something, this time included."""
@@ -46,7 +46,7 @@ class Word(NamedTuple):
 
 
 class Rest:
-    """What one worker knows of the rest of all.
+    """One worker's view of whether all workers rest.
 
     >>> here, there = Rest(0, 2), Rest(1, 2)
     >>> for _ in range(3):
@@ -61,7 +61,7 @@ class Rest:
         self._words: list[Word | None] = [None] * workers
         self._first: list[Word] | None = None
         self.of_all = False
-        """Whether it is certain that nobody will act again."""
+        """Whether it is certain that no worker will act again."""
 
     @property
     def seems_of_all(self) -> bool:
@@ -74,7 +74,7 @@ class Rest:
         return tuple(0 if word is None else word.number for word in self._words)
 
     def say(self, *, sent: int, received: int) -> Word:
-        """This worker rests now: what to tell all others."""
+        """This worker rests now: the message to all others."""
         word = Word(self.heard[self._worker] + 1, sent, received, self.heard)
         self.hear(self._worker, word)
         return word
@@ -99,7 +99,7 @@ class Rest:
 
 
 class Saying(IntEnum):
-    """What a worker tells the others about a round."""
+    """A worker's message to the others about a round."""
 
     BEGIN = 0
     """The round has begun: pause, and come to rest."""
@@ -113,35 +113,35 @@ class Saying(IntEnum):
 
 _HEAD: Final = struct.Struct("<qB")
 STALL: Final = 0
-"""The number of the round that nobody begins: that of workers which rest for ever."""
+"""The number of the round that no command begins: that of workers which rest for good."""
 
 
 class Round:
-    """What one worker knows of one round."""
+    """One worker's view of one round."""
 
     def __init__(self, worker: int, workers: int) -> None:
         self.rest = Rest(worker, workers)
         self.all_rest = False
         self.ready: set[int] = set()
         self.said: tuple[int, ...] = ()
-        """What the latest word was about; nothing is said twice."""
+        """The latest message: none is sent twice."""
 
 
 class Rounds:
-    """One worker's part in coming to rest together: what to tell the others, what they told.
+    """One worker's part in coming to rest together: its messages to the others, and theirs.
 
-    >>> told = [], []
-    >>> here, there = (Rounds(index, 2, tell.append) for index, tell in enumerate(told))
+    >>> sent = [], []
+    >>> here, there = (Rounds(index, 2, own.append) for index, own in enumerate(sent))
     >>> here.begin(1)
     >>> while not here.all_rest(1):
     ...     for worker, (mine, other) in enumerate([(here, there), (there, here)]):
     ...         mine.say(1, sent=7, received=7)
-    ...         while told[worker]:
-    ...             other.hear(worker, told[worker].pop(0))
+    ...         while sent[worker]:
+    ...             other.hear(worker, sent[worker].pop(0))
     >>> there.begun, there.all_rest(1)
     (1, True)
     >>> here.say_ready(1)
-    >>> there.hear(0, told[0].pop())
+    >>> there.hear(0, sent[0].pop())
     >>> there.all_ready(1)
     False
     >>> there.say_ready(1)
@@ -149,43 +149,43 @@ class Rounds:
     True
     """
 
-    def __init__(self, worker: int, workers: int, tell: Callable[[bytes], None]) -> None:
+    def __init__(self, worker: int, workers: int, send: Callable[[bytes], None]) -> None:
         self._worker = worker
         self._workers = workers
-        self._tell = tell
+        self._send = send
         self._rounds = {STALL: Round(worker, workers)}
         self._over = STALL
         self.begun = STALL
         """The number of the latest round that anybody has begun."""
 
     def begin(self, number: int) -> None:
-        """Take part in a round; whoever has not heard of it is told."""
+        """Take part in a round, and inform the others of it."""
         if number <= self._over:
             raise ProtocolError(f"round {number} cannot begin after round {self._over}")
         if number > self.begun:
             self.begun = number
-            self._tell(_HEAD.pack(number, Saying.BEGIN))
+            self._send(_HEAD.pack(number, Saying.BEGIN))
 
     def say(self, number: int, *, sent: int, received: int) -> None:
-        """This worker rests: tell the others, if that is news for them."""
+        """This worker rests: inform the others, if that is news for them."""
         round_ = self._of(number)
         rest, said = round_.rest, round_.said
-        # What others said is worth an answer only if it may be the last one.
+        # A message of others is worth an answer only if it may be the last one.
         news = (sent, received) != said[:2] or (rest.seems_of_all and rest.heard != said[2:])
-        # A worker that rests for ever says so from time to time; in a round, once for each news.
+        # A worker that rests for good says so from time to time; in a round, once for each news.
         if news or number == STALL:
             word = rest.say(sent=sent, received=received)
             round_.said = (sent, received, *rest.heard)
-            self._tell(_HEAD.pack(number, Saying.REST) + word.pack())
+            self._send(_HEAD.pack(number, Saying.REST) + word.pack())
             self._conclude(number, round_)
 
     def say_ready(self, number: int) -> None:
         """This worker has done what it wanted rest for, or gives up."""
         self._of(number).ready.add(self._worker)
-        self._tell(_HEAD.pack(number, Saying.READY))
+        self._send(_HEAD.pack(number, Saying.READY))
 
     def all_rest(self, number: int) -> bool:
-        """Whether it is certain that nobody acts before everybody is ready."""
+        """Whether it is certain that no worker acts before all are ready."""
         return self._of(number).all_rest
 
     def all_ready(self, number: int) -> bool:
@@ -198,7 +198,7 @@ class Rounds:
         return True
 
     def hear(self, worker: int, payload: bytes | bytearray | memoryview) -> None:
-        """Another worker tells something."""
+        """Receive a message of another worker."""
         try:
             number, what = _HEAD.unpack_from(payload)
             saying = Saying(what)
@@ -218,11 +218,11 @@ class Rounds:
             round_.ready.add(worker)
 
     def _conclude(self, number: int, round_: Round) -> None:
-        """Whoever finds out first tells all, so that nobody is left waiting for another word."""
+        """The first worker to find out informs all, so that none waits for another message."""
         if (round_.rest.of_all or self._workers == 1) and not round_.all_rest:
             round_.all_rest = True
             if number != STALL:
-                self._tell(_HEAD.pack(number, Saying.ALL))
+                self._send(_HEAD.pack(number, Saying.ALL))
 
     def _of(self, number: int) -> Round:
         if number not in self._rounds:

@@ -1,4 +1,4 @@
-"""What a run tells: the frontier at a probe, and the tables at the end."""
+"""Results of a run: the frontier at a probe, and the tables at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jeton.dataflow.ports import Input
 
 
 class Probe:
-    """What one worker knows of the frontier at a place."""
+    """The frontier at a location, as one worker knows it."""
 
     def __init__(self, port: Input) -> None:
         self._port = port

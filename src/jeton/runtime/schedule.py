@@ -16,10 +16,10 @@ class Schedule:
 
     A sweep goes through them in the order of the graph, so that data runs from one operator to the
     next. One that is activated while the sweep is on its way takes part in it if its turn is still
-    to come, and waits for the next sweep if not: an operator that activates itself starves nobody.
+    to come, and waits for the next sweep if not. So one that activates itself starves no other.
 
     Sources, which are operators without inputs, wait apart: what has begun goes on before anything
-    new begins, though not for ever.
+    new begins, though not indefinitely.
 
     >>> schedule = Schedule(operators=5, sources={0})
     >>> for operator in (3, 0, 1):
@@ -112,7 +112,7 @@ class Schedule:
 
     @property
     def goes_on(self) -> bool:
-        """Whether any operator that is no source waits to be invoked."""
+        """Whether any operator that is not a source waits to be invoked."""
         return bool(self._now or self._next)
 
     def __bool__(self) -> bool:

@@ -34,7 +34,7 @@ class Tables:
             return data.named(operator.time_name)
         try:
             if not operator.kind.integers and isinstance(data, Mapping):
-                # Times of the user's own are no values of Arrow's.
+                # Times of a user's own class are not values of Arrow's.
                 values = dict(data)
                 times = values.pop(operator.time_name, [])
                 return Batch(values, times, time_name=operator.time_name, kind=operator.kind)
@@ -73,7 +73,7 @@ class Tables:
                 typed = _as_type(times, self._time_type)
             except pa.ArrowInvalid as error:
                 raise TimeError(
-                    f"output {name!r} has times that are no {self._time_type}, the type of the "
+                    f"output {name!r} has times that are not {self._time_type}, the type of the "
                     f"inputs' time columns: cast those to a wider type ({error})"
                 ) from error
             table = table.set_column(0, whole.time_name, typed)

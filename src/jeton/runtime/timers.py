@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """What is due when, in the order in which it was asked for.
+    """Calls that are due at a time, in the order in which they were requested.
 
     >>> timers = Timers()
     >>> timers.add(2.5, operator=7)

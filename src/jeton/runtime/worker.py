@@ -206,7 +206,7 @@ class Worker:
             return None
         return self._restore.share(operator, name, self.index, self.workers)
 
-    # What tokens, ports, activators and the network call
+    # Called by tokens, ports, activators and the network
 
     @property
     def present(self) -> bool:
@@ -219,7 +219,7 @@ class Worker:
             self.post(lambda: book.record_all(changes))
 
     def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
-        """Python freed a token that nobody had dropped: drop it, and say so."""
+        """Python freed a token that was not dropped: drop it, and warn."""
         if self.closed:
             return
 
@@ -247,7 +247,7 @@ class Worker:
         self._wake()
 
     def now(self) -> float:
-        """What the clock says, in seconds."""
+        """The clock's time, in seconds."""
         return self._clock()
 
     def activate_after(self, operator: int, seconds: float) -> None:
@@ -265,7 +265,7 @@ class Worker:
         """A message has arrived at an input."""
         found = self._by_location[location] if 0 <= location < len(self._by_location) else None
         if found is None:
-            raise ProtocolError(f"a message came for location {location}, which is no input")
+            raise ProtocolError(f"a message came for location {location}, which is not an input")
         operator, port, guard = found
         if guard is not None:
             try:
@@ -281,7 +281,7 @@ class Worker:
         self.activate(operator)
 
     def receive_progress(self, batch: ProgressBatch) -> None:
-        """Another worker tells what it did."""
+        """Apply a progress batch of another worker."""
         self._inbox.accept(batch)
         if batch.unit is not None:
             try:
@@ -301,7 +301,7 @@ class Worker:
         return {name: kept for name, kept in found.items() if kept}
 
     def close(self) -> None:
-        """The run is over, however it ended: tokens that are still held mean nothing any more."""
+        """The run is over, on success or failure: tokens that are still held have no meaning."""
         self.closed = True
         while self._ends:
             self._ends.pop()()
@@ -314,7 +314,7 @@ class Worker:
         return due or bool(self._posts or self._schedule)
 
     def step(self, random: Random | None = None) -> None:
-        """Take posted acts, invoke the operators that have something to do, tell the others.
+        """Run posted calls, invoke the operators that have something to do, inform the others.
 
         With ``random``, only some of them are invoked, in any order: for simulation.
         """
@@ -337,7 +337,7 @@ class Worker:
         self._tell()
 
     def _go_on(self) -> None:
-        """Invoke sources or the others, never both: so workers tell each other sooner."""
+        """Invoke sources or the others, never both, so that progress is sent sooner."""
         schedule, operators = self._schedule, self.operators
         if schedule.is_for_sources():
             for index in schedule.sweep_sources():

@@ -10,38 +10,27 @@ NumPy, Numba and PyArrow, this package alone as a zip file or wheel (``spark.sub
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jeton.cluster.progress_bar import ProgressBar
-from jeton.cluster.rendezvous import Meeting, Rendezvous
+from jeton.cluster.rendezvous import Meeting
 from jeton.columns.batch import Batch
 from jeton.core.errors import BatchError, GraphError
+from jeton.spark.application import Application, context_of, require_slots
+from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
-from jeton.spark.schemas import arrow_schema, as_spark_has_it, spark_schema, warn_of_collations
-from jeton.spark.spark_errors import cancel_stage, install
+from jeton.spark.schemas import as_spark_has_it, warn_of_collations
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, named, run_task
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
-
-EXECUTORS_COME_WITHIN: Final = 30.0
-"""Seconds after an application's start in which a cluster's executors may still be missing."""
-
-_plans: Final = itertools.count()
-_servers: dict[str, Rendezvous] = {}
-_lock: Final = threading.Lock()
 
 
 def on_spark(
@@ -85,12 +74,12 @@ def on_spark(
     spark = first.sparkSession
     slots = require_slots(spark, 1 if workers is None else workers)
     ends = ends_for(flow, inputs, time_type(flow, inputs), schemas)
-    frame = together([inputs[name] for name in ends.inputs])
+    frame = union_of_inputs([inputs[name] for name in ends.inputs])
     frame = _partitioned(frame, workers, slots)
     if progress is None:
         progress = ProgressBar.is_wanted()
     meeting, by_gathering = _meeting(spark, flow, progress)
-    context = _context(spark)
+    context = context_of(spark)
     counts = None if context is None else accumulator(context)
 
     columns = frame.columns
@@ -219,35 +208,7 @@ def time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
     return next(iter(found))
 
 
-def slots_of(spark: SparkSession) -> int | None:
-    """How many tasks the cluster runs at once, if that can be found out."""
-    context = _context(spark)
-    if context is None:
-        return None
-    return int(
-        context._jsc.sc().maxNumConcurrentTasks(
-            context._jsc.sc().resourceProfileManager().defaultResourceProfile()
-        )
-    )
-
-
-def _executors_may_come(context: Any) -> bool:
-    """Whether the application is so young that executors may still be on their way."""
-    return (
-        not context.master.startswith("local[")
-        and time.time() - context.startTime / 1000 < EXECUTORS_COME_WITHIN
-    )
-
-
-def _context(spark: SparkSession) -> Any | None:
-    """The Spark context, which Spark Connect does not have."""
-    try:
-        return spark.sparkContext
-    except Exception:
-        return None
-
-
-def together(frames: list[DataFrame]) -> DataFrame:
+def union_of_inputs(frames: list[DataFrame]) -> DataFrame:
     """All inputs in one DataFrame; rows of several say which input they belong to."""
     if len(frames) == 1:
         return frames[0]
@@ -269,90 +230,16 @@ def together(frames: list[DataFrame]) -> DataFrame:
 def _partitioned(frame: DataFrame, workers: int | None, slots: int | None) -> DataFrame:
     """As many partitions as there are to be workers, and no more than the cluster can run."""
     if slots is not None:
-        have = _partitions_of(frame)
+        have = partitions_of(frame)
         if have and have == (workers or have) and have <= slots:
             return frame
     return dealt_out(frame, workers or slots or 2)
 
 
-def _partitions_of(frame: DataFrame) -> int | None:
-    """How many partitions a DataFrame has, if that can be told without running a part of it."""
-    plan = frame._jdf.queryExecution().executedPlan().toString()
-    # Behind a shuffle or a broadcast, Spark finds out by running what is before it; and neither
-    # `coalesce` nor `union` may stand right before a barrier stage.
-    if any(word in plan for word in ("Exchange", "Adaptive", "Coalesce", "Union", "Subquery")):
-        return None
-    return int(frame.rdd.getNumPartitions())
-
-
-def require_slots(spark: SparkSession, workers: int) -> int | None:
-    """Refuse more workers than the cluster can run at the same time: Spark would wait for ever.
-
-    Returns how many it can run, if that is known.
-    """
-    if workers < 1:
-        raise GraphError(f"a flow needs at least one worker, not {workers}")
-    _refuse_dynamic_allocation(spark)
-    slots = slots_of(spark)
-    while slots is not None and slots < workers and _executors_may_come(spark.sparkContext):
-        time.sleep(0.1)
-        slots = slots_of(spark)
-    if slots is not None and workers > slots:
-        raise GraphError(
-            f"{workers} workers must run at the same time, but this cluster has slots for {slots} "
-            "tasks: ask for fewer workers, or give Spark more cores"
-        )
-    return slots
-
-
-def _refuse_dynamic_allocation(spark: SparkSession) -> None:
-    """Spark refuses barrier stages while it may take executors away (SPARK-24942)."""
-    context = _context(spark)
-    conf: Any = spark.conf if context is None else context.getConf()
-    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
-        return
-    testing = conf.get("spark.dynamicAllocation.testing", "false") == "true"
-    # On one machine there is nothing to allocate, and Spark takes no notice of the setting.
-    if testing or not re.fullmatch(r"local(\[.*\])?", conf.get("spark.master", "") or ""):
-        raise GraphError(
-            "spark.dynamicAllocation.enabled is true, but all workers of a flow run at the same "
-            "time, in a barrier stage, which Spark refuses then (SPARK-24942): start the session "
-            "with spark.dynamicAllocation.enabled=false and spark.executor.instances set to the "
-            "number of executors that the flow needs"
-        )
-
-
-def rendezvous_of(spark: SparkSession) -> Rendezvous:
-    """The server of a session's application, started when it is first needed."""
-    context = _context(spark)
-    if context is None:
-        raise GraphError(
-            "this needs a Spark session with a context of its own: Spark Connect has none"
-        )
-    with _lock:
-        server = _servers.get(context.applicationId)
-        if server is None:
-            # There is one application in a process at a time: the others have ended.
-            for ended in _servers.values():
-                ended.close()
-            _servers.clear()
-            conf = context.getConf()
-            host = conf.get("spark.driver.host", "127.0.0.1")
-            bind = conf.get("spark.driver.bindAddress")
-            server = _servers[context.applicationId] = Rendezvous(host, bind)
-            server.on_final = partial(cancel_stage, context)
-            install()
-        return server
-
-
-def next_plan(flow: Flow) -> str:
-    """A name for one more way that a flow is run."""
-    return f"{flow.name}-{next(_plans)}"
-
-
 def _meeting(spark: SparkSession, flow: Flow, progress: bool) -> tuple[Meeting, bool]:
     """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
-    if _context(spark) is None:
-        return Meeting("", 0, os.urandom(32), next_plan(flow)), True
+    if context_of(spark) is None:
+        return Meeting("", 0, os.urandom(32), flow.name), True
+    application = Application.of(spark)
     bar = ProgressBar(flow.name).take_over if progress else None
-    return rendezvous_of(spark).meeting(next_plan(flow), bar), False
+    return application.rendezvous.meeting(application.next_plan(flow), bar), False

@@ -14,15 +14,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jeton.cluster.checkpoint_writer import Ground
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
+from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
-from jeton.cluster.failures import told
+from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
 from jeton.connectors.sources import Source
 from jeton.core.errors import GraphError
-from jeton.spark.batch import next_plan, rendezvous_of, require_slots
+from jeton.spark.application import Application, require_slots
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
@@ -88,31 +88,31 @@ def start(
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)
     require_slots(spark, workers)
-    # A session on which this cannot work is told at once, not by the query.
-    rendezvous_of(spark)
+    # A session on which this cannot work is an error here, not one of the query.
+    Application.of(spark)
     label = name or flow.name
     tag = f"jeton-{os.urandom(6).hex()}"
     query = Query(label, spark, workers, sinks, tag)
-    ground: Ground | None = None
+    restore_point: RestorePoint | None = None
     if checkpoint is not None:
         _require_staging(flow, sinks)
         store = checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(checkpoint)
-        query.commits = Commits(
+        query.committer = CheckpointCommitter(
             flow, store, sinks, query.wait, every=every, keep=keep, allow_removed=allow_removed
         )
         # State that does not fit is an error at once.
-        ground = query.commits.recover()
-        _tell_of_new_partitions(label, sources, ground)
+        restore_point = query.committer.recover()
+        _warn_of_new_partitions(label, sources, restore_point)
 
     attempts = _Attempts(
-        query, spark, flow, sources, sinks, tag, Restarts(restarts if query.commits else 0)
+        query, spark, flow, sources, sinks, tag, Restarts(restarts if query.committer else 0)
     )
 
     def run() -> None:
         context = spark.sparkContext
         context.addJobTag(tag)
         context.setJobDescription(f"Jeton query {label!r} on {workers} workers")
-        attempts.run(ground)
+        attempts.run(restore_point)
 
     # PySpark ties a thread of Python's to one of the JVM's, which has the job's tag.
     from pyspark import InheritableThread
@@ -130,11 +130,13 @@ def _require_sense(every: float | None, keep: int) -> None:
         raise GraphError(f"at least one checkpoint must be kept, not {keep}")
 
 
-def _tell_of_new_partitions(query: str, sources: Mapping[str, Source], ground: Ground) -> None:
-    """Warn of records that nobody reads, since the number of partitions stays what it was."""
+def _warn_of_new_partitions(
+    query: str, sources: Mapping[str, Source], restore_point: RestorePoint
+) -> None:
+    """Warn of partitions that are not read, since their number stays what the checkpoint has."""
     for name, source in sources.items():
-        known = len(ground.positions.get(name, ()))
-        # Where each worker has some, they share all records, however many partitions there are.
+        known = len(restore_point.positions.get(name, ()))
+        # Where each worker has some, they share all records, with any number of partitions.
         now = source.partitions(1)
         if 0 < known < now:
             log.warning(
@@ -170,7 +172,7 @@ def _require_staging(flow: Flow, sinks: Mapping[str, Sink]) -> None:
 
 @dataclass(frozen=True)
 class _Attempts:
-    """One job after the other, until the query has come to its end or is beyond help."""
+    """Runs one job after the other until the query ends or fails for good."""
 
     query: Query
     spark: SparkSession
@@ -180,48 +182,53 @@ class _Attempts:
     tag: str
     restarts: Restarts
 
-    def run(self, ground: Ground | None) -> None:
-        """Go from one attempt to the next, the first of which stands on this ground."""
-        query, commits = self.query, self.query.commits
+    def run(self, restore_point: RestorePoint | None) -> None:
+        """Run one attempt after the other, the first of them from the given restore point."""
+        query, committer = self.query, self.query.committer
         error: BaseException | None = None
-        cause: str | None = None
+        cause: Failure | None = None
         try:
             while True:
-                attempt, error = self._attempt(ground)
+                attempt, error = self._attempt(restore_point)
                 cause = attempt.cause or attempt.lost
-                if error is None or commits is None or isinstance(error, Superseded):
+                if error is None or committer is None or isinstance(error, Superseded):
                     break
-                wait = self.restarts.wait(attempt.cause, commits.version)
+                wait = self.restarts.wait(attempt.cause, committer.version)
                 if wait is None or not query.restart(wait, cause):
                     break
-                ground = None
+                restore_point = None
         except BaseException as caught:
-            error, cause = caught, told(caught)
+            error, cause = caught, Failure.of(caught)
         query.ended(error, cause)
 
-    def _attempt(self, ground: Ground | None) -> tuple[Coordinator, BaseException | None]:
-        """Find the ground, if it is not given, and run a job on it; tell what went wrong."""
-        if ground is None and self.query.commits is not None:
+    def _attempt(
+        self, restore_point: RestorePoint | None
+    ) -> tuple[Coordinator, BaseException | None]:
+        """Run a job from a restore point, by default the newest; returns its error, if any."""
+        if restore_point is None and self.query.committer is not None:
             try:
-                ground = self.query.commits.recover()
+                restore_point = self.query.committer.recover()
             except Exception as caught:
-                return Coordinator(cause=told(caught)), caught
-        return self._job(ground)
+                return Coordinator(cause=Failure.of(caught)), caught
+        return self._job(restore_point)
 
-    def _job(self, ground: Ground | None) -> tuple[Coordinator, BaseException | None]:
-        """Run a job to its end, and tell what went wrong, if anything did."""
+    def _job(self, restore_point: RestorePoint | None) -> tuple[Coordinator, BaseException | None]:
+        """Run a job to its end; returns its error, if any."""
         query, workers = self.query, self.query.workers
-        server, plan = rendezvous_of(self.spark), next_plan(self.flow)
-        attempt, commits = Coordinator(workers), query.commits
-        if ground is not None and commits is not None:
-            CheckpointSchedule(attempt, commits, ground, every=commits.every, failed=query.cancel)
+        application = Application.of(self.spark)
+        server, plan = application.rendezvous, application.next_plan(self.flow)
+        attempt, committer = Coordinator(workers), query.committer
+        if restore_point is not None and committer is not None:
+            CheckpointSchedule(
+                attempt, committer, restore_point, every=committer.every, failed=query.cancel
+            )
         query.begin(attempt)
         meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(attempt, rank, sock))
         # Sinks at the driver stay there: workers only need to know which outputs to send.
         at_workers = {n: sink for n, sink in self.sinks.items() if not isinstance(sink, DriverSink)}
         to_driver = tuple(n for n in self.sinks if n not in at_workers)
         task = WorkerTask(
-            self.flow, dict(self.sources), at_workers, to_driver, meeting, self.tag, ground
+            self.flow, dict(self.sources), at_workers, to_driver, meeting, self.tag, restore_point
         )
         error: BaseException | None = None
         try:
@@ -233,10 +240,7 @@ class _Attempts:
             server.forget(plan)
             query.end(attempt, error)
         schedule = attempt.schedule
-        if schedule is not None and schedule.error is not None:
-            error = schedule.error
-            attempt.cause = told(error)
-        elif attempt.failure is not None:
-            error = attempt.failure
-            attempt.cause = told(error)
+        at_driver = (None if schedule is None else schedule.error) or attempt.error
+        if at_driver is not None:
+            error, attempt.cause = at_driver, Failure.of(at_driver)
         return attempt, error

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jeton.cluster.checkpoint_writer import CheckpointWriter, Ground
+from jeton.cluster.checkpoint_writer import CheckpointWriter, RestorePoint
 from jeton.cluster.control import Control
 from jeton.cluster.failures import blaming
 from jeton.cluster.rendezvous import Meeting
-from jeton.cluster.worker_ends import OutputSink, SourceFeed, ToDriver, Writers
+from jeton.cluster.worker_io import OutputSink, ToDriver, WorkerSources, Writers
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.connectors.sources import Source
-from jeton.spark.tasks import Joined, join_peers
+from jeton.spark.tasks import PeerGroup, join_peers
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -44,11 +44,11 @@ class WorkerTask:
     to_driver: tuple[str, ...]
     meeting: Meeting
     run: str
-    ground: Ground | None
-    """What it goes on from and where its checkpoints go, if it takes any."""
+    restore_point: RestorePoint | None
+    """The checkpoint to start from and where to write others, if it takes any."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the worker; Spark is told the worker's number at the end, and nothing else."""
+        """Run the worker; its number is the only row that Spark gets, at the end."""
         from pyspark import BarrierTaskContext
 
         for _ in batches:
@@ -57,28 +57,29 @@ class WorkerTask:
         # which stops the worker for a tenth of a second and more.
         gc.collect()
         gc.freeze()
-        joined = join_peers(BarrierTaskContext.get(), self.meeting, by_gathering=False)
-        assert joined.driver is not None
-        control = Control(joined.driver)
         try:
-            self._work(joined, control)
-            joined.leave()
-        except BaseException as error:
-            raise joined.failed(error, control) from None
+            with join_peers(BarrierTaskContext.get(), self.meeting, by_gathering=False) as group:
+                assert group.driver is not None
+                group.control = Control(group.driver)
+                self._work(group, group.control)
+                group.leave()
         finally:
-            joined.close()
             gc.unfreeze()
-        yield pa.RecordBatch.from_pydict({"worker": [joined.rank]})
+        yield pa.RecordBatch.from_pydict({"worker": [group.rank]})
 
-    def _work(self, joined: Joined, control: Control) -> None:
-        ground, rank = self.ground, joined.rank
+    def _work(self, group: PeerGroup, control: Control) -> None:
+        restore_point, rank = self.restore_point, group.rank
         with ExitStack() as stack:
-            share = None if ground is None else ground.share(rank, joined.workers)
-            agent = stack.enter_context(closing(joined.agent(self.flow, share)))
-            feed = SourceFeed(agent, self.sources, None if ground is None else ground.positions)
+            share = None if restore_point is None else restore_point.share(rank, group.workers)
+            agent = stack.enter_context(closing(group.agent(self.flow, share)))
+            feed = WorkerSources(
+                agent, self.sources, None if restore_point is None else restore_point.positions
+            )
             writer: CheckpointWriter | None = None
-            if ground is not None:
-                writer = CheckpointWriter.of(ground, agent, control, self._staged(rank, ground))
+            if restore_point is not None:
+                writer = CheckpointWriter.of(
+                    restore_point, agent, control, self._staged(rank, restore_point)
+                )
                 stack.enter_context(closing(writer))
             tables = writer or Writers(self._writers(rank, control))
             sink = OutputSink(agent, (*self.sinks, *self.to_driver), tables)
@@ -94,13 +95,13 @@ class WorkerTask:
                 writers[name] = sink.open(worker, self.run)
         return writers | {name: ToDriver(control, name) for name in self.to_driver}
 
-    def _staged(self, worker: int, ground: Ground) -> dict[str, StagedWriter]:
+    def _staged(self, worker: int, restore_point: RestorePoint) -> dict[str, StagedWriter]:
         """This worker's ends of the sinks, which commit with checkpoints."""
         writers: dict[str, StagedWriter] = {}
         for name, sink in self.sinks.items():
             assert isinstance(sink, StagedSink)
             with blaming(name, "opening its sink"):
-                writers[name] = sink.open_staged(worker, ground.query, ground.attempt)
+                writers[name] = sink.open_staged(worker, restore_point.query, restore_point.attempt)
         for name in self.to_driver:
-            writers[name] = open_rows(ground.store.files, worker, ground.attempt)
+            writers[name] = open_rows(restore_point.store.files, worker, restore_point.attempt)
         return writers

@@ -1,42 +1,57 @@
-"""Counts of batch runs, in a Spark accumulator: what the workers of a flow did."""
+"""Metrics of batch runs and micro-batches, in a Spark accumulator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 
+from jeton.runtime.agent import Agent
+from jeton.runtime.metrics import add_metrics
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-COUNTED = ("runs", "rows_in", "rows_out", "late", "messages", "progress_batches")
+COUNTED: Final = ("runs", "rows_in", "rows_out", "late", "messages", "progress_batches")
+
+Counts = tuple[int, dict[str, Any]]
+"""The metrics of workers, and the epoch of the latest run among them."""
 
 
-class Counts(AccumulatorParam[dict[str, int]]):
-    """Adds counts up by name.
+class CountsParam(AccumulatorParam[Counts]):
+    """Adds metrics up.
 
-    >>> Counts().addInPlace({"rows_in": 1, "late": 0}, {"rows_in": 2, "late": 1})
-    {'rows_in': 3, 'late': 1}
+    >>> counts = CountsParam()
+    >>> counts.addInPlace((1, {"rows_in": 1, "late": 0}), (1, {"rows_in": 2, "late": 1}))
+    (1, {'rows_in': 3, 'late': 1})
     """
 
-    def zero(self, value: dict[str, int]) -> dict[str, int]:
+    def zero(self, value: Counts) -> Counts:
         """Nothing counted yet."""
-        return dict.fromkeys(value, 0)
+        return 0, {**dict.fromkeys(COUNTED, 0), "operators": []}
 
-    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:
-        """The sums."""
-        return {name: value1.get(name, 0) + value2.get(name, 0) for name in (value1 | value2)}
+    def addInPlace(self, value1: Counts, value2: Counts) -> Counts:
+        """The sums; levels such as tokens held are those of the later run."""
+        (before, one), (epoch, other) = sorted((value1, value2), key=lambda value: value[0])
+        return epoch, add_metrics(one, other, later=epoch > before)
 
 
-def accumulator(context: SparkContext) -> Accumulator[dict[str, int]]:
+def accumulator(context: SparkContext) -> Accumulator[Counts]:
     """An accumulator for the runs of one flow."""
-    return context.accumulator(dict.fromkeys(COUNTED, 0), Counts())
+    param = CountsParam()
+    return context.accumulator(param.zero((0, {})), param)
+
+
+def counted(agent: Agent, epoch: int) -> Counts:
+    """The counts of a worker that go into Spark's accumulator."""
+    counts = {"runs": int(agent.worker.index == 0), **agent.metrics().to_json()}
+    return epoch, {name: counts[name] for name in (*COUNTED, "operators")}
 
 
 class Frames(dict[str, DataFrame]):
-    """A DataFrame for each output of a flow, and what its workers did to compute them.
+    """A DataFrame for each output of a flow, and the metrics of the workers that compute them.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("small")
@@ -45,20 +60,22 @@ class Frames(dict[str, DataFrame]):
     >>> frames = flow.on_spark({"n": spark.range(100)}, workers=2)
     >>> len(frames["small"].collect())
     3
-    >>> frames.metrics()
-    {'runs': 1, 'rows_in': 100, 'rows_out': 3, 'late': 0, 'messages': 0, 'progress_batches': ...}
+    >>> metrics = frames.metrics()
+    >>> metrics["runs"], metrics["rows_in"], metrics["rows_out"], metrics["late"]
+    (1, 100, 3, 0)
+    >>> [each["name"] for each in metrics["operators"]]
+    ['n', 'filter', 'small']
     """
 
-    def __init__(
-        self, frames: Mapping[str, DataFrame], counts: Accumulator[dict[str, int]] | None
-    ) -> None:
+    def __init__(self, frames: Mapping[str, DataFrame], counts: Accumulator[Counts] | None) -> None:
         super().__init__(frames)
         self._counts = counts
 
     def metrics(self) -> dict[str, Any]:
-        """Sums over all workers and over all actions so far: what Spark's accumulator holds.
+        """Sums over all workers and over all actions so far, from a Spark accumulator.
 
-        Each action computes the flow anew and counts again. Under Spark Connect, which has no
-        accumulators, nothing is known.
+        Each action computes the flow anew and counts again. ``operators`` has a record of each
+        operator; its tokens, queue and state are those of the latest run. Under Spark Connect,
+        which has no accumulators, nothing is known.
         """
-        return {} if self._counts is None else dict(self._counts.value)
+        return {} if self._counts is None else dict(self._counts.value[1])

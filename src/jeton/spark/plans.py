@@ -1,4 +1,4 @@
-"""Spark's plans: which partition each row goes to, and how no micro-batch is left out.
+"""Spark's plans: which partition each row goes to, and how every micro-batch runs the flow.
 
 Spark may run a part of a stage again and keep the rest of what the first attempt made. So each row
 goes to a partition that follows from the row and from the partition that it comes from, never from
@@ -8,10 +8,12 @@ its place among the others, which another attempt may change.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as F
+
+from jeton.spark.internals import as_stream, by_number, operators_of
 
 HASHED_COLUMNS: Final = 8
 """How many columns of each input decide which worker gets a row: enough to spread the rows."""
@@ -43,16 +45,6 @@ _PASSING: Final = {
 }
 
 
-def operators_of(frame: DataFrame) -> set[str]:
-    """What Spark calls the operators of a streaming DataFrame, less those of static ones.
-
-    >>> stream = spark.readStream.format("rate").load()
-    >>> sorted(operators_of(stream.where("value > 3").select("value")))
-    ['Filter', 'Project', 'StreamingRelationV2']
-    """
-    return set(_names(frame._jdf.queryExecution().analyzed()))
-
-
 def only_passes_on(frame: DataFrame) -> bool:
     """Whether a DataFrame has rows only in micro-batches in which one of its sources has some.
 
@@ -62,49 +54,8 @@ def only_passes_on(frame: DataFrame) -> bool:
     >>> only_passes_on(stream.withWatermark("timestamp", "1 second").dropDuplicates(["value"]))
     False
     """
-    return operators_of(frame) <= _PASSING
-
-
-def by_number(frame: DataFrame, partitions: int, number: Column) -> DataFrame:
-    """The same rows, each in the partition of the given number.
-
-    >>> def where(frame):
-    ...     rows = frame.select("id", F.spark_partition_id()).collect()
-    ...     return sorted(tuple(row) for row in rows)
-    >>> where(by_number(spark.range(3), 3, 2 - F.col("id")))
-    [(0, 2), (1, 1), (2, 0)]
-    >>> where(_by_hash(spark.range(3), 3, 2 - F.col("id")))
-    [(0, 2), (1, 1), (2, 0)]
-    """
-    if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(partitions, number.cast("int"))
-    return _by_hash(frame, partitions, number)
-
-
-def _by_hash(frame: DataFrame, partitions: int, number: Column) -> DataFrame:
-    """The same for versions of Spark that only partition by hash: each number has a stand-in."""
-    stand_ins: dict[int, int] = {}
-    candidate = 0
-    while len(stand_ins) < partitions:
-        stand_ins.setdefault(_hash(candidate) % partitions, candidate)
-        candidate += 1
-    chosen = F.array(*(F.lit(stand_ins[at]) for at in range(partitions)))
-    return frame.repartition(partitions, F.element_at(chosen, number.cast("int") + 1))
-
-
-def _hash(value: int) -> int:
-    """Spark's hash of an integer of 32 bits (Murmur3 with seed 42), as a signed one."""
-    mask = 0xFFFFFFFF
-
-    def turned(word: int, bits: int) -> int:
-        return (word << bits | word >> (32 - bits)) & mask
-
-    word = turned(value * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
-    mixed = (turned(42 ^ word, 13) * 5 + 0xE6546B64 & mask) ^ 4
-    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & mask
-    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & mask
-    mixed ^= mixed >> 16
-    return mixed - (1 << 32) if mixed >> 31 else mixed
+    operators = operators_of(frame)
+    return operators is not None and operators <= _PASSING
 
 
 def kept_apart(frame: DataFrame, partitions: int) -> DataFrame:
@@ -166,7 +117,7 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
 
 
 def dealt_out_always(frame: DataFrame, workers: int) -> DataFrame:
-    """The same rows in so many partitions, each of which has a task in every micro-batch.
+    """The same rows in ``workers`` partitions, each with a task in every micro-batch.
 
     Where Spark finds that there are no rows, before a micro-batch or while it runs, it leaves out
     what comes behind. So one row more goes along, which never reaches the tasks.
@@ -176,27 +127,14 @@ def dealt_out_always(frame: DataFrame, workers: int) -> DataFrame:
     rows = frame.select("*", F.pmod(F.spark_partition_id(), F.lit(workers)).alias(name))
     rows = rows.union(_one_row(rows, workers))
     rows = by_number(rows, workers, F.pmod(F.col(name), F.lit(workers)))
-    # What depends on the partition stays behind the shuffle, whatever Spark would rather do first.
+    # An expression on the partition keeps Spark from moving the filter before the shuffle.
     worker = F.when(F.spark_partition_id() >= 0, F.col(name))
     return rows.where(worker < workers).drop(name)
 
 
 def _one_row(like: DataFrame, worker: int) -> DataFrame:
-    """A row for a worker that there is not, in a DataFrame that says it is a stream."""
+    """A streaming DataFrame with one row, for a worker that does not exist."""
     spark = like.sparkSession
     *fields, last = like.schema.fields
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in fields]
-    still = spark.range(0, 1, 1, 1).select(*columns, F.lit(worker).alias(last.name))
-    # Streams can be joined with streams only, and Spark offers no other way to make a constant one.
-    made = spark._jsparkSession.internalCreateDataFrame(
-        still._jdf.queryExecution().toRdd(), still._jdf.schema(), True
-    )
-    return DataFrame(made, spark)
-
-
-def _names(plan: Any) -> Iterator[str]:
-    if plan.isStreaming():
-        yield str(plan.getClass().getSimpleName())
-        children = plan.children()
-        for at in range(children.size()):
-            yield from _names(children.apply(at))
+    return as_stream(spark.range(0, 1, 1, 1).select(*columns, F.lit(worker).alias(last.name)))

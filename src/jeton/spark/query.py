@@ -7,18 +7,18 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control, read_table
 from jeton.cluster.coordinator import Coordinator
-from jeton.cluster.failures import find
-from jeton.cluster.restarts import gist
+from jeton.cluster.failures import Failure, QueryFailed
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError
 from jeton.runtime.commands import Advance, Stop, Taken
+from jeton.runtime.metrics import add_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Status = Literal["starting", "running", "restarting", "stopping", "ended", "failed"]
-
-
-class QueryFailed(JetonError):
-    """A long-lived query ended with an error; the text has the first cause."""
 
 
 class Query:
@@ -55,7 +51,7 @@ class Query:
     ) -> None:
         self.name = name
         self.workers = workers
-        self.commits: Commits | None = None
+        self.committer: CheckpointCommitter | None = None
         """The driver's side of its checkpoints, if it takes any."""
         self._spark = spark
         self._sinks = sinks
@@ -64,7 +60,7 @@ class Query:
         self._coordinator = Coordinator()
         """The workers of the present attempt."""
         self._error: BaseException | None = None
-        self._cause: str | None = None
+        self._cause: Failure | None = None
         self._restarts = 0
         self._stop: Stop | None = None
         self._changed = threading.Condition()
@@ -104,6 +100,8 @@ class Query:
     def metrics(self) -> dict[str, Any]:
         """Counts summed over the workers, and each worker's own under ``workers``.
 
+        ``operators`` has a record of each operator, in the order of the flow.
+
         With checkpoints, ``checkpoints`` has the latest version, for how long the flow stopped for
         it (``pause_ms``) and at most so far (``longest_pause_ms``), the ``seconds`` and ``bytes``
         that it took to write, how many were ``taken`` and ``missed``, and the ``restarts``.
@@ -112,12 +110,10 @@ class Query:
             reports = {
                 rank: dict(report["metrics"]) for rank, report in self._coordinator.reports.items()
             }
-        total: dict[str, Any] = {}
-        for report in reports.values():
-            for name, value in report.items():
-                total[name] = total.get(name, 0) + value
-        if self.commits is not None:
-            total["checkpoints"] = {**self.commits.metrics(), "restarts": self._restarts}
+        none: dict[str, Any] = {"operators": []}
+        total = reduce(add_metrics, reports.values(), none)
+        if self.committer is not None:
+            total["checkpoints"] = {**self.committer.metrics(), "restarts": self._restarts}
         return {**total, "workers": reports}
 
     def table(self, name: str) -> DataFrame:
@@ -132,7 +128,7 @@ class Query:
 
     def checkpoint(self, timeout: float = 60.0) -> int:
         """Take a checkpoint now, and wait until it is committed; returns its version."""
-        if self.commits is None:
+        if self.committer is None:
             raise GraphError(f"query {self.name!r} has no checkpoints: start it with checkpoint=")
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0 and self.is_active:
@@ -148,7 +144,7 @@ class Query:
         if self.await_termination(0):
             raise JetonError(
                 f"query {self.name!r} has ended, and takes no checkpoint any more; its last one is "
-                f"version {self.commits.version}"
+                f"version {self.committer.version}"
             )
         raise TimeoutError(
             f"query {self.name!r} ({self._status}) did not commit a checkpoint within "
@@ -159,7 +155,7 @@ class Query:
         """End the query in good order.
 
         With ``drain``, inputs are closed and what is under way is brought to its end, so that
-        also the windows that are open now are told. Without, workers stop where they are; if the
+        also the windows that are open now are emitted. Without, workers stop where they are; if the
         query has checkpoints, they take one more, so that it can go on from there.
         """
         if self.is_active:
@@ -171,7 +167,7 @@ class Query:
             if schedule is not None and not drain and schedule.take(timeout, last=True) is None:
                 log.warning("query %r stops without a last checkpoint", self.name)
             with self._changed:
-                # Workers that have not joined yet will be told when they do.
+                # Workers that have not joined yet get the command when they do.
                 self._stop = Stop(drain=drain)
                 coordinator = self._coordinator
             coordinator.send(self._stop)
@@ -180,7 +176,7 @@ class Query:
             self.await_termination(5.0)
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end; tells whether it came in time. Raises if the query failed."""
+        """Wait for the end; returns whether it came in time. Raises if the query failed."""
         with self._changed:
             self._changed.wait_for(lambda: not self.is_active, timeout)
         if self._status == "failed":
@@ -209,13 +205,12 @@ class Query:
         """Why the query failed, if it did."""
         if self._status != "failed":
             return None
-        failed = QueryFailed(f"query {self.name!r} failed: {self._cause or self._error}")
-        failure = find(self._cause or "")
-        if failure is not None:
-            error = failure.exception()
-            failed.__cause__ = error.__cause__ or error
-        elif self._cause is None or isinstance(self._error, JetonError):
-            failed.__cause__ = self._error
+        cause, error = self._cause, self._error
+        failed = QueryFailed(f"query {self.name!r} failed: {cause.text if cause else error}")
+        if cause is not None and cause.worker is not None:
+            original = cause.exception()
+            error = original.__cause__ or original
+        failed.__cause__ = error
         return failed
 
     def __enter__(self) -> Query:
@@ -228,7 +223,7 @@ class Query:
     def __repr__(self) -> str:
         return f"<Query {self.name!r}: {self._status}, {self.workers} workers>"
 
-    # What the driver's side of the query calls
+    # Called by the driver's side of the query
 
     def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""
@@ -273,15 +268,15 @@ class Query:
     def fail(self, coordinator: Coordinator, error: JetonError) -> None:
         """Give up an attempt because of what went wrong at the driver."""
         with self._changed:
-            coordinator.failure = coordinator.failure or error
+            coordinator.error = coordinator.error or error
         self.cancel()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for some seconds; tells whether there is no more time to wait."""
+        """Wait for some seconds; returns whether there is no more time to wait."""
         return self._hurry.wait(seconds)
 
-    def restart(self, wait: float, cause: str | None) -> bool:
-        """After a failure: wait, unless the query is to be stopped; tells whether to go on."""
+    def restart(self, wait: float, cause: Failure | None) -> bool:
+        """After a failure: wait, unless the query is to be stopped; returns whether to go on."""
         with self._changed:
             if self._status != "stopping":
                 self._status = "restarting"
@@ -290,12 +285,12 @@ class Query:
                 log.warning(
                     "query %r is started again from its last checkpoint: %s",
                     self.name,
-                    gist(cause) if cause else "its job failed",
+                    " ".join(cause.summary.split()) if cause else "its job failed",
                 )
                 self._changed.wait_for(lambda: self._status == "stopping", wait)
             return self._status != "stopping"
 
-    def ended(self, error: BaseException | None, cause: str | None) -> None:
+    def ended(self, error: BaseException | None, cause: Failure | None) -> None:
         """There will be no further attempt."""
         with self._changed:
             self._error, self._cause = error, cause
@@ -307,7 +302,7 @@ class Query:
         """Have Spark end the job."""
         self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
-    # What the coordinator calls, for each worker in a thread of its own
+    # Called by the coordinator, for each worker in a thread of its own
 
     def hear(
         self, coordinator: Coordinator, worker: int, header: dict[str, Any], payload: bytes
@@ -323,12 +318,18 @@ class Query:
             follow: dict[str, int] = {}
             with self._changed:
                 if kind == "report":
-                    coordinator.reports[worker] = _checked(header)
+                    before = coordinator.reports.get(worker, {"metrics": {}})["metrics"]
+                    coordinator.reports[worker] = report = _checked(header)
+                    # Not every report has the operators.
+                    if not report["metrics"].get("operators") and "operators" in before:
+                        report["metrics"]["operators"] = before["operators"]
                     follow = coordinator.to_follow(worker)
-                elif header["lost"]:
-                    coordinator.lost = coordinator.lost or header["text"]
                 else:
-                    coordinator.cause = coordinator.cause or header["text"]
+                    failure = Failure.from_json(header["failure"])
+                    if failure.lost:
+                        coordinator.lost = coordinator.lost or failure
+                    else:
+                        coordinator.cause = coordinator.cause or failure
                 self._changed.notify_all()
             if follow:
                 coordinator.send(Advance(inputs=follow), worker)
@@ -350,7 +351,7 @@ class Query:
         self.fail(coordinator, failure)
 
     def left(self, coordinator: Coordinator, worker: int) -> None:
-        """A worker has hung up: Spark will tell why."""
+        """A worker has hung up: Spark reports the reason."""
 
     def _cancel(self) -> None:
         log.warning("query %r did not stop by itself: cancelling its Spark job", self.name)

@@ -1,15 +1,12 @@
-"""Homes: where streaming queries keep what they must not forget, and what else they are."""
+"""Query locations: where a streaming query keeps its log and the state of its flows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import fs as arrow_fs
-from pyspark.sql import SparkSession
 
 from jeton.core.errors import GraphError
 from jeton.spark.query_log import QueryLog
@@ -41,16 +38,16 @@ def folder_of(flow: str) -> str:
 
 
 @dataclass(frozen=True)
-class Home:
+class QueryLocation:
     """Where a query's log is, and the state of its flows.
 
-    >>> home = Home("/data/checkpoint")
-    >>> home.path("live counts")
+    >>> location = QueryLocation("/data/checkpoint")
+    >>> location.path("live counts")
     '/data/checkpoint/jeton/live_counts'
-    >>> Home("/data/checkpoint", "/fast", "7e1c").path("live counts")
+    >>> QueryLocation("/data/checkpoint", "/fast", "7e1c").path("live counts")
     '/fast/7e1c/live_counts'
-    >>> Home("/data/checkpoint", "/fast", "7e1c").remedy("counts")
-    "jeton.spark.streaming.go_back('/data/checkpoint', flow='counts', state='/fast')"
+    >>> QueryLocation("/data/checkpoint", "/fast", "7e1c").remedy("counts")
+    "jeton.spark.streaming.roll_back('/data/checkpoint', flow='counts', state='/fast')"
     """
 
     checkpoint: str
@@ -86,48 +83,4 @@ class Home:
         where = f"{self.checkpoint!r}, flow={flow!r}"
         if self.state is not None:
             where += f", state={self.state!r}"
-        return f"jeton.spark.streaming.go_back({where})"
-
-
-@dataclass(frozen=True)
-class Running:
-    """A query that runs now."""
-
-    home: Home
-    sink: str = ""
-    """What Spark calls the sink."""
-    mode: str = "Append"
-    first_offsets: Callable[[], Sequence[str | None]] = tuple
-    """Where each of the sources began, as far as they can tell."""
-
-
-def running(spark: SparkSession, query: str, state: str | None) -> Running:
-    """What is to be known of a query that runs in a session."""
-    found: Any = spark.streams.get(query)
-    if found is None:
-        raise GraphError(f"query {query} is not active in this session")
-    inside = found._jsq.streamingQuery()
-    home = Home(str(inside.resolvedCheckpointRoot()), state, query)
-
-    def first_offsets() -> list[str | None]:
-        sources = inside.sources()
-        return [_first_offset(sources.apply(at)) for at in range(sources.size())]
-
-    return Running(home, inside.sink().toString(), inside.outputMode().toString(), first_offsets)
-
-
-def _first_offset(source: Any) -> str | None:
-    try:
-        return str(source.initialOffset().json())
-    except Py4JError:
-        # Sources of the older kind do not tell.
-        return None
-
-
-def skips_what_it_has(sink: str) -> bool:
-    """Whether a sink takes no micro-batch a second time, so that Spark does not even run it.
-
-    >>> skips_what_it_has("FileSink[/data/out]"), skips_what_it_has("MemorySink")
-    (True, False)
-    """
-    return sink.startswith("FileSink")
+        return f"jeton.spark.streaming.roll_back({where})"

@@ -11,7 +11,7 @@ from jeton.core.errors import SnapshotError
 from jeton.storage.files import Files
 
 _NOTHING = "-"
-"""What stands for a source of which nothing has been read yet."""
+"""The offset of a source of which nothing has been read yet."""
 
 
 class QueryLog:
@@ -43,7 +43,7 @@ class QueryLog:
 
     @property
     def query(self) -> str | None:
-        """The query's id, by which Spark knows it however often it is started."""
+        """The query's id, the same each time that it is started."""
         if "metadata" not in self.files.names(self.files.root):
             return None
         return str(json.loads(self.files.read(self.files.root / "metadata"))["id"])

@@ -1,4 +1,4 @@
-"""Going back: what to do when the newest state of a streaming query is damaged."""
+"""Rollback of a streaming query by one micro-batch, when its newest state is damaged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 
 from jeton.core.errors import SnapshotError
-from jeton.spark.query_location import Home, folder_of, skips_what_it_has
+from jeton.spark.internals import skips_repeated_batches
+from jeton.spark.query_location import QueryLocation, folder_of
 from jeton.spark.query_log import QueryLog
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.chunk_format import CorruptCheckpoint
@@ -15,29 +16,29 @@ from jeton.storage.chunk_format import CorruptCheckpoint
 log = logging.getLogger(__name__)
 
 
-def go_back(
+def roll_back(
     checkpoint: str | os.PathLike[str],
     *,
     flow: str | None = None,
     state: str | os.PathLike[str] | None = None,
 ) -> int | None:
-    """If the newest state of a query that is not running is damaged, go back to the one before.
+    """Return a stopped query to the state before its last micro-batch, if the newest is damaged.
 
     Spark then runs the last micro-batch again, with the same rows, and hands it to the sink again:
-    for writers that mind that, as `parquet_writer` does, every row is there once. Returns that
-    micro-batch, or nothing if all is well.
+    with writers that overwrite a micro-batch, as `parquet_writer` does, every row is there once.
+    Returns that micro-batch, or nothing if all is well.
 
     Args:
         checkpoint: The query's checkpoint location.
         flow: The flow to look after; by default all that ran in the last micro-batch.
-        state: Where the state is, if ``on_spark`` was told so by ``checkpoint=``.
+        state: Where the state is, if ``on_spark`` had ``checkpoint=``.
 
     `SnapshotError` if it cannot be mended so: the state is lost further back; the sink leaves out
     micro-batches that it has, as Spark's file sink does; or the sink may have the next micro-batch
     already, of which Spark does not know, so that it would be planned anew with other rows.
 
     >>> import tempfile
-    >>> go_back(tempfile.mkdtemp()) is None
+    >>> roll_back(tempfile.mkdtemp()) is None
     True
     """
     checkpoint = os.fspath(checkpoint)
@@ -46,8 +47,8 @@ def go_back(
     query = spark_log.query
     if done < 0 or query is None:
         return None
-    home = Home(checkpoint, None if state is None else os.fspath(state), query)
-    stores = home.stores()
+    location = QueryLocation(checkpoint, None if state is None else os.fspath(state), query)
+    stores = location.stores()
     damaged = [
         store
         for store in _looked_after(stores, flow, done)
@@ -56,7 +57,7 @@ def go_back(
     if not damaged:
         return None
     for store in damaged:
-        if skips_what_it_has(_sink_of(store)):
+        if skips_repeated_batches(_sink_of(store)):
             raise SnapshotError(
                 f"the state after micro-batch {done} in {store.root} is damaged. The query's sink "
                 "has that micro-batch and leaves it out if it comes again, so that the flow would "

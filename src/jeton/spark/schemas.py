@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from jeton.core.errors import GraphError
+from jeton.spark.internals import arrow_schema, spark_schema
 
 log = logging.getLogger(__name__)
 
@@ -26,30 +25,6 @@ _WIDER = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """A DataFrame's schema in Arrow: what ``flow.input(…, schema=…)`` wants to know.
-
-    >>> arrow_schema(spark.sql("select current_timestamp() as ts, 'a' as word").schema)
-    ts: timestamp[us, tz=UTC] not null
-    word: string not null
-    """
-    # Some versions of Spark want to be told, others know.
-    asks = "timezone" in inspect.signature(to_arrow_schema).parameters
-    options: dict[str, Any] = {"timezone": "UTC"} if asks else {}
-    found: pa.Schema = to_arrow_schema(schema, **options)
-    return found
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """A table's schema in Spark.
-
-    >>> spark_schema(pa.schema([("n", pa.int16()), ("word", pa.large_string())])).simpleString()
-    'struct<n:smallint,word:string>'
-    """
-    found: StructType = from_arrow_schema(schema)
-    return found
 
 
 def as_spark_has_it(schema: pa.Schema, what: str) -> pa.Schema:

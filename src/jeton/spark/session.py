@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from jeton.spark.internals import daemon_settings
 from jeton.spark.java import ensure_java
 
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
@@ -17,10 +18,9 @@ _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.proper
 def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkSession:
     """Return a Spark session of this machine with room for `workers` tasks at a time.
 
-    The session talks to this machine only, has no web page, logs errors and nothing less, and runs
-    Python tasks with the Python that called it. `conf` takes any Spark setting and has the last
-    word. One session runs in a process at a time: asked again with the same number of workers, it
-    is handed out again.
+    The session binds to this machine only, has no web page, logs only errors, and runs Python tasks
+    with the Python that called it. `conf` takes any Spark setting and overrides these. One session
+    runs in a process at a time: another call with the same number of workers returns it again.
 
     Raises:
         JavaNotFoundError: there is no Java for Spark to run on.
@@ -45,7 +45,7 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
             f"with {master} can start: stop() that one first, or use it"
         )
     ensure_java()
-    # Spark starts `python3` for its tasks unless told, and that may be another Python than ours.
+    # Spark starts `python3` for its tasks by default, which may be another Python.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings: dict[str, str | float | bool | None] = {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -55,8 +55,7 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
         # With a limit in bytes, Spark adds up the bytes of a batch anew for each row on its way to
         # Python: a third of what the whole way costs. The limit in rows stays.
         "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,
-        # Python workers are forked from a process that has imported Jeton.
-        "spark.python.daemon.module": "jeton.spark.daemon",
+        **daemon_settings(),
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         **conf,

@@ -6,7 +6,7 @@ when Spark runs a micro-batch again, it gives the same answer: exactly once with
 
 What is late is decided once for a micro-batch: records below what the greatest time seen in all
 micro-batches *before* it allows. Then all workers' inputs advance together to what the greatest
-time seen so far allows, so that an idle partition holds nobody back.
+time seen so far allows, so that an idle partition holds back no other.
 """
 
 from __future__ import annotations
@@ -21,28 +21,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jeton.core.errors import GraphError
+from jeton.spark.application import Application, require_slots
 from jeton.spark.batch import (
     check_inputs,
     divided,
     ends_for,
-    next_plan,
-    rendezvous_of,
-    require_slots,
     time_type,
-    together,
+    union_of_inputs,
 )
-from jeton.spark.conductor import Conductor, Rules
-from jeton.spark.metrics import Frames, accumulator
+from jeton.spark.internals import operators_of, running_query, spark_schema, watermark_delay
+from jeton.spark.metrics import Counts, Frames, accumulator
+from jeton.spark.micro_batch_coordinator import MicroBatchCoordinator, Rules
 from jeton.spark.plans import (
     dealt_out_always,
     kept_apart,
     numbered,
     only_passes_on,
-    operators_of,
 )
-from jeton.spark.query_location import folder_of, running
-from jeton.spark.rollback import go_back
-from jeton.spark.schemas import spark_schema
+from jeton.spark.query_location import folder_of
+from jeton.spark.rollback import roll_back
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends, named
 
@@ -51,7 +48,7 @@ if TYPE_CHECKING:
 
     from jeton.dataflow.flow import Flow
 
-__all__ = ["StreamingFrames", "Writer", "go_back", "on_stream", "parquet_writer"]
+__all__ = ["StreamingFrames", "Writer", "on_stream", "parquet_writer", "roll_back"]
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ def on_stream(
     allow_removed: Collection[str] = (),
     progress: bool | None = None,
 ) -> StreamingFrames:
-    """A streaming DataFrame for each output of a flow: what ``flow.on_spark`` does with streams.
+    """A streaming DataFrame for each output of a flow: ``flow.on_spark`` for streams.
 
     Args:
         flow: The program. Its inputs say how late records can be (``lateness=``); an input that
@@ -119,7 +116,7 @@ def on_stream(
     still = [name for name, frame in inputs.items() if not frame.isStreaming]
     if still:
         raise GraphError(
-            f"the inputs {still} are no streaming DataFrames, but others are: every micro-batch "
+            f"the inputs {still} are not streaming DataFrames, but others are: every micro-batch "
             "would read them whole again. Join them in Spark before, or make streams of them"
         )
     if keep < 1:
@@ -135,14 +132,14 @@ def on_stream(
             "with neither several inputs nor workers="
         )
     spark = next(iter(inputs.values())).sparkSession
-    server = rendezvous_of(spark)
+    application = Application.of(spark)
     slots = require_slots(spark, 1 if workers is None else workers)
     times = time_type(flow, inputs)
     ends = ends_for(flow, inputs, times, schemas)
-    frame = together([inputs[name] for name in ends.inputs])
+    frame = union_of_inputs([inputs[name] for name in ends.inputs])
     lateness = {name: _lateness(flow, name, inputs[name], times) for name in ends.inputs}
     _warn_of_waiting(flow, lateness)
-    plan = next_plan(flow)
+    plan = application.next_plan(flow)
     policy = spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100") or 100)
     removed = tuple(allow_removed)
@@ -150,14 +147,20 @@ def on_stream(
     rules = Rules(
         removed,
         keep=max(1, min(keep, retained)),
-        together=policy == "max",
+        follow_furthest=policy == "max",
         left_out=not repartition and only_passes_on(frame),
-        aggregated="Aggregate" in operators_of(frame),
+        aggregated="Aggregate" in (operators_of(frame) or ()),
     )
-    conductor = Conductor(
-        flow, plan, rules, lambda query: running(spark, query, state), server.forget_stages
+    server = application.rendezvous
+    coordinator = MicroBatchCoordinator(
+        flow,
+        plan,
+        rules,
+        lambda query: running_query(spark, query, state),
+        server.forget_stages,
+        application.state_owners,
     )
-    meeting = server.meeting(plan, conductor.take_over)
+    meeting = server.meeting(plan, coordinator.take_over)
     counts = accumulator(spark.sparkContext)
 
     columns = frame.columns
@@ -182,7 +185,7 @@ class StreamingFrames(Frames):
         self,
         whole: DataFrame,
         ends: Ends,
-        counts: Accumulator[dict[str, int]],
+        counts: Accumulator[Counts],
         flow: str,
         state: str | None,
         shuffle: bool,
@@ -207,9 +210,9 @@ class StreamingFrames(Frames):
         Args:
             writers: For each output that is wanted a function of its rows in one micro-batch, a
                 DataFrame, and the micro-batch's number. Spark may run a micro-batch again after
-                a failure, with the same rows: `parquet_writer` is one that minds that.
+                a failure, with the same rows: `parquet_writer` overwrites its files then.
             checkpoint: The query's checkpoint location. If the flow's newest state is damaged,
-                the query goes back to the one before first: see `go_back`.
+                the query first returns to the one before: see `roll_back`.
             name: The query's name.
             trigger: When to run: what ``DataStreamWriter.trigger`` takes.
 
@@ -245,11 +248,11 @@ class StreamingFrames(Frames):
                 "write_stream needs shuffle=True: without, a writer could not look at a part of "
                 "the rows, as isEmpty(), take() and limit() do"
             )
-        go_back(checkpoint, flow=self._flow, state=self._state)
+        roll_back(checkpoint, flow=self._flow, state=self._state)
         ends = self._ends
 
         def write(rows: DataFrame, batch: int) -> None:
-            # Kept, so that the flow runs once however many times its rows are looked at.
+            # Cached, so that the flow runs once for all uses of its rows.
             rows.persist()
             try:
                 frames = divided(rows, ends)
@@ -286,10 +289,10 @@ def _lateness(flow: Flow, name: str, frame: DataFrame, times: pa.DataType) -> in
     """How late an input's records can be: as the flow says, or else as the DataFrame does."""
     own = flow.lateness.get(name)
     column = frame.schema[flow.operators[flow.handle("input", name)].time_name]
-    delay = column.metadata.get("spark.watermarkDelayMs")
+    delay = watermark_delay(column)
     if own is not None or delay is None or not pa.types.is_timestamp(times):
         return own
-    return int(delay) * {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 10**9}[times.unit] // 1000
+    return delay * {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 10**9}[times.unit] // 1000
 
 
 def _warn_of_waiting(flow: Flow, lateness: Mapping[str, int | None]) -> None:

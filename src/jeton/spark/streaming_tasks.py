@@ -23,13 +23,14 @@ from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError
 from jeton.runtime.agent import Agent
 from jeton.runtime.commands import Command, Connection, Fail
+from jeton.spark.internals import BatchId, micro_batch_of
+from jeton.spark.metrics import Counts, counted
 from jeton.spark.tasks import (
     ROWS_OUT,
     Ends,
-    Joined,
+    PeerGroup,
     SparkBatches,
     SparkRows,
-    counted,
     inputs_of,
     join_peers,
 )
@@ -66,7 +67,7 @@ class Orders(Command):
     live: bool
     """Whether all workers of that version are still there."""
     remedy: str
-    """What to do if that version is damaged."""
+    """The advice in an error, if that version is damaged."""
 
 
 @dataclass(slots=True)
@@ -81,12 +82,30 @@ class Kept:
     since: float = field(default_factory=time.monotonic)
 
     def claim(self) -> list[int]:
-        """What the driver must know to tell whether it can go on."""
+        """The facts by which the driver decides whether it can go on."""
         return [self.version, self.epoch, self.workers, self.agent.worker.index]
 
 
-_kept: dict[tuple[str, str], Kept] = {}
-"""The workers in this Python process, by plan and query."""
+class KeptWorkers:
+    """The workers that a Python process keeps between micro-batches, by plan and query."""
+
+    def __init__(self) -> None:
+        self._by_query: dict[tuple[str, str], Kept] = {}
+
+    def take(self, key: tuple[str, str]) -> Kept | None:
+        """Take a query's worker out, if there is one."""
+        return self._by_query.pop(key, None)
+
+    def keep(self, key: tuple[str, str], kept: Kept) -> None:
+        """Keep a worker for its next micro-batch; those whose query has ended are closed."""
+        self._by_query[key] = kept
+        for other, old in list(self._by_query.items()):
+            if kept.since - old.since > UNUSED:
+                self._by_query.pop(other).agent.close()
+
+
+KEPT_WORKERS: Final = KeptWorkers()
+"""Those of this process: Spark runs the tasks of later micro-batches in the same one."""
 
 
 def run_micro_batch(
@@ -95,28 +114,28 @@ def run_micro_batch(
     lateness: Mapping[str, int | None],
     allow_removed: Sequence[str],
     meeting: Meeting,
-    counts: Accumulator[dict[str, int]],
+    counts: Accumulator[Counts],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """One task: a worker takes the rows of a micro-batch in, and its state one version further."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
-    key = (meeting.plan, context.getLocalProperty("sql.streaming.queryId") or "")
-    kept = _kept.pop(key, None)
-    told: list[tuple[Control, Orders]] = []
+    batch = micro_batch_of(context)
+    key = (meeting.plan, batch.query)
+    kept = KEPT_WORKERS.take(key)
+    received: list[tuple[Control, Orders]] = []
 
     def arrange(sock: socket.socket) -> Sequence[int]:
         control = Control(sock)
-        orders = _begin(control, context, kept)
-        told.append((control, orders))
+        orders = _begin(control, context, batch, kept)
+        received.append((control, orders))
         return orders.numbers
 
-    joined = join_peers(context, meeting, False, arrange)
-    control, orders = told[0]
-    try:
+    with join_peers(context, meeting, False, arrange) as group:
+        control, orders = received[0]
         store = Checkpoints(orders.path)
-        agent, base = _worker(flow, joined, orders, store, kept, allow_removed)
+        agent, base = _worker(flow, group, orders, store, kept, allow_removed)
         writer = CheckpointWriter(
             store, agent, control, epoch=orders.epoch, base=base, background=False
         )
@@ -126,23 +145,10 @@ def run_micro_batch(
         for _ in agent.turns():
             yield from rows.take(1 if agent.is_held else ROWS_OUT)
         assert writer.base is not None, "a worker is stopped once its part is committed"
-        _keep(key, Kept(agent, writer.base, orders.version, orders.epoch, joined.workers))
-        joined.leave()
-        counts.add(counted(agent))
-    except GeneratorExit:
-        # Spark needs no more rows: not a failure of this worker's.
-        raise
-    except BaseException as error:
-        raise joined.failed(error) from None
-    finally:
-        joined.close()
-
-
-def _keep(key: tuple[str, str], kept: Kept) -> None:
-    """Let a worker wait for its next micro-batch; others whose query has ended go."""
-    _kept[key] = kept
-    for other in [k for k, old in _kept.items() if kept.since - old.since > UNUSED]:
-        _kept.pop(other).agent.close()
+        made = Kept(agent, writer.base, orders.version, orders.epoch, group.workers)
+        KEPT_WORKERS.keep(key, made)
+        group.leave()
+        counts.add(counted(agent, group.epoch))
 
 
 def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheckpoint:
@@ -157,20 +163,19 @@ def damaged(version: int, error: CorruptCheckpoint, remedy: str) -> CorruptCheck
     )
 
 
-def _begin(control: Control, context: BarrierTaskContext, kept: Kept | None) -> Orders:
-    """Tell the driver what this process keeps, and wait for its orders."""
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if batch is None:
-        raise JetonError("this stage was planned for a streaming query, but is not run by one")
+def _begin(
+    control: Control, context: BarrierTaskContext, batch: BatchId, kept: Kept | None
+) -> Orders:
+    """Report the worker that this process keeps, and wait for the driver's orders."""
     frame = None
     try:
         control.send(
             "begin",
             workers=len(context.getTaskInfos()),
             stage=context.stageId(),
-            query=context.getLocalProperty("sql.streaming.queryId"),
-            run=context.getLocalProperty("spark.jobGroup.id"),
-            batch=int(batch),
+            query=batch.query,
+            run=batch.run,
+            batch=batch.number,
             held=None if kept is None else kept.claim(),
         )
         frame = control.receive()
@@ -187,7 +192,7 @@ def _begin(control: Control, context: BarrierTaskContext, kept: Kept | None) -> 
 
 def _worker(
     flow: Flow,
-    joined: Joined,
+    group: PeerGroup,
     orders: Orders,
     store: Checkpoints,
     kept: Kept | None,
@@ -196,28 +201,28 @@ def _worker(
     """The worker that this process keeps, or one from the files, and its part of the version."""
     log.info(
         "worker %d of %d of flow %r begins version %d %s",
-        joined.rank,
-        joined.workers,
+        group.rank,
+        group.workers,
         flow.name,
         orders.version,
         "as it is" if orders.live else f"from version {orders.restore} in the files",
     )
     if orders.live:
-        assert kept is not None, "the driver was told what is kept"
-        kept.agent.rejoin(joined.mesh)
+        assert kept is not None, "the driver knows which workers are kept"
+        kept.agent.rejoin(group.mesh)
         return kept.agent, kept.part
     if kept is not None:
         kept.agent.close()
     if orders.restore is None:
-        return joined.agent(flow), None
-    where = joined.rank, joined.workers
+        return group.agent(flow), None
+    where = group.rank, group.workers
     try:
         before = store.load(orders.restore)
         share = before.share(*where, allow_removed=allow_removed)
         base = before.part(*where)
     except CorruptCheckpoint as error:
         raise damaged(orders.restore, error, orders.remedy) from error
-    return joined.agent(flow, share), base
+    return group.agent(flow, share), base
 
 
 class MicroBatch(SparkBatches):
@@ -233,7 +238,7 @@ class MicroBatch(SparkBatches):
     ) -> None:
         inputs = inputs_of(agent, ends)
         self._own = [handle.lateness for handle in inputs]
-        # What is late is decided once for a batch, or it would depend on the rows' order.
+        # Late records are decided once for a batch, or they would depend on the order of rows.
         super().__init__(agent, inputs, batches)
         self._names = ends.inputs
         self._driver = driver

@@ -10,14 +10,13 @@ import json
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import cloudpickle
 
 from jeton.cluster.control import Control
 from jeton.cluster.failures import FailedBefore, Failure, WorkerFailed
@@ -28,9 +27,9 @@ from jeton.dataflow.inputs import InputHandle
 from jeton.mesh.link import PeerLost
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
-from jeton.runtime.agent import Agent, NoSink
-from jeton.spark.metrics import COUNTED
-from jeton.spark.spark_errors import hide_traceback
+from jeton.runtime.agent import Agent, NoFeed, NoSink
+from jeton.spark.internals import dumps_by_value, hide_traceback
+from jeton.spark.metrics import Counts, counted
 from jeton.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -82,20 +81,18 @@ def run_task(
     ends: Ends,
     meeting: Meeting,
     by_gathering: bool,
-    counts: Accumulator[dict[str, int]] | None,
+    counts: Accumulator[Counts] | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """One task: feed the batches to a worker, yield what comes out, count what was done."""
+    """One task: feed the batches to a worker, and yield the rows of its outputs."""
     from pyspark import BarrierTaskContext
 
-    context = BarrierTaskContext.get()
-    joined = join_peers(context, meeting, by_gathering)
-    log.info("worker %d of %d of flow %r begins", joined.rank, joined.workers, flow.name)
-    try:
-        with closing(joined.agent(flow)) as agent:
+    with join_peers(BarrierTaskContext.get(), meeting, by_gathering) as group:
+        log.info("worker %d of %d of flow %r begins", group.rank, group.workers, flow.name)
+        with closing(group.agent(flow)) as agent:
             inputs = inputs_of(agent, ends)
             rows = SparkRows(agent, ends)
-            heard = joined.driver if meeting.heard else None
+            heard = group.driver if meeting.heard else None
             driver = None if heard is None else Onlooker(heard)
             agent.attach(feed=SparkBatches(agent, inputs, batches), sink=rows, driver=driver)
             for _ in agent.turns():
@@ -103,61 +100,70 @@ def run_task(
             # No peer needs this worker any more, whenever Spark accepts the last rows.
             agent.peers.begin_goodbye()
             yield from rows.take(1)
-        joined.leave()
-        done = counted(agent)
-        log.info("worker %d of flow %r has ended: %s", joined.rank, flow.name, done)
+        group.leave()
+        log.info("worker %d of flow %r has ended", group.rank, flow.name)
         if counts is not None:
-            counts.add(done)
-    except GeneratorExit:
-        # Spark needs no more rows: not a failure of this worker's.
-        raise
-    except BaseException as error:
-        raise joined.failed(error) from None
-    finally:
-        joined.close()
+            counts.add(counted(agent, group.epoch))
 
 
 @dataclass(slots=True)
-class Joined:
-    """A task that has met its peers."""
+class PeerGroup:
+    """A task's connections to its peers and to the driver, and its rank among them."""
 
     rank: int
     workers: int
-    listener: Listener | None
-    mesh: Mesh | None
+    listener: Listener
+    mesh: Mesh
     driver: socket.socket | None
     """The connection to the driver, where there is one."""
     meeting: Meeting | None
-    """Where to tell the driver of a failure, where it can be reached."""
+    """Where to report a failure, if the driver can be reached."""
     stage: int
     epoch: int
+    control: Control | None = None
+    """The driver's end of the connection, if it takes reports of failures there too."""
+
+    def __enter__(self) -> PeerGroup:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        """Close all connections; an error is reported, and raised as the first cause."""
+        try:
+            # Spark may need no more rows, which is not a failure of this worker.
+            if error is not None and not isinstance(error, GeneratorExit):
+                raise self._failed(error) from None
+        finally:
+            self.close()
 
     def agent(self, flow: Flow, restore: Snapshot | None = None) -> Agent:
         """The agent of this worker."""
-        return Agent(flow, self.mesh, index=self.rank, workers=self.workers, restore=restore)
+        return Agent(
+            flow,
+            self.mesh,
+            index=self.rank,
+            workers=self.workers,
+            restore=restore,
+        )
 
     def leave(self) -> None:
         """End in good order, together with the peers."""
-        if self.mesh is not None:
-            self.mesh.say_goodbye()
+        self.mesh.say_goodbye()
 
-    def failed(self, error: BaseException, control: Control | None = None) -> JetonError:
-        """What to raise in this task: the first cause, on all workers alike.
+    def _failed(self, error: BaseException) -> JetonError:
+        """The error to raise in this task: the first cause, the same on all workers.
 
-        The driver is told before the peers are, so that whatever happens to them is known to
-        come from this.
+        The driver hears of it before the peers do, so that their failures are known to follow
+        from this one.
         """
-        cause = error if isinstance(error, PeerFailed) else self._report(error, control)
-        self.tell(cause)
+        cause = error if isinstance(error, PeerFailed) else self._report(error)
+        self.mesh.fail(cause)
         hide_traceback()
         # A worker that was lost is all that is known then, and worth another attempt.
         return cause if isinstance(cause, PeerLost) else WorkerFailed(cause.text)
 
-    def _report(self, error: BaseException, control: Control | None) -> PeerFailed | PeerLost:
-        """Tell the driver, and learn from it what counts."""
-        # A class of `__main__` or of a function travels by value, and is the same class
-        # again where it came from.
-        failure = Failure.of(error, self.rank, dumps=cloudpickle.dumps)
+    def _report(self, error: BaseException) -> PeerFailed | PeerLost:
+        """Report to the driver, which answers with the first cause."""
+        failure = Failure.of(error, self.rank, dumps=dumps_by_value)
         if self.meeting is not None:
             with suppress(OSError, JetonError, ValueError, KeyError):
                 failure = report_failure(
@@ -167,24 +173,17 @@ class Joined:
                     epoch=self.epoch,
                     failure=failure,
                 )
-        if control is not None:
+        if self.control is not None:
             with suppress(OSError):
-                control.send("failed", text=failure.text, lost=failure.lost)
+                self.control.send("failed", failure=failure.to_json())
         if isinstance(error, PeerLost) and failure.lost:
             return error
-        return PeerFailed(failure.worker, failure.text)
-
-    def tell(self, error: PeerFailed | PeerLost) -> None:
-        """Tell the peers why this worker stops."""
-        if self.mesh is not None:
-            self.mesh.fail(error)
+        return PeerFailed(self.rank if failure.worker is None else failure.worker, failure.text)
 
     def close(self) -> None:
         """Close all sockets."""
-        if self.mesh is not None:
-            self.mesh.close()
-        if self.listener is not None:
-            self.listener.close()
+        self.mesh.close()
+        self.listener.close()
         if self.driver is not None:
             self.driver.close()
 
@@ -194,7 +193,7 @@ def join_peers(
     meeting: Meeting,
     by_gathering: bool,
     arrange: Callable[[socket.socket], Sequence[int]] | None = None,
-) -> Joined:
+) -> PeerGroup:
     """Meet the other tasks of the stage and connect to each of them.
 
     ``arrange`` may ask the driver which worker each task shall be; by default they are numbered
@@ -236,7 +235,7 @@ def join_peers(
             raise WorkerFailed(error.message) from None
         raise
     known = None if by_gathering else meeting
-    return Joined(rank, workers, listener, mesh, driver, known, context.stageId(), epoch)
+    return PeerGroup(rank, workers, listener, mesh, driver, known, context.stageId(), epoch)
 
 
 class Onlooker(Control):
@@ -252,13 +251,11 @@ class Onlooker(Control):
         return False
 
 
-class SparkBatches:
+class SparkBatches(NoFeed):
     """The feed of a batch: Arrow batches from Spark, read when the worker has nothing to do.
 
     Reading may block until Spark has more. After the last batch the inputs are closed.
     """
-
-    awaits_command = False
 
     def __init__(
         self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
@@ -266,18 +263,23 @@ class SparkBatches:
         self._agent = agent
         self._inputs = inputs
         self._batches = batches
-        self.ended = False
+        self._ended = False
         for handle in inputs:
             # DataFrames are complete, so nothing in them is late: each input advances at its end.
             handle.lateness = None
 
+    @property
+    def ended(self) -> bool:
+        """Whether Spark has no more batches."""
+        return self._ended
+
     def read(self, busy: bool) -> bool:
         """Send the rows of one batch."""
-        if busy or self.ended:
+        if busy or self._ended:
             return False
         batch = next(self._batches, None)
         if batch is None:
-            self.ended = True
+            self._ended = True
             self.end()
         else:
             for number, rows in rows_by_input(len(self._inputs), batch):
@@ -299,21 +301,7 @@ class SparkBatches:
 
     def patience(self, idle: float) -> float:
         """Nothing to wait for, as long as there are batches."""
-        return math.inf if self.ended else 0.0
-
-    def advance(self, inputs: Mapping[str, int]) -> None:
-        """Do nothing: inputs advance when they end."""
-
-    def positions(self) -> Mapping[str, Any]:
-        """None: Spark knows where its sources are."""
-        return {}
-
-    def state(self) -> Mapping[str, Any]:
-        """Nothing that the driver has to know."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing: the last batch closes the inputs."""
+        return math.inf if self._ended else 0.0
 
 
 class SparkRows(NoSink):
@@ -344,14 +332,8 @@ def inputs_of(agent: Agent, ends: Ends) -> list[InputHandle]:
     return handles
 
 
-def counted(agent: Agent) -> dict[str, int]:
-    """The counts of a worker that go into Spark's accumulator."""
-    counts = {"runs": int(agent.worker.index == 0), **agent.metrics(operators=False).totals()}
-    return {name: counts[name] for name in COUNTED}
-
-
 def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows that Spark gave, and which of the inputs they belong to."""
+    """The rows of each input in a batch from Spark, with the input's number."""
     if inputs == 1:
         yield 0, batch
         return
@@ -365,7 +347,7 @@ def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.
 def take_rows(
     ends: Ends, collected: Sequence[list[Batch]], *, least: int
 ) -> Iterator[pa.RecordBatch]:
-    """What the outputs have collected, once it is enough to be worth handing over."""
+    """The rows that outputs have collected, once there are at least ``least``."""
     for number, (batches, (name, schema)) in enumerate(zip(collected, ends.outputs, strict=True)):
         if sum(map(len, batches)) < least:
             continue

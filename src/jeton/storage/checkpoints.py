@@ -1,6 +1,6 @@
 """Checkpoints: versions of a flow's state, in files.
 
-Workers write *parts*; whoever coordinates them commits a version: it writes a *manifest*, which
+Workers write *parts*; their coordinator commits a version: it writes a *manifest*, which
 says which part files make it up, and then an entry of the store's log, which says which manifests
 count. A version exists once that entry does, whole or not at all; see `jeton.storage.leases`.
 
@@ -104,7 +104,7 @@ class Checkpoints:
         returned it or as `Checkpoint.part` read it. Without one, everything is written. ``bins``
         says into how many the worker divides keys.
         """
-        # A name that no other attempt has, whoever makes it and whenever.
+        # A name that no other attempt has, of any process at any time.
         name = f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow"
         chunks: dict[Key, tuple[Chunk, ...]] = {}
         digests: dict[Key, Digests] = {}
@@ -138,11 +138,11 @@ class Checkpoints:
         epoch: int = 0,
         meta: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Make a version of the parts of all workers, at once: from now on it is there.
+        """Commit a version of the parts of all workers, atomically.
 
-        ``meta`` is whatever else belongs to it, such as sources' offsets, if JSON can hold it.
-        `Superseded` if another run has taken the lease, and then the version is not there. Whoever
-        has not taken it yet does so now.
+        ``meta`` has what else belongs to it as JSON, such as sources' offsets. A run that has no
+        lease yet takes it now. `Superseded` if another run has taken the lease: then the version
+        is not there.
         """
         parts = sorted(parts, key=lambda part: part.worker)
         if [part.worker for part in parts] != list(range(len(parts))):
@@ -210,7 +210,7 @@ class Checkpoints:
         return [(known.version, known.epoch) for known in self._committed()]
 
     def load(self, version: int) -> Checkpoint:
-        """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is spoilt.
+        """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is damaged.
 
         Its part files are looked at when they are read, or by `Checkpoint.verify`.
         """
@@ -255,7 +255,7 @@ class Checkpoints:
     def clean(self, keep: int = 2, *, newest: int | None = None) -> None:
         """Delete all but the newest versions, and files that no version needs any more.
 
-        ``newest`` counts as the newest version, whatever else there is.
+        ``newest`` counts as the newest version, even if there are later ones.
         """
         if keep < 1:
             raise SnapshotError(f"at least one version must be kept, not {keep}")

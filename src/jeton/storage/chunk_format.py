@@ -58,9 +58,9 @@ class Chunk:
         return [self.file, self.start, self.size, self.checksum, f"{mask:x}", self.written]
 
     @staticmethod
-    def from_json(told: Sequence[Any]) -> Chunk:
+    def from_json(value: Sequence[Any]) -> Chunk:
         """A chunk from a manifest."""
-        file, start, size, checksum, digits, written = told
+        file, start, size, checksum, digits, written = value
         mask = int(digits, 16)
         bins = tuple(at for at in range(GROUPS) if mask >> at & 1)
         return Chunk(str(file), int(start), int(size), int(checksum), bins, int(written))
@@ -135,8 +135,8 @@ class Binned:
         else:
             rows = np.repeat(wanted, np.diff(self.starts))
             table = self.table.filter(pa.array(rows))
-        told = b"".join(int(at).to_bytes(2, "little") + digests[at] for at in bins)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: told})
+        packed = b"".join(int(at).to_bytes(2, "little") + digests[at] for at in bins)
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: packed})
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table)
@@ -144,7 +144,7 @@ class Binned:
 
 
 def checksum(data: Any) -> int:
-    """What is written into manifests beside the place of some bytes."""
+    """The checksum that manifests have beside the place of some bytes."""
     return zlib.crc32(memoryview(data))
 
 
@@ -160,18 +160,18 @@ def decode(data: pa.Buffer, chunk: Chunk) -> pa.Table:
 
 def digests_of(table: pa.Table) -> dict[int, bytes]:
     """The digests that came with a chunk's table."""
-    told = (table.schema.metadata or {})[_META]
+    packed = (table.schema.metadata or {})[_META]
     width = 2 + _DIGEST
     return {
-        int.from_bytes(told[at : at + 2], "little"): told[at + 2 : at + width]
-        for at in range(0, len(told), width)
+        int.from_bytes(packed[at : at + 2], "little"): packed[at + 2 : at + width]
+        for at in range(0, len(packed), width)
     }
 
 
 def rows_of(table: pa.Table, bins: Sequence[int]) -> pa.Table:
     """The rows of a chunk's table whose groups of bins are wanted."""
-    told = {k: value for k, value in (table.schema.metadata or {}).items() if k != _META}
-    table = table.replace_schema_metadata(told)
+    others = {k: value for k, value in (table.schema.metadata or {}).items() if k != _META}
+    table = table.replace_schema_metadata(others)
     wanted = np.zeros(GROUPS, dtype=bool)
     wanted[list(bins)] = True
     rows = wanted[table.column(BIN).to_numpy() % GROUPS]
@@ -182,7 +182,7 @@ def _view(column: pa.ChunkedArray) -> Any:
     """A function that gives the bytes of a column's rows from one to another, in pieces."""
     array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     while pa.types.is_dictionary(array.type) or isinstance(array, pa.ExtensionArray):
-        # What counts are the values, wherever in a dictionary they are.
+        # The values count, not their places in a dictionary.
         array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array.storage
     kind = array.type
     masks = [] if array.null_count == 0 else [_bytes(pc.is_null(array).cast(pa.uint8()), 1)]

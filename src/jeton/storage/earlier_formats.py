@@ -1,7 +1,7 @@
-"""Earlier releases: what files other than the log tell of a store.
+"""Earlier releases: facts about a store in files other than the log.
 
 Stores of formats 1 and 2 had no log: every manifest counted, and attempts were numbered elsewhere.
-Whoever goes on from one takes all that over. The names of files also tell which versions and
+A run that starts from one takes all that over. The names of files also say which versions and
 attempts there have been if the newest entry of the log is lost, so that no number is used twice.
 """
 
@@ -17,15 +17,15 @@ from jeton.storage.files import Files
 from jeton.storage.leases import DIGITS, MANIFEST, Committed, Entry
 
 MARK: Final = re.compile(r"(\d+)-(\d+)(?:\.copy)?")
-"""Of a version that was shown, and its epoch; there are two, in case that one is lost."""
+"""Of a version that was published, and its epoch; two files, in case that one is lost."""
 _CLAIM: Final = re.compile(r"(\d+)-[0-9a-f]{8}")
 
 
 def manifest_name(version: int) -> str:
     """The name of a manifest, which no other attempt has.
 
-    Earlier releases read what follows the version as an epoch, and then refuse the format. There
-    is no zero in front, which they would lose.
+    Earlier releases read what follows the version as an epoch, and then refuse the format. It
+    does not begin with a zero, which they would lose.
 
     >>> len(manifest_name(7)), manifest_name(7) == manifest_name(7)
     (37, False)

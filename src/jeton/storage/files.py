@@ -44,7 +44,7 @@ class Files:
         self.root = PurePosixPath(root)
 
     def names(self, folder: PurePosixPath) -> list[str]:
-        """The names of the files in a folder, whoever put them there."""
+        """The names of all files in a folder."""
         if isinstance(self.fs, arrow_fs.LocalFileSystem):
             # In one step: Arrow asks for each file anew, and leaves out those that have gone since.
             try:
@@ -90,7 +90,7 @@ class Files:
             if error.errno in _NO_LINKS:
                 raise self._refusal(f"its file system ({error.strerror})") from error
             if not os.path.exists(made):
-                # Whoever has gone far beyond it clears away what it finds half done.
+                # A later run has gone far beyond it, and removes unfinished files.
                 text = "others have created it, and more"
                 raise FileExistsError(errno.EEXIST, text, place) from error
             # Over NFS, a call that was repeated fails although it did what it should.

@@ -1,9 +1,9 @@
 """Leases: which run of a query may change its checkpoints.
 
 What is committed is a log of numbered entries. Each is a whole state of the store: which versions
-count, and who holds the lease. An entry is created once (`Files.put`), by whoever has seen the one
-before: taking the lease is an entry, committing a version is one. So a run that was superseded, and
-does not know it, finds the next number taken. There is no moment between a check and a write.
+count, and who holds the lease. An entry is created once (`Files.put`), by a run that has seen the
+one before: taking the lease is an entry, committing a version is one. So a run that was superseded,
+and does not know it, finds the next number taken. There is no moment between a check and a write.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Lease:
         """The newest entry that this run has made; number 0 if it has none."""
 
     def newest(self) -> Entry | None:
-        """The newest entry, whoever made it; nothing if there is none.
+        """The newest entry of any run; nothing if there is none.
 
         One that is damaged is passed over: then the version that it was about is lost. If there
         were versions and none is left, that is an error, and no fresh start.
@@ -130,7 +130,7 @@ class Lease:
             entry = replace(
                 before,
                 number=number + 1,
-                # The same for all entries of a run, so that it knows them whatever happens.
+                # The same for all entries of a run, so that it always recognises them.
                 token=self.own.token or os.urandom(8).hex(),
                 attempt=before.attempt + 1,
                 query=before.query or query,
@@ -157,7 +157,7 @@ class Lease:
         while True:
             numbers = sorted(self._numbers(), reverse=True)
             try:
-                # Both from one listing: whatever comes after it has a greater number.
+                # Both from one listing: later entries have a greater number.
                 return max(numbers, default=0), self._whole(numbers)
             except FileNotFoundError as error:
                 # It was deleted meanwhile, since there are newer ones.
@@ -184,7 +184,7 @@ class Lease:
         return lease
 
     def _has_manifests(self) -> bool:
-        """Whether there are versions of which only the log can tell whether they count."""
+        """Whether there are versions that count only if the log has them."""
         found = map(MANIFEST.fullmatch, self._files.names(self._files.root / "manifests"))
         return any(match is not None and len(match[2]) >= DIGITS for match in found)
 
@@ -200,7 +200,7 @@ class Lease:
                 # It was deleted meanwhile, since there are newer ones.
                 raise self._superseded() from None
             except CorruptCheckpoint as error:
-                # Passed over by whoever starts, so that no version goes on from it.
+                # Skipped by every run that starts, so that no version goes on from it.
                 raise Superseded(
                     f"whether another run has taken over the checkpoint in {self._files.root} is "
                     f"not known, so this one cannot go on. Start it again. {error}"
@@ -212,16 +212,16 @@ class Lease:
         return self.own
 
     def _create(self, entry: Entry) -> bool:
-        """Create an entry; tells whether it follows on the one before."""
+        """Create an entry; returns whether it follows the one before."""
         try:
             self._files.put(self._path(entry.number), _encoded(entry))
         except FileExistsError:
             return False
         found = [*filter(None, map(_ENTRY.fullmatch, self._files.names(self._folder)))]
         # Entries are deleted when there are newer ones, so that a number that was taken once may
-        # be free again. Then there is a greater one, from before until for ever: so this does not
-        # count, and nobody reads it. If a greater one came just now, this counts, but its maker
-        # has been superseded all the same.
+        # be free again. Then there is a greater one, and always will be: so this does not count,
+        # and is never read. If a greater one came just now, this counts, but its maker has been
+        # superseded all the same.
         numbers = [int(match[1]) for match in found if match[2] is None]
         # If this one is not there, it was deleted, since there are newer ones.
         if entry.number not in numbers or max(numbers) > entry.number:
@@ -273,7 +273,7 @@ def encoded(body: Mapping[str, Any]) -> bytes:
 
 
 def decoded(data: bytes, path: str) -> dict[str, Any]:
-    """What `encoded` got, of any format so far; errors of several kinds if that cannot be told."""
+    """The input of `encoded`, in any format so far; errors of several kinds if it is not one."""
     whole = json.loads(data)
     if whole["digest"] != _digest(whole["format"], whole["body"]):
         raise CorruptCheckpoint(f"the digest of {path} does not fit what it says")
@@ -288,5 +288,5 @@ def decoded(data: bytes, path: str) -> dict[str, Any]:
 
 def _digest(form: int, text: str) -> str:
     # The format counts too, so that a changed one is not believed; in the first one it did not.
-    told = text if form == 1 else f"{form} {text}"
-    return blake2b(told.encode(), digest_size=16).hexdigest()
+    signed = text if form == 1 else f"{form} {text}"
+    return blake2b(signed.encode(), digest_size=16).hexdigest()

@@ -20,7 +20,7 @@ LEAST_LIVE: Final = 0.25
 """A chunk of which less than this still counts is written anew."""
 
 Tables = Mapping[str, Mapping[str, pa.Table]]
-"""What `Worker.snapshot` gives: for each operator and each of its containers, a table."""
+"""The result of `Worker.snapshot`: a table for each container of each operator."""
 
 
 class Key(NamedTuple):
@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one worker contributes to a version: chunks, some of them written before.
+    """One worker's contribution to a version: chunks, some of them written before.
 
     >>> chunk = Chunk("a.arrow", 0, 100, 7, bins=(1, 4), written=3)
     >>> part = Part(0, {Key("count", "state"): (chunk,)})
@@ -43,28 +43,28 @@ class Part:
     worker: int
     chunks: Mapping[Key, tuple[Chunk, ...]]
     digests: Mapping[Key, Digests] = field(default_factory=dict, compare=False)
-    """What the bins were when they were written: to tell which of them change."""
+    """Digests of the bins when they were written, which show the bins that change."""
     written: int = field(default=0, compare=False)
     """How many bytes it took."""
     bins: int = BINS
     """Into how many bins the worker divides keys."""
 
     def to_json(self) -> dict[str, Any]:
-        """The part as it travels to whoever commits, and as the manifest has it."""
+        """The part as it travels to the driver, and as the manifest has it."""
         states = [[*key, [chunk.to_json() for chunk in kept]] for key, kept in self.chunks.items()]
         return {"worker": self.worker, "states": states, "bins": self.bins}
 
     @staticmethod
-    def from_json(told: Mapping[str, Any]) -> Part:
-        """A part that was told."""
+    def from_json(value: Mapping[str, Any]) -> Part:
+        """A part in this form."""
         return Part(
-            int(told["worker"]),
+            int(value["worker"]),
             {
                 Key(operator, name): tuple(map(Chunk.from_json, kept))
-                for operator, name, kept in told["states"]
+                for operator, name, kept in value["states"]
             },
             # Before it was a setting, there were always as many, and parts did not say it.
-            bins=int(told.get("bins", FEWEST_BINS)),
+            bins=int(value.get("bins", FEWEST_BINS)),
         )
 
 
@@ -75,7 +75,7 @@ def unchanged(base: Part, key: Key, digests: Digests) -> tuple[Chunk, ...]:
     left = [chunk.only(same) for chunk in base.chunks.get(key, ())]
     left = [chunk for chunk in left if len(chunk.bins) >= max(1.0, LEAST_LIVE * chunk.written)]
     if len(left) >= MOST_CHUNKS:
-        # What is used least is written anew, together with what changed.
+        # The least used chunks are written anew, together with changed bins.
         left.sort(key=lambda chunk: len(chunk.bins), reverse=True)
         del left[MOST_CHUNKS // 2 :]
     return tuple(left)

@@ -88,9 +88,9 @@ class Checkpoint:
             )
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
-        """What one of any number of workers goes on from: the rows of the bins that it owns."""
+        """The state that one of any number of workers starts with: the rows of its bins."""
         own = np.flatnonzero(bin_owners(workers, self.bins) == worker)
-        # What is for everyone has no bin of its own.
+        # Rows that all workers keep have no bin of their own.
         wanted = {0, *np.unique(own % GROUPS).tolist()}
         found: dict[str, dict[str, list[pa.Table]]] = {}
         for key, chunks in self._containers():
@@ -109,7 +109,7 @@ class Checkpoint:
         )
 
     def part(self, worker: int, workers: int) -> Part | None:
-        """What a worker wrote, as the base of what it writes next; nothing if it was not there.
+        """A worker's part, as the base of its next one; nothing if there was no such worker.
 
         Files that are damaged are left out, so that what they had is written anew.
         """
@@ -121,11 +121,11 @@ class Checkpoint:
             found: dict[int, bytes] = {}
             for chunk in chunks:
                 try:
-                    told = digests_of(self.store.read_chunk(chunk))
+                    stored = digests_of(self.store.read_chunk(chunk))
                 except CorruptCheckpoint as corrupt:
                     self._warn(corrupt)
                     continue
-                found |= {number: told[number] for number in chunk.bins}
+                found |= {number: stored[number] for number in chunk.bins}
                 whole[key] = (*whole.get(key, ()), chunk)
             digests[key] = found
         return Part(worker, whole, digests, bins=self.bins)

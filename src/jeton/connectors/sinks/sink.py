@@ -62,7 +62,7 @@ class StagedSink(Protocol):
     """
 
     def open_staged(self, worker: int, query: str, attempt: int) -> StagedWriter:
-        """One worker's end, for one attempt at a query, which keeps its name for ever."""
+        """One worker's end, for one attempt at a query, whose name never changes."""
         ...
 
     def commit(self, query: str, version: int, staged: Sequence[Any]) -> None:

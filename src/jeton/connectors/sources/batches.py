@@ -58,5 +58,5 @@ class _IteratorReader(Reader):
 
     @property
     def position(self) -> int:
-        # What is still to be skipped has been taken before.
+        # Batches still to be skipped have been taken before.
         return max(self._taken, self._skip)

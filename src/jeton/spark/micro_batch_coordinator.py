@@ -1,8 +1,9 @@
-"""The conductor: the driver's side of micro-batches, with a coordinator for each attempt.
+"""The micro-batch coordinator: the driver's side of micro-batches.
 
-Tasks say what they keep, how far their inputs are, and what they wrote; each time all have spoken,
-all get the next command. The driver alone commits versions, so that an attempt which was given up,
-and whose tasks may linger, cannot.
+It has a `Coordinator` for each attempt at a micro-batch. Tasks report which workers they keep, how
+far their inputs are, and which files they wrote; each time all have reported, all get the next
+command. Only the driver commits versions, so that an abandoned attempt, whose tasks may still run,
+cannot.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from jeton.cluster.coordinator import Coordinator
 from jeton.core.errors import GraphError, JetonError, ProtocolError, SnapshotError
 from jeton.runtime.commands import Advance, Command, Fail, Stop
 from jeton.runtime.commands import Checkpoint as CheckpointCommand
-from jeton.spark.query_location import Running, folder_of, skips_what_it_has
+from jeton.spark.internals import RunningQuery, skips_repeated_batches
+from jeton.spark.query_location import folder_of
 from jeton.spark.streaming_tasks import Orders, damaged
 from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
@@ -34,9 +36,6 @@ CLEAN_EVERY: Final = 8
 EPOCHS: Final = 1 << 20
 """How far apart the epochs of one start and the next are, even if a version is lost in between."""
 
-_claims: dict[tuple[str, str], str] = {}
-"""Which plan keeps its state in which place, for each run of a query."""
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -45,7 +44,7 @@ class Rules:
     allow_removed: Collection[str]
     keep: int
     """How many versions are there at least, besides the one that is being made."""
-    together: bool
+    follow_furthest: bool
     """Whether all inputs advance to what the furthest of them allows."""
     left_out: bool = False
     """Whether Spark may leave the flow out of micro-batches for which no source has rows."""
@@ -68,10 +67,10 @@ class _Attempt(Coordinator):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What the conductor knows of a query that runs: where its state is, and what is newest."""
+    """The state of a query that runs: its location, its newest versions and attempts."""
 
     run: str
-    query: Running
+    query: RunningQuery
     path: str
     store: Checkpoints
     epoch: int
@@ -111,18 +110,20 @@ class _Place:
         return self.batch == attempt.batch and self.attempts.get(attempt.stage) == attempt.attempt
 
 
-class Conductor:
-    """Keeps the workers of one plan in step, for each query that runs it.
+class MicroBatchCoordinator:
+    """Coordinates the workers of one plan in the micro-batches of each query that runs it.
 
     >>> import tempfile, jeton as jt
-    >>> from jeton.spark.query_location import Home
+    >>> from jeton.spark.query_location import QueryLocation
     >>> flow = jt.Flow("counts")
-    >>> home = Home(tempfile.mkdtemp())
-    >>> rules = Rules(allow_removed=(), keep=2, together=False)
-    >>> look_up = lambda query: Running(home)
-    >>> conductor = Conductor(flow, "plan", rules, look_up, lambda plan, stage: None)
+    >>> location = QueryLocation(tempfile.mkdtemp())
+    >>> rules = Rules(allow_removed=(), keep=2, follow_furthest=False)
+    >>> look_up = lambda query: RunningQuery(location)
+    >>> coordinator = MicroBatchCoordinator(
+    ...     flow, "plan", rules, look_up, lambda plan, stage: None, {}
+    ... )
     >>> here, there = socket.socketpair()
-    >>> conductor.take_over(0, 1, there)
+    >>> coordinator.take_over(0, 1, there)
     >>> task = Control(here)
     >>> task.send("begin", workers=1, stage=7, query="q", run="r", batch=0, held=None)
     >>> orders, _ = task.receive()
@@ -132,7 +133,7 @@ class Conductor:
     >>> [task.receive()[0]["kind"] for _ in range(2)]
     ['advance', 'checkpoint']
     >>> task.send("part", number=3, part={"worker": 0, "states": []})
-    >>> task.receive()[0]["kind"], Checkpoints(home.path("counts")).versions()
+    >>> task.receive()[0]["kind"], Checkpoints(location.path("counts")).versions()
     ('stop', [0])
     >>> task.close()
     """
@@ -142,14 +143,17 @@ class Conductor:
         flow: Flow,
         plan: str,
         rules: Rules,
-        look_up: Callable[[str], Running],
+        look_up: Callable[[str], RunningQuery],
         forget_stages: Callable[[str, int], None],
+        state_owners: dict[tuple[str, str], str],
     ) -> None:
+        """``state_owners`` has the plan that keeps its state in a folder, for each run."""
         self._flow = flow
         self._plan = plan
         self._rules = rules
         self._look_up = look_up
         self._forget_stages = forget_stages
+        self._state_owners = state_owners
         self._lock = threading.RLock()
         self._attempts: dict[int, _Attempt] = {}
         self._places: dict[str, _Place] = {}
@@ -163,7 +167,7 @@ class Conductor:
             attempt.join(rank, control)
             attempt.listen(rank, control, self)
 
-    # What the coordinator calls, for each task in a thread of its own
+    # Called by the `Coordinator`, for each task in a thread of its own
 
     def hear(
         self, coordinator: Coordinator, worker: int, header: dict[str, Any], payload: bytes
@@ -239,7 +243,7 @@ class Conductor:
         for task in said:
             for name, floor in task["floors"].items():
                 floors[name] = max(floor, floors.get(name, floor))
-        if self._rules.together and floors:
+        if self._rules.follow_furthest and floors:
             floors = dict.fromkeys(self._flow.inputs, max(floors.values()))
         # They stay at rest until the version is committed, so that it has all they have done.
         checkpoint = CheckpointCommand(version=attempt.batch, settle=True, hold=True)
@@ -284,8 +288,8 @@ class Conductor:
         newest = max((version for version in versions if version < batch), default=-1)
         missing = range(newest + 1, batch)
         if missing and not (self._rules.left_out and _brought_nothing(place.query, missing)):
-            home, name = place.query.home, self._flow.name
-            others = [folder for folder in home.stores() if folder != folder_of(name)]
+            location, name = place.query.location, self._flow.name
+            others = [folder for folder in location.stores() if folder != folder_of(name)]
             raise SnapshotError(
                 f"micro-batch {batch} needs the state after the one before, but there is no "
                 f"version {batch - 1} of flow {name!r} in {place.path} (there are: "
@@ -293,7 +297,7 @@ class Conductor:
                 f"old name (others with state there: {others or 'none'}), one that comes to a "
                 "query later needs a new checkpoint location, and every micro-batch must run the "
                 "flow: if Spark left it out since it had no rows, use repartition=True, call "
-                f"{home.remedy(name)} and start it again"
+                f"{location.remedy(name)} and start it again"
             )
         return None if newest < 0 else newest
 
@@ -312,14 +316,14 @@ class Conductor:
             )
 
     def _remedy(self, place: _Place) -> str:
-        """What to do if the state is damaged."""
-        if skips_what_it_has(place.query.sink):
+        """The advice in an error about damaged state."""
+        if skips_repeated_batches(place.query.sink):
             return (
                 "The query's sink leaves out micro-batches that it has, so that none can be done "
                 "again: start anew with another checkpoint location and folder"
             )
         return (
-            f"Stop the query, call {place.query.home.remedy(self._flow.name)}, so that it does "
+            f"Stop the query, call {place.query.location.remedy(self._flow.name)}, so that it does "
             "that micro-batch again from the state before it, and start it again"
         )
 
@@ -328,9 +332,9 @@ class Conductor:
         place = self._places.get(query)
         if place is None or place.run != run:
             found = self._look_up(query)
-            path = found.home.path(self._flow.name)
+            path = found.location.path(self._flow.name)
             self._require_mode(found.mode)
-            if _claims.setdefault((run, path), self._plan) != self._plan:
+            if self._state_owners.setdefault((run, path), self._plan) != self._plan:
                 raise GraphError(
                     f"two flows of one query are called {self._flow.name!r}: give them names of "
                     "their own, so that each has its own state"
@@ -343,7 +347,7 @@ class Conductor:
         return place
 
     def _require_mode(self, mode: str) -> None:
-        """In some modes, aggregations before the flow tell the same more than once."""
+        """In some modes, aggregations before the flow emit rows more than once."""
         if not self._rules.aggregated or mode == "Append":
             return
         if mode == "Complete":
@@ -360,7 +364,7 @@ class Conductor:
         )
 
     def _clean(self, attempt: _Attempt) -> None:
-        """What a replay of the newest micro-batch needs stays; files go in step with Spark's."""
+        """Remove old versions, in step with Spark, except those that a replay needs."""
         assert attempt.place is not None, "it has begun"
         try:
             # The newest version counts only once Spark has gone on from it.
@@ -377,7 +381,7 @@ def _all_alive(before: Checkpoint, said: Sequence[Mapping[str, Any]]) -> bool:
     return all(claim is not None for claim in held) and sorted(held) == wanted
 
 
-def _brought_nothing(query: Running, batches: Collection[int]) -> bool:
+def _brought_nothing(query: RunningQuery, batches: Collection[int]) -> bool:
     """Whether it is certain that there were no rows for any of these micro-batches."""
     first = query.first_offsets() if 0 in batches else ()
-    return all(query.home.log.brought_nothing(batch, first) for batch in batches)
+    return all(query.location.log.brought_nothing(batch, first) for batch in batches)

@@ -1,4 +1,4 @@
-"""The ends of a long-lived query on one worker: a feed of its sources, and sinks for its rows."""
+"""Input and output of a long-lived query on one worker: its sources, and sinks for its rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from jeton.runtime.commands import Connection
 
 LEAST_PATIENCE: Final = 0.0005
 MOST_PATIENCE: Final = 0.02
-"""Seconds for which a source that has nothing, and cannot tell when it will, is left alone."""
+"""Seconds between polls of a source that has no records and does not know when it will."""
 CREDIT: Final = 8 << 20
 """Bytes of rows that a sink at the driver has not taken, from which on a worker sends no more."""
 
 
-class SourceFeed:
-    """The feed of a long-lived query: this worker's partitions of all its sources.
+class WorkerSources:
+    """The feed of a long-lived query: reads this worker's partitions of all sources.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
@@ -35,7 +35,7 @@ class SourceFeed:
     >>> flow.output("out", flow.input("n"))
     >>> agent = Agent(flow)
     >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}]))
-    >>> feed = SourceFeed(agent, {"n": source})
+    >>> feed = WorkerSources(agent, {"n": source})
     >>> feed.read(busy=False), feed.positions()["n"]["0"]["position"]
     (True, 1)
     """
@@ -49,7 +49,7 @@ class SourceFeed:
         known: Positions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``known`` tells where the partitions were before a restart."""
+        """``known`` has the positions of the partitions before a restart."""
         worker, known = agent.worker, known or {}
         self._clock = clock
         self._readers: list[SourceReader] = []
@@ -75,8 +75,9 @@ class SourceFeed:
     def patience(self, idle: float) -> float:
         """Seconds until a source is worth asking again.
 
-        A source that cannot tell when is asked less often the longer it has had nothing, so that
-        a record waits for a tenth of the time since the last one, and an idle query costs little.
+        A source that does not know is polled less often the longer it has had no records. So a
+        record waits for at most a tenth of the time since the last one, and an idle query costs
+        little.
         """
         least, now = math.inf, self._clock()
         for reader in self._readers:
@@ -107,7 +108,7 @@ class SourceFeed:
 
 
 class Tables(Protocol):
-    """The taker of the tables of a worker's outputs."""
+    """A receiver of the tables of a worker's outputs."""
 
     @property
     def is_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""The conductor alone: attempts that overtake each other, and workers that stay or leave."""
+"""The coordinator alone: attempts that overtake each other, and workers that stay or leave."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ import pytest
 import jeton as jt
 from jeton.cluster.control import Control
 from jeton.runtime.commands import Checkpoint, Command
-from jeton.spark.conductor import Conductor, Rules
-from jeton.spark.query_location import Home, Running
+from jeton.spark.internals import RunningQuery
+from jeton.spark.micro_batch_coordinator import MicroBatchCoordinator, Rules
+from jeton.spark.query_location import QueryLocation
 from jeton.storage.checkpoints import Checkpoints
 
 
 class Tasks:
     """What the tasks of one attempt say, without a Spark around them."""
 
-    def __init__(self, conductor: Conductor, number: int, held: Sequence[Any]) -> None:
+    def __init__(
+        self, coordinator: MicroBatchCoordinator, number: int, held: Sequence[Any]
+    ) -> None:
         self.ends = []
         for rank in range(len(held)):
             here, there = socket.socketpair()
-            conductor.take_over(rank, number, there)
+            coordinator.take_over(rank, number, there)
             self.ends.append(Control(here))
         self.held = held
 
@@ -58,21 +61,27 @@ class Tasks:
             end.close()
 
 
-def make(tmp_path: Path, *, mode: str = "Append", name: str = "alone", **rules: Any) -> Conductor:
+def make(
+    tmp_path: Path, *, mode: str = "Append", name: str = "alone", **rules: Any
+) -> MicroBatchCoordinator:
     flow = jt.Flow(name)
     flow.output("out", flow.input("r"))
-    query = Running(Home(str(tmp_path)), "MemorySink", mode, lambda: ["0"])
-    given = Rules(**{"allow_removed": (), "keep": 2, "together": False, **rules})
-    return Conductor(flow, f"plan {tmp_path}", given, lambda _: query, lambda *_: None)
+    query = RunningQuery(QueryLocation(str(tmp_path)), "MemorySink", mode, lambda: ["0"])
+    given = Rules(**{"allow_removed": (), "keep": 2, "follow_furthest": False, **rules})
+    return MicroBatchCoordinator(
+        flow, f"plan {tmp_path}", given, lambda _: query, lambda *_: None, {}
+    )
 
 
 @pytest.fixture
-def conductor(tmp_path: Path) -> Conductor:
+def coordinator(tmp_path: Path) -> MicroBatchCoordinator:
     return make(tmp_path)
 
 
-def test_an_attempt_that_was_overtaken_cannot_commit(conductor: Conductor, tmp_path: Path) -> None:
-    slow, quick, next_one = (Tasks(conductor, number, [None, None]) for number in (1, 2, 3))
+def test_an_attempt_that_was_overtaken_cannot_commit(
+    coordinator: MicroBatchCoordinator, tmp_path: Path
+) -> None:
+    slow, quick, next_one = (Tasks(coordinator, number, [None, None]) for number in (1, 2, 3))
     assert slow.begin(batch=0, stage=5)["epoch"] == 1
     assert quick.begin(batch=0, stage=5)["epoch"] == 2
     assert slow.commit() == "failed"
@@ -134,12 +143,12 @@ def test_a_driver_that_is_suspended_while_it_commits(tmp_path: Path) -> None:
     ids=["all", "one is new", "one twice", "of two epochs", "of another batch", "of three"],
 )
 def test_workers_go_on_only_if_all_are_there(
-    conductor: Conductor, held: list[Any], live: bool
+    coordinator: MicroBatchCoordinator, held: list[Any], live: bool
 ) -> None:
-    first = Tasks(conductor, 1, [None, None])
+    first = Tasks(coordinator, 1, [None, None])
     first.begin(batch=0, stage=1)
     assert first.commit() == "stop"
-    second = Tasks(conductor, 2, held)
+    second = Tasks(coordinator, 2, held)
     orders = second.begin(batch=1, stage=2)
     assert orders["live"] == live
     assert orders["numbers"] == ([1, 0] if live else [0, 1])
@@ -166,31 +175,31 @@ def test_workers_of_a_version_that_was_lost_do_not_go_on(tmp_path: Path) -> None
 
 
 def test_a_micro_batch_that_is_run_again_has_the_numbers_of_its_first_attempt(
-    conductor: Conductor,
+    coordinator: MicroBatchCoordinator,
 ) -> None:
     """Spark may keep partitions of the first: the tasks that read them were workers 1 and 0."""
-    before = Tasks(conductor, 1, [None, None])
+    before = Tasks(coordinator, 1, [None, None])
     before.begin(batch=0, stage=1)
     assert before.commit() == "stop"
-    live = Tasks(conductor, 2, [[0, 1, 2, 1], [0, 1, 2, 0]])
+    live = Tasks(coordinator, 2, [[0, 1, 2, 1], [0, 1, 2, 0]])
     assert live.begin(batch=1, stage=2)["numbers"] == [1, 0]
     assert live.commit() == "stop"
     # Once the processes have gone on, once they are new.
     later: list[list[Any]] = [[[1, 2, 2, 1], [1, 2, 2, 0]], [None, None]]
     for number, held in enumerate(later, start=3):
-        again = Tasks(conductor, number, held)
+        again = Tasks(coordinator, number, held)
         orders = again.begin(batch=1, stage=number)
         assert (orders["numbers"], orders["live"], orders["restore"]) == ([1, 0], False, 0)
         again.close()
     # Workers of the version before, but in other places than those of the first attempt.
-    moved = Tasks(conductor, 5, [[0, 1, 2, 0], [0, 1, 2, 1]])
+    moved = Tasks(coordinator, 5, [[0, 1, 2, 0], [0, 1, 2, 1]])
     orders = moved.begin(batch=1, stage=5)
     assert (orders["numbers"], orders["live"]) == ([1, 0], False)
     assert moved.commit() == "stop"
     # An old attempt that comes late changes nothing for the newer one.
-    late = Tasks(conductor, 6, [None, None])
+    late = Tasks(coordinator, 6, [None, None])
     assert late.begin(batch=0, stage=1)["numbers"] == [0, 1]
-    once_more = Tasks(conductor, 7, [None, None])
+    once_more = Tasks(coordinator, 7, [None, None])
     assert once_more.begin(batch=1, stage=7)["numbers"] == [1, 0]
     for tasks in (before, live, moved, late, once_more):
         tasks.close()
@@ -217,8 +226,8 @@ BAD_FRAMES = {
 def test_a_bad_frame_fails_the_attempt_and_no_thread(
     tmp_path: Path, frame: bytes, caplog: pytest.LogCaptureFixture, no_thread_is_left: None
 ) -> None:
-    conductor = make(tmp_path)
-    tasks = Tasks(conductor, 1, [None, None])
+    coordinator = make(tmp_path)
+    tasks = Tasks(coordinator, 1, [None, None])
     tasks.begin(batch=0, stage=1)
     tasks.ends[1]._sock.sendall(frame)
     for end in tasks.ends:
@@ -229,7 +238,7 @@ def test_a_bad_frame_fails_the_attempt_and_no_thread(
     tasks.close()
     assert "gives an attempt at flow 'alone' up" in caplog.text
     # The next attempt is not concerned.
-    again = Tasks(conductor, 2, [None, None])
+    again = Tasks(coordinator, 2, [None, None])
     again.begin(batch=0, stage=1)
     assert again.commit() == "stop"
     for thread in [t for t in threading.enumerate() if t.name.startswith("jeton-task")]:
@@ -237,8 +246,10 @@ def test_a_bad_frame_fails_the_attempt_and_no_thread(
         thread.join(10)
 
 
-def test_fed_tasks_come_to_rest_and_stay_so_until_the_commit(conductor: Conductor) -> None:
-    tasks = Tasks(conductor, 1, [None, None])
+def test_fed_tasks_come_to_rest_and_stay_so_until_the_commit(
+    coordinator: MicroBatchCoordinator,
+) -> None:
+    tasks = Tasks(coordinator, 1, [None, None])
     tasks.begin(batch=0, stage=1)
     tasks.say("fed", floors=[{}, {}])
     for end in tasks.ends:
@@ -250,16 +261,18 @@ def test_fed_tasks_come_to_rest_and_stay_so_until_the_commit(conductor: Conducto
     tasks.close()
 
 
-def test_all_tasks_are_let_go_if_one_leaves(conductor: Conductor) -> None:
-    tasks = Tasks(conductor, 1, [None, None])
+def test_all_tasks_are_let_go_if_one_leaves(coordinator: MicroBatchCoordinator) -> None:
+    tasks = Tasks(coordinator, 1, [None, None])
     tasks.begin(batch=0, stage=1)
     tasks.ends[0].close()
     assert tasks.ends[1].receive() is None
     tasks.ends[1].close()
 
 
-def test_inputs_advance_to_what_the_furthest_worker_has_seen(conductor: Conductor) -> None:
-    tasks = Tasks(conductor, 1, [None, None, None])
+def test_inputs_advance_to_what_the_furthest_worker_has_seen(
+    coordinator: MicroBatchCoordinator,
+) -> None:
+    tasks = Tasks(coordinator, 1, [None, None, None])
     tasks.begin(batch=0, stage=1)
     answers = tasks.say("fed", floors=[{"r": 9}, {}, {"r": 5}])
     assert [answer["inputs"] for answer, _ in answers] == [{"r": 9}] * 3
@@ -287,11 +300,11 @@ def test_a_micro_batch_starts_before_those_that_had_no_rows(
     tmp_path: Path, offsets: str, left_out: bool, restore: int | None, format: str
 ) -> None:
     plan(tmp_path, *offsets, format=format)
-    conductor = make(tmp_path, left_out=left_out)
-    first = Tasks(conductor, 1, [None])
+    coordinator = make(tmp_path, left_out=left_out)
+    first = Tasks(coordinator, 1, [None])
     first.begin(batch=0, stage=1)
     assert first.commit() == "stop"
-    later = Tasks(conductor, 2, [[0, 1, 1, 0]])
+    later = Tasks(coordinator, 2, [[0, 1, 1, 0]])
     orders = later.begin(batch=3, stage=2)
     if restore is None:
         assert "needs the state after the one before" in orders["text"]

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.cluster.checkpoint_writer import Ground
-from jeton.cluster.commits import Commits
+from jeton.cluster.checkpoint_committer import CheckpointCommitter
+from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import Memory, Parquet, Sink
 from jeton.errors import SnapshotError
@@ -26,7 +26,7 @@ from tests.spark.gated import LIMIT, written
 PART = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.0, "bytes": 0}
 
 
-class Driver(Commits):
+class Driver(CheckpointCommitter):
     """The driver's side, with its one worker: rows for sinks at the driver are staged first."""
 
     def commit(  # type: ignore[override]
@@ -46,7 +46,7 @@ class Driver(Commits):
         super().commit(version, told, {**staged, **handed}, seconds)
 
 
-def commits(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = None) -> Driver:
+def committer(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = None) -> Driver:
     flow = jt.Flow("f")
     flow.output("rows", flow.input("in"))
     store = store or Checkpoints(path)
@@ -55,9 +55,9 @@ def commits(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = No
     )
 
 
-def show(run: Driver, ground: Ground, sink: Parquet, version: int) -> None:
+def show(run: Driver, restore_point: RestorePoint, sink: Parquet, version: int) -> None:
     """Commit a version with one row: its number."""
-    writer = sink.open_staged(0, ground.query, ground.attempt)
+    writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
     writer.write(pa.table({"n": [version]}))
     run.commit(version, {0: PART}, {}, {"rows": writer.stage(version)}, 0.0)
 
@@ -65,30 +65,30 @@ def show(run: Driver, ground: Ground, sink: Parquet, version: int) -> None:
 def test_the_name_of_a_query_stays(tmp_path: Path) -> None:
     """From before the first version, so that files of an attempt that came to nothing are found."""
     sink = Parquet(tmp_path / "out")
-    run = commits(tmp_path / "c", {"rows": sink})
-    ground = run.recover()
-    assert commits(tmp_path / "c").recover().query == ground.query
-    run = commits(tmp_path / "c", {"rows": sink})
-    ground = run.recover()
+    run = committer(tmp_path / "c", {"rows": sink})
+    restore_point = run.recover()
+    assert committer(tmp_path / "c").recover().query == restore_point.query
+    run = committer(tmp_path / "c", {"rows": sink})
+    restore_point = run.recover()
     for version in (1, 2):
-        show(run, ground, sink, version)
+        show(run, restore_point, sink, version)
     # Every version has it too.
     shutil.rmtree(tmp_path / "c" / "log")
     with pytest.raises(SnapshotError, match=r"whether .* counts is not known: the log is gone"):
-        commits(tmp_path / "c", {"rows": sink}).recover()
+        committer(tmp_path / "c", {"rows": sink}).recover()
 
 
 def test_checkpoints_of_something_else_are_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path).commit(1, [], flow="f")
     with pytest.raises(SnapshotError, match="something else than a long-lived query"):
-        commits(tmp_path).recover()
+        committer(tmp_path).recover()
     assert len(list((tmp_path / "log").iterdir())) == 2, "nobody was superseded"
 
 
 def test_what_is_gone_is_not_made_twice(tmp_path: Path) -> None:
     """A manifest vanishes while the query runs, whose rows a sink at the driver has got."""
     memory = Memory()
-    run = commits(tmp_path, {"rows": memory})
+    run = committer(tmp_path, {"rows": memory})
     run.recover()
     for version in (1, 2):
         run.commit(version, {0: PART}, {"rows": [pa.table({"n": [version]})]}, {}, 0.0)
@@ -97,15 +97,15 @@ def test_what_is_gone_is_not_made_twice(tmp_path: Path) -> None:
         run.recover()
     # A sink of files gives its rows back.
     sink = Parquet(tmp_path / "out")
-    run = commits(tmp_path / "again", {"rows": sink})
-    ground = run.recover()
+    run = committer(tmp_path / "again", {"rows": sink})
+    restore_point = run.recover()
     for version in (1, 2):
-        show(run, ground, sink, version)
+        show(run, restore_point, sink, version)
     max((tmp_path / "again" / "manifests").iterdir()).unlink()
-    ground = run.recover()
-    assert (ground.version, ground.next_version) == (1, 3)
+    restore_point = run.recover()
+    assert (restore_point.version, restore_point.next_version) == (1, 3)
     assert written(tmp_path / "out") == [(1,)]
-    show(run, ground, sink, 3)
+    show(run, restore_point, sink, 3)
     assert written(tmp_path / "out") == [(1,), (3,)]
 
 
@@ -113,21 +113,21 @@ def test_what_is_gone_is_not_made_twice(tmp_path: Path) -> None:
 def test_if_all_manifests_are_gone_that_is_no_fresh_start(tmp_path: Path, kind: str) -> None:
     """The log knows that there were versions, and readers may have taken their rows away."""
     sink = Parquet(tmp_path / "out")
-    run = commits(tmp_path / "c", {"rows": sink if kind == "files" else Memory()})
-    ground = run.recover()
+    run = committer(tmp_path / "c", {"rows": sink if kind == "files" else Memory()})
+    restore_point = run.recover()
     for version in (1, 2):
         if kind == "files":
-            show(run, ground, sink, version)
+            show(run, restore_point, sink, version)
         else:
             run.commit(version, {0: PART}, {"rows": [pa.table({"n": [version]})]}, {}, 0.0)
     shutil.rmtree(tmp_path / "c" / "manifests")
-    for again in (run, commits(tmp_path / "c", {"rows": sink})):
+    for again in (run, committer(tmp_path / "c", {"rows": sink})):
         with pytest.raises(SnapshotError, match=r"no checkpoint in .* is whole"):
             again.recover()
 
 
 def test_strange_entries_are_left_alone(tmp_path: Path) -> None:
-    run = commits(tmp_path)
+    run = committer(tmp_path)
     assert run.recover().attempt == 1
     for name in (".DS_Store", "9-of mine.json", "notes"):
         (tmp_path / "log" / name).touch()
@@ -157,7 +157,7 @@ def test_whoever_starts_at_the_same_moment_is_another_attempt(tmp_path: Path) ->
         for _ in range(3):
             files = Gather(place)
             files.ready = ready
-            runs.append(commits(place, store=Checkpoints(place, files=files)))
+            runs.append(committer(place, store=Checkpoints(place, files=files)))
         with ThreadPoolExecutor(3) as threads:
             started = [threads.submit(run.recover) for run in runs]
         attempts = {one.result().attempt: run for run, one in zip(runs, started, strict=True)}
@@ -172,14 +172,14 @@ def test_whoever_starts_at_the_same_moment_is_another_attempt(tmp_path: Path) ->
 def test_a_query_of_an_earlier_release_keeps_its_name(tmp_path: Path) -> None:
     """There it was in a file, from before the first version."""
     (tmp_path / "query.json").write_text('{"query": "3f9a"}')
-    assert commits(tmp_path).recover().query == "3f9a"
+    assert committer(tmp_path).recover().query == "3f9a"
     (tmp_path / "query.json").unlink()
-    assert commits(tmp_path).recover().query == "3f9a"
+    assert committer(tmp_path).recover().query == "3f9a"
 
 
 def test_a_commit_whose_outcome_is_unknown_is_found(tmp_path: Path) -> None:
     """The entry was created, but then there was an error: nobody else has taken over."""
-    run = commits(tmp_path, store=(store := Checkpoints(tmp_path)))
+    run = committer(tmp_path, store=(store := Checkpoints(tmp_path)))
     run.recover()
     put = store.files.put
 
@@ -200,14 +200,14 @@ def test_a_run_that_starts_again_does_not_take_the_lease_from_its_successor(
     tmp_path: Path,
 ) -> None:
     """Also if that came between its look and its deed."""
-    run = commits(tmp_path, store=(store := Checkpoints(tmp_path)))
+    run = committer(tmp_path, store=(store := Checkpoints(tmp_path)))
     run.recover()
     put = store.files.put
 
     def overtaken(path: PurePosixPath, data: bytes) -> None:
         if "log" in path.parts:
             store.files.put = put  # type: ignore[method-assign]
-            commits(tmp_path).recover()
+            committer(tmp_path).recover()
         put(path, data)
 
     store.files.put = overtaken  # type: ignore[method-assign]

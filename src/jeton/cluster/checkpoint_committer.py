@@ -1,9 +1,9 @@
-"""Commits: the versions of a long-lived query, as its driver commits and publishes them.
+"""The checkpoint committer: commits the checkpoints of a long-lived query and publishes its rows.
 
 Once every worker has written its part of a version and staged its rows, the driver commits the
-version and makes the rows visible. Whatever happens in between, the next attempt finds a version
-whose rows are visible, or become so, and whose successors left no trace. A driver may be suspended
-at any step while another one takes over: whatever it does afterwards is refused or changes nothing.
+version and makes the rows visible. If it fails in between, the next attempt finds a version whose
+rows are visible, or makes them so, and removes every trace of later versions. A driver may be
+suspended at any step while another one takes over: its later actions are refused or have no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jeton.cluster.checkpoint_writer import Ground
+from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.connectors.deliveries import Deliveries
 from jeton.connectors.published import Published
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Commits:
-    """All attempts at one query: what they go on from, and what they have committed.
+class CheckpointCommitter:
+    """Commits the checkpoints of all attempts at one query, and finds the one to restore.
 
     >>> import tempfile, jeton as jt
-    >>> commits = Commits(
+    >>> committer = CheckpointCommitter(
     ...     jt.Flow("none"),
     ...     Checkpoints(tempfile.mkdtemp()),
     ...     {},
@@ -43,10 +43,10 @@ class Commits:
     ...     allow_removed=(),
     ... )
     >>> part = {"part": {"worker": 0, "states": []}, "positions": {}, "pause": 0.002, "bytes": 0}
-    >>> commits.recover().version, commits.commit(1, {0: part}, {}, seconds=0.1)
+    >>> committer.recover().version, committer.commit(1, {0: part}, {}, seconds=0.1)
     (None, None)
-    >>> ground = commits.recover()  # another attempt
-    >>> ground.attempt, ground.version, commits.metrics()["pause_ms"]
+    >>> restore_point = committer.recover()  # another attempt
+    >>> restore_point.attempt, restore_point.version, committer.metrics()["pause_ms"]
     (2, 1, 2.0)
     """
 
@@ -69,7 +69,7 @@ class Commits:
             for name, sink in sinks.items()
             if isinstance(sink, DriverSink)
         }
-        # With marks of their own: if a sink at the driver fails, files that were shown may be gone.
+        # With marks of their own: if a sink at the driver fails, published files may be gone.
         self._published = Published(
             store.files,
             {
@@ -91,12 +91,12 @@ class Commits:
         """The newest version that was committed, or that the present attempt goes on from."""
 
     def metrics(self) -> dict[str, Any]:
-        """What checkpoints cost: the latest one, and the longest pause of all."""
+        """The cost of the latest checkpoint, and the longest pause of all."""
         return {"version": self.version, **self._metrics}
 
-    def recover(self) -> Ground:
-        """Before an attempt: find the newest whole version, and undo what goes beyond it."""
-        # Another run may have taken over, and be the reason why the attempt before failed.
+    def recover(self) -> RestorePoint:
+        """Find the newest intact version before an attempt, and undo what goes beyond it."""
+        # Another run may have taken over, which made the previous attempt fail.
         self._store.require_lease()
         committed = self._store.committed()
         try:
@@ -109,7 +109,7 @@ class Commits:
             found = None
         state = self._store.take_lease(query=self._name(found))
         if self._store.committed() != committed:
-            # Whoever held it until now was quicker.
+            # The previous holder committed one more version in the meantime.
             found = self._find()
         version = 0 if found is None else found.version
         if max([self.version or 0, *(known.version for known in state.versions)]) > version:
@@ -126,7 +126,7 @@ class Commits:
             self._store.require_lease()
             raise
         self.version = None if found is None else version
-        return Ground(
+        return RestorePoint(
             self._store,
             self._query,
             self._attempt,
@@ -139,7 +139,7 @@ class Commits:
     def commit(
         self,
         version: int,
-        told: Mapping[int, Mapping[str, Any]],
+        reports: Mapping[int, Mapping[str, Any]],
         staged: Mapping[str, list[Any]],
         seconds: float,
     ) -> None:
@@ -149,7 +149,7 @@ class Commits:
         does it.
         """
         positions: dict[str, dict[str, Any]] = {}
-        for part in told.values():
+        for part in reports.values():
             for name, partitions in part["positions"].items():
                 positions.setdefault(name, {}).update(partitions)
         meta = {
@@ -158,7 +158,7 @@ class Commits:
             "sinks": staged,
             "at_driver": list(self._deliveries),
         }
-        parts = [Part.from_json(part["part"]) for part in told.values()]
+        parts = [Part.from_json(part["part"]) for part in reports.values()]
         made = self._store.commit(
             version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
         )
@@ -169,13 +169,13 @@ class Commits:
             # A successor has done it, and has cleared away what this one would need.
             self._store.require_lease()
             raise
-        pause = round(max(part["pause"] for part in told.values()) * 1e3, 3)
+        pause = round(max(part["pause"] for part in reports.values()) * 1e3, 3)
         self._metrics |= {
             "taken": self._metrics["taken"] + 1,
             "pause_ms": pause,
             "longest_pause_ms": max(pause, self._metrics.get("longest_pause_ms", 0.0)),
             "seconds": round(seconds, 4),
-            "bytes": sum(part["bytes"] for part in told.values()),
+            "bytes": sum(part["bytes"] for part in reports.values()),
         }
         self._store.clean(self._keep)
 
@@ -205,14 +205,14 @@ class Commits:
         return known or self._store.query() or _name_in_file(self._store.files)
 
     def _fall_back(self, version: int) -> None:
-        """Go on from a version that is not the newest, since that is spoilt or gone."""
+        """Restore a version that is not the newest, since that is damaged or gone."""
         at_driver = list(self._deliveries)
         if at_driver and self.version is not None and self.version > version:
             raise SnapshotError(
                 f"version {self.version} in {self._store.root} cannot be read any more, but the "
                 f"sinks of {at_driver} have got its rows already, and cannot give them back"
             )
-        # They must not come to life again: from now on they are not part of the history.
+        # They must not be used again: from now on they are not part of the history.
         self._store.give_up(above=version)
         log.warning(
             "flow %r goes on from %s; rows of later ones are made again",
