@@ -160,6 +160,7 @@ def test_it_reads_until_it_is_stopped_and_reports_at_the_end() -> None:
     assert last["kind"] == "report"
     assert last["frontiers"] == {"seen": [], "out": []}
     assert last["metrics"]["rows_in"] == feed.sent
+    assert len(last["metrics"]["operators"]) == len(agent.flow.operators)
     agent.close()
 
 

@@ -67,7 +67,9 @@ def private(part: str, remedy: str = "") -> Iterator[None]:
     except (AttributeError, ImportError, TypeError, Py4JError) as error:
         if isinstance(error, Py4JJavaError | Py4JNetworkError):
             raise
-        message = f"Spark {__version__} has no {part} as Jeton uses it ({error})"
+        # Py4J appends the stack of the JVM.
+        reason = str(error).partition("\n")[0]
+        message = f"Spark {__version__} has no {part} as Jeton uses it ({reason})"
         raise MissingInternal(f"{message}: {remedy}" if remedy else message) from error
 
 
