@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sources import Batches
 from jeton.errors import GraphError
-from jeton.spark import batch
+from jeton.spark import application, batch
 
 HERE = Path(__file__).parent
 
@@ -26,11 +26,18 @@ def counting() -> jt.Flow:
     return flow
 
 
+@pytest.fixture
+def no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that has no context, as a client of Spark Connect has none."""
+    for module in (application, batch):
+        monkeypatch.setattr(module, "context_of", lambda spark: None)
+
+
+@pytest.mark.usefixtures("no_context")
 @pytest.mark.parametrize("workers", [None, 3])
 def test_workers_meet_without_a_server_at_the_driver(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, workers: int | None
+    spark: SparkSession, workers: int | None
 ) -> None:
-    monkeypatch.setattr(batch, "_context", lambda spark: None)
     frame = spark.range(0, 4000, 1, 2).selectExpr("id", "id % 10 as k")
     counts = counting().on_spark({"n": frame}, workers=workers)["counts"]
     assert sorted((row.id, row.k, row["count"]) for row in counts.collect()) == [
@@ -38,10 +45,8 @@ def test_workers_meet_without_a_server_at_the_driver(
     ]
 
 
-def test_a_long_lived_query_says_what_it_needs(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "_context", lambda spark: None)
+@pytest.mark.usefixtures("no_context")
+def test_a_long_lived_query_says_what_it_needs(spark: SparkSession) -> None:
     with pytest.raises(GraphError, match="Spark Connect has none"):
         counting().start(spark, sources={"n": Batches(lambda partition, _: iter(()))})
 
