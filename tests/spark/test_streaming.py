@@ -155,7 +155,7 @@ def test_what_does_not_make_sense_is_refused(
     b = flow.input("still", time="ts", schema=ARROW)
     flow.output("out", a.concat(b))
     still = spark.createDataFrame([(1, 1, "a", 1)], SCHEMA)
-    with pytest.raises(GraphError, match=r"\['still'\] are no streaming DataFrames"):
+    with pytest.raises(GraphError, match=r"\['still'\] are not streaming DataFrames"):
         flow.on_spark({"r": source.frame(), "still": still})
     frames: Any = summing().on_spark({"r": source.frame()}, workers=1)
     with pytest.raises(GraphError, match=r"'sums', 'counts'.*'sum'"):
