@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -86,24 +88,38 @@ def twin(
     right: list[Row],
     key: str,
     pairing: Pairing,
-    alone: Callable[[int], int] | None,
+    alone: Callable[[int], int] | None = None,
+    right_alone: Callable[[int], int] | None = None,
 ) -> list[Row]:
-    """Any join, row by row; ``alone`` is when a left row without a partner is told."""
+    """Any join, row by row.
+
+    ``alone`` is when a left row without a partner is sent, ``right_alone`` when a right one is.
+    """
     left_key, right_key = KEYS[key]
     expected = []
+
+    def emit(time: int, row: Row, partner: Row) -> None:
+        values = {
+            name + ("_right" if name in LEFT.names else ""): value
+            for name, value in partner.items()
+            if name not in (*right_key, "time")
+        }
+        expected.append({**row, "time": time, **values})
+
+    met: set[int] = set()
     for row in left:
         mine = [row[name] for name in left_key]
         same = [r for r in right if None not in mine and [r[n] for n in right_key] == mine]
         found = pairing(row, same)
+        met.update(id(partner) for _, partner in found)
         if not found and alone is not None:
             found = [(alone(row["time"]), dict.fromkeys(RIGHT.names))]
         for time, partner in found:
-            values = {
-                name + ("_right" if name in LEFT.names else ""): value
-                for name, value in partner.items()
-                if name not in (*right_key, "time")
-            }
-            expected.append({**row, "time": time, **values})
+            emit(time, row, partner)
+    for row in right:
+        if right_alone is not None and id(row) not in met:
+            keys = {mine: row[name] for mine, name in zip(left_key, right_key, strict=True)}
+            emit(right_alone(row["time"]), dict.fromkeys(LEFT.names) | keys, row)
     return expected
 
 
@@ -132,7 +148,14 @@ def check(
     assert_same(found["out"], expected)
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+HOWS = ["inner", "left", "right", "full"]
+
+
+def same_time(time: int) -> int:
+    return time
+
+
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("key", list(KEYS))
 @settings(max_examples=30)
 @given(left=lefts(4), right=rights(4), schedule=schedules())
@@ -142,14 +165,38 @@ def test_join_equals_its_twin(
     def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
         return [(row["time"], r) for r in same if r["time"] == row["time"]]
 
-    expected = twin(left, right, key, pairing, (lambda time: time) if how == "left" else None)
+    alone = same_time if how in ("left", "full") else None
+    right_alone = same_time if how in ("right", "full") else None
+    expected = twin(left, right, key, pairing, alone, right_alone)
     check(lambda a, b: a.join(b, how=how), key, left, right, schedule, expected)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("key", ["x", "word"])
+@settings(max_examples=30)
+@given(data=st.data(), workers=st.integers(1, 3))
+def test_join_equals_that_of_polars(how: Any, key: str, data: st.DataObject, workers: int) -> None:
+    """Times are a key there; NaN equals NaN, and nulls equal nothing."""
+    kinds = {"time": pa.int64(), "x": pa.float64(), "word": pa.string()}
+    values = {"x": [0.5, -1.0, math.nan, None], "word": WORD, "a": [1, 2], "b": [3, None]}
+    tables = {}
+    for name, own in {"left": "a", "right": "b"}.items():
+        schema = pa.schema({"time": kinds["time"], key: kinds[key], own: pa.int64()})
+        some = data.draw(rows(3, {column: values[column] for column in (key, own)}))
+        tables[name] = pa.Table.from_pylist(some, schema=schema)
+    flow = jt.Flow("polars")
+    left, right = (flow.input(name, schema=table.schema) for name, table in tables.items())
+    flow.output("out", left.key_by(key).join(right.key_by(key), how=how))
+    found = flow.run(tables, workers=workers)["out"]
+    mine, others = (pl.DataFrame(pl.from_arrow(table)) for table in tables.values())
+    expected = mine.join(others, on=["time", key], how=how, coalesce=True)
+    assert_same(found.to_pylist(), expected.to_dicts())
 
 
 INTERVALS = [(-5, 5), (-9, -3), (3, 9), (0, 0), (-4, 0), (0, 2**62)]
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("key", list(KEYS))
 @settings(max_examples=40)
 @given(left=lefts(), right=rights(), schedule=schedules(), interval=st.sampled_from(INTERVALS))
@@ -169,8 +216,9 @@ def test_interval_join_equals_its_twin(
             (max(time, r["time"]), r) for r in same if time + lower <= r["time"] <= time + upper
         ]
 
-    alone = (lambda time: time + max(upper, 0)) if how == "left" else None
-    expected = twin(left, right, key, pairing, alone)
+    alone = (lambda time: time + max(upper, 0)) if how in ("left", "full") else None
+    right_alone = (lambda time: time + max(-lower, 0)) if how in ("right", "full") else None
+    expected = twin(left, right, key, pairing, alone, right_alone)
     join = partial(jt.KeyedStream.interval_join, lower=lower, upper=upper, how=how)
     check(join, key, left, right, schedule, expected)
 
@@ -212,7 +260,7 @@ def test_asof_join_equals_its_twin(
 
 
 @settings(max_examples=30)
-@given(left=lefts(4), right=rights(4), schedule=schedules(), how=st.sampled_from(["inner", "left"]))
+@given(left=lefts(4), right=rights(4), schedule=schedules(), how=st.sampled_from(HOWS))
 def test_join_in_a_loop_equals_its_twin(
     left: list[Row], right: list[Row], schedule: Schedule, how: Any
 ) -> None:
@@ -247,8 +295,9 @@ def test_join_in_a_loop_equals_its_twin(
         def pairing(row: Row, same: list[Row]) -> list[tuple[int, Row]]:
             return [(row["time"], r) for r in same if r["time"] == row["time"]]
 
-        alone = (lambda time: time) if how == "left" else None
-        expected += twin(mine, others, "integers", pairing, alone)
+        alone = same_time if how in ("left", "full") else None
+        right_alone = same_time if how in ("right", "full") else None
+        expected += twin(mine, others, "integers", pairing, alone, right_alone)
     inputs = {"left": left, "right": right}
     # A snapshot needs loops at rest, so that there is nothing to go on from in the middle of one.
     schedule = replace(schedule, restart=None)

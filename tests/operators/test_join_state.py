@@ -44,10 +44,13 @@ def rows(time: int, random: np.random.Generator) -> dict[str, Any]:
 JOINS: dict[str, tuple[Callable[[jt.KeyedStream, jt.KeyedStream], jt.Stream], int]] = {
     "join": (lambda a, b: a.join(b), 0),
     "left join": (lambda a, b: a.join(b, how="left"), 0),
+    "full join": (lambda a, b: a.join(b, how="full"), 0),
     "as-of join": (lambda a, b: a.asof_join(b), 0),
     "as-of join with a tolerance": (lambda a, b: a.asof_join(b, tolerance=5), 5),
     "interval join": (lambda a, b: a.interval_join(b, -3, 2), 5),
     "left interval join": (lambda a, b: a.interval_join(b, -3, 2, how="left"), 5),
+    "right interval join": (lambda a, b: a.interval_join(b, -3, 2, how="right"), 5),
+    "full interval join": (lambda a, b: a.interval_join(b, -3, 2, how="full"), 6),
     "interval join with the future": (lambda a, b: a.interval_join(b, 4, 5), 6),
 }
 
@@ -208,6 +211,14 @@ def test_what_is_refused_when_the_flow_is_built() -> None:
         b.key_by("key").join(a.key_by("key"), how="outer")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="must know the columns of its right side"):
         text.key_by("key").asof_join(unknown.key_by("key"))
+    with pytest.raises(GraphError, match="must know the columns of its left side"):
+        unknown.key_by("key").join(text.key_by("key"), how="right")
+    with pytest.raises(GraphError, match="must know the columns of its right side"):
+        text.key_by("key").interval_join(unknown.key_by("key"), 0, 1, how="full")
+    with pytest.raises(GraphError, match="'time' is the time column, and records without"):
+        b.key_by("time").interval_join(b.key_by("key"), 0, 1, how="left")
+    with pytest.raises(GraphError, match="how='full' is not known"):
+        a.key_by("key").asof_join(b.key_by("key"), how="full")  # type: ignore[arg-type]
     with pytest.raises(GraphError, match=r"'key' \(int64\) and 'key' \(string\)"):
         a.key_by("key").cogroup(text.key_by("key"), lambda key, left, right: None)
     with pytest.raises(GraphError, match="from 3 to 2 is empty"):

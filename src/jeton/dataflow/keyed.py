@@ -15,7 +15,7 @@ from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
 from jeton.dataflow.operators.distinct import add_distinct
 from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
-from jeton.dataflow.operators.joined import How
+from jeton.dataflow.operators.joined import AsofHow, How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
 from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until
@@ -204,14 +204,16 @@ class KeyedStream:
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
         """Pairs of records with equal keys and equal times, also inside loops.
 
-        A pair is sent as soon as both records are there. With ``how="left"``, a left record
-        without a partner comes with nulls once the right side is complete at its time; the right
-        side's columns must then be known. For records at different times see `asof_join` and
+        A pair is sent as soon as both records are there. ``how`` is ``"inner"``, ``"left"``,
+        ``"right"`` or ``"full"``: records of the left, of the right or of both sides that have no
+        partner come with nulls, once the other side is complete at their time; the other side's
+        columns must then be known. For records at different times see `asof_join` and
         `interval_join`.
 
         The result has the left columns and the right ones that are not keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN.
+        sides: the left names and types stay, also for right records without a partner. A null in
+        a key equals nothing, NaN equals NaN.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("sales")
@@ -231,7 +233,7 @@ class KeyedStream:
         other: KeyedStream,
         *,
         tolerance: int | None = None,
-        how: How = "left",
+        how: AsofHow = "left",
         suffix: str = "_right",
     ) -> Stream:
         """Each record with the latest one of ``other`` that has its key and is not after it.
@@ -282,12 +284,15 @@ class KeyedStream:
         right ones of the last 10. A pair bears the later of its two times and is sent as soon as
         both records are there. With ``how="left"``, a left record that has found no partner
         comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
-        its own, if ``upper`` is negative); the right side's columns must then be known.
+        its own, if ``upper`` is negative). With ``how="right"``, a right record does so at
+        ``right.time - lower`` (or at its own, if ``lower`` is positive); with ``"full"``, both do.
+        The columns that are filled with nulls must then be known.
 
         The result has the left columns and the right ones that are not keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left ones stay. A null in a key equals nothing, NaN equals NaN. To keep the
-        time of one side, give it a column of its own before:
+        sides: the left names and types stay, also for right records without a partner. A null in
+        a key equals nothing, NaN equals NaN. To keep the time of one side, give it a column of
+        its own before:
         ``bids.with_columns(bid_time=lambda batch: batch["time"])``.
 
         Records are kept for as long as a partner may still come.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.interval_join import moved
-from jeton.dataflow.operators.joined import How, Joined, split_known
+from jeton.dataflow.operators.joined import AsofHow, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.join_side import Clock, JoinRun, JoinSide, find_last, gathered
@@ -33,7 +33,7 @@ def add_asof_join(
     other: KeyedStream,
     *,
     tolerance: int | None,
-    how: How,
+    how: AsofHow,
     suffix: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.asof_join`."""
@@ -43,7 +43,7 @@ def add_asof_join(
         tolerance = whole(tolerance, "the tolerance of asof_join")
         if tolerance < 0:
             raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
-    joined = Joined(keyed, other, how, suffix, "asof_join")
+    joined = Joined(keyed, other, how, suffix, "asof_join", hows=get_args(AsofHow))
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
         far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
@@ -78,8 +78,8 @@ class Asof:
         for ref, batch in left:
             self._left.learn(batch)
             batch, unknown = split_known(batch, joined.left_key)
-            if joined.outer and unknown is not None:
-                output.session(ref).give(joined.alone(unknown))
+            if joined.left_outer and unknown is not None:
+                output.session(ref).give(joined.left_alone(unknown))
             waiting.push(ref, batch)
         for _, batch in right:
             self.latest.learn(batch)
@@ -104,8 +104,8 @@ class Asof:
             left = run.batch.take(np.concatenate(rows))
             right = gathered(partners, self._joined.values(partners[0][0].batch))
             output.session(token).give(self._joined.pair(left, right, left.times))
-        if self._joined.outer and (chosen < 0).any():
-            output.session(token).give(self._joined.alone(run.batch.filter(chosen < 0)))
+        if self._joined.left_outer and (chosen < 0).any():
+            output.session(token).give(self._joined.left_alone(run.batch.filter(chosen < 0)))
 
     def _find(self, asking: JoinRun) -> tuple[Integers, list[Integers]]:
         """For each asking row the run that has its partner, or -1; and for each run the rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.time_arithmetic import MOST, later, shifted, whole
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
-from jeton.core.times import TimeKind
+from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.binary import BinaryBuild
 from jeton.dataflow.operators.joined import How, Joined, split_known
@@ -46,6 +46,12 @@ def add_interval_join(
             f"an interval from {lower} to {upper} is empty or longer than time itself"
         ).located(operator="interval_join")
     joined = Joined(keyed, other, how, suffix, "interval_join")
+    for side in (keyed, other):
+        if how != "inner" and side.stream.time_name in side.key:
+            raise GraphError(
+                f"the key {side.stream.time_name!r} is the time column, and records without a "
+                "partner come at another time: copy it first, with_columns(at=…), and use that"
+            ).located(operator="interval_join")
     return joined.add(keyed.stream, other.stream, pairing(joined, lower, upper))
 
 
@@ -56,34 +62,83 @@ def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
         pairs = Pairs(joined, lower, upper, info.kind)
         bounds = f"records, partners from {lower} to {upper}"
         mine, others = shape_of(bounds, joined.left_key), shape_of(bounds, joined.right_key)
-        info.keep(pairs.left, name="left", shape=mine)
-        info.keep(pairs.right, name="right", shape=others)
-        if joined.outer:
-            info.keep(pairs.waiting, token, name="waiting", shape=mine)
+        info.keep(pairs.left.kept, name="left", shape=mine)
+        info.keep(pairs.right.kept, name="right", shape=others)
+        if pairs.left.outer:
+            info.keep(pairs.left.waiting, token, name="waiting", shape=mine)
+        if pairs.right.outer:
+            info.keep(pairs.right.waiting, token, name="waiting right", shape=others)
         token.drop()
         return pairs.step
 
     return build
 
 
+class PairSide:
+    """One side of a join: its records, and those of them that may yet stay without a partner.
+
+    Partners lie from ``lower`` to ``upper`` from its records.
+    """
+
+    def __init__(
+        self, kept: JoinSide, waiting: RecordQueue, lower: int, upper: int, *, outer: bool
+    ) -> None:
+        self.kept = kept
+        self.waiting = waiting
+        self.lower, self.upper = lower, upper
+        self.outer = outer
+        """Whether records without a partner are sent."""
+        self._delay = max(upper, 0)
+        """From a record's time to the time at which it is sent without a partner."""
+
+    def delayed(self, batch: Batch) -> Batch:
+        """Records at the times at which they are sent without a partner."""
+        if not self._delay:
+            return batch
+        return batch.at(later(batch.times, self._delay, f"its interval, up to {self.upper} later,"))
+
+    def pop_lonely(self, other: JoinSide, frontier: Antichain) -> Iterator[tuple[Time, Batch]]:
+        """Take out the records that have found no partner and cannot any more."""
+        if self.upper < 0 and frontier.only is not None:
+            frontier = Antichain([min(frontier.only - self.upper, MOST)])
+        for time, batch in self.waiting.pop(frontier):
+            own = batch.times - self._delay if self._delay else batch.times
+            run = self.kept.run(batch, own)
+            alone = other.lonely(run, self.lower, self.upper)
+            if alone.any():
+                yield time, run.batch.filter(alone)
+
+    def limit(self, mine: Antichain, others: Antichain) -> int | None:
+        """The least time from which on this side may still ask for partners; ``None``: it is over.
+
+        Its records to come are at its frontier or later, and those that wait will ask once more.
+        """
+        limits = [mine.only]
+        if self.outer and others.only is not None:
+            limits.append(others.only - self.upper)
+        known = [limit for limit in limits if limit is not None]
+        return min(known) if known else None
+
+
 class Pairs:
-    """Both sides of a join, and the left records that may yet stay without a partner.
+    """Both sides of a join, whose pairs are sent as soon as both records are there.
 
     The record of a pair that comes last brings the right to send it, so records that wait for
-    a partner need no token. Only left records that may be sent without one do.
+    a partner need no token. Only those that may be sent without one do.
     """
 
     def __init__(self, joined: Joined, lower: int, upper: int, kind: TimeKind) -> None:
         self._joined = joined
-        self._lower, self._upper = lower, upper
         self._kind = kind
-        self._delay = max(upper, 0)
-        """From a left record's time to the time at which it is sent without a partner."""
         self._ids, self._clock = KeyIds(), Clock(kind)
         types = KeyTypes()
-        self.left = JoinSide(joined.left_key, types, self._ids, self._clock, moved(upper))
-        self.right = JoinSide(joined.right_key, types, self._ids, self._clock, moved(-lower))
-        self.waiting = RecordQueue(kind, joined.left_key)
+
+        def side(key: tuple[str, ...], lower: int, upper: int, outer: bool) -> PairSide:
+            kept = JoinSide(key, types, self._ids, self._clock, moved(upper))
+            return PairSide(kept, RecordQueue(kind, key), lower, upper, outer=outer)
+
+        self.left = side(joined.left_key, lower, upper, joined.left_outer)
+        self.right = side(joined.right_key, -upper, -lower, joined.right_outer)
 
     def step(self, left: Input, right: Input, output: Output) -> None:
         """Take arrivals, send pairs and lonely records, and drop records that are over."""
@@ -91,78 +146,73 @@ class Pairs:
             self._from_left(ref, batch, output)
         for ref, batch in right:
             self._from_right(ref, batch, output)
-        if self._joined.outer:
-            self._emit_lonely(right.frontier, output)
+        if self.left.outer:
+            lonely = self.left.pop_lonely(self.right.kept, right.frontier)
+            self._emit(self.left, lonely, self._joined.left_alone, output)
+        if self.right.outer:
+            lonely = self.right.pop_lonely(self.left.kept, left.frontier)
+            self._emit(self.right, lonely, self._joined.right_alone, output)
         self._expire(left.frontier, right.frontier)
 
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
-        joined = self._joined
-        self.left.learn(batch)
+        joined, left = self._joined, self.left
+        left.kept.learn(batch)
         batch, unknown = split_known(batch, joined.left_key)
-        if joined.outer and unknown is not None:
-            output.session(ref).give(joined.alone(self._delayed(unknown)))
+        if left.outer and unknown is not None:
+            output.session(ref).give(joined.left_alone(left.delayed(unknown)))
         if len(batch) == 0:
             return
-        run = self.left.run(batch)
-        for rows, partners in self.right.pairs(run, self._lower, self._upper):
+        run = left.kept.run(batch)
+        for rows, partners in self.right.kept.pairs(run, left.lower, left.upper):
             values = joined.values(partners[0][0].batch)
             self._send(ref, run.batch.take(rows), gathered(partners, values), output)
-        self.left.add(run)
-        if joined.outer:
-            self.waiting.push(ref, self._delayed(batch))
+        left.kept.add(run)
+        if left.outer:
+            left.waiting.push(ref, left.delayed(batch))
 
     def _from_right(self, ref: TokenRef, batch: Batch, output: Output) -> None:
-        self.right.learn(batch)
-        batch, _ = split_known(batch, self._joined.right_key)
+        joined, right = self._joined, self.right
+        right.kept.learn(batch)
+        batch, unknown = split_known(batch, joined.right_key)
+        if right.outer and unknown is not None:
+            output.session(ref).give(joined.right_alone(right.delayed(unknown)))
         if len(batch) == 0:
             return
-        run = self.right.run(batch)
-        for rows, partners in self.left.pairs(run, -self._upper, -self._lower):
-            values = run.batch.select(*self._joined.values(batch))
+        run = right.kept.run(batch)
+        for rows, partners in self.left.kept.pairs(run, right.lower, right.upper):
+            values = run.batch.select(*joined.values(batch))
             self._send(ref, gathered(partners), values.take(rows), output)
-        self.right.add(run)
+        right.kept.add(run)
+        if right.outer:
+            right.waiting.push(ref, right.delayed(batch))
 
     def _send(self, ref: TokenRef, left: Batch, right: Batch, output: Output) -> None:
         # Times that are not integers are equal in every pair.
         times = np.maximum(left.times, right.times) if self._kind.total else left.times
         output.session(ref).give(self._joined.pair(left, right, times))
 
-    def _emit_lonely(self, frontier: Antichain, output: Output) -> None:
-        waiting = self.waiting
-        if self._upper < 0 and frontier.only is not None:
-            frontier = Antichain([min(frontier.only - self._upper, MOST)])
-        for time, batch in waiting.pop(frontier):
-            own = batch.times - self._delay if self._delay else batch.times
-            run = self.left.run(batch, own)
-            alone = self.right.lonely(run, self._lower, self._upper)
-            if alone.any():
-                lonely = self._joined.alone(run.batch.filter(alone))
-                output.session(waiting.right_for(time)).give(lonely)
-        waiting.settle()
+    def _emit(
+        self,
+        side: PairSide,
+        lonely: Iterator[tuple[Time, Batch]],
+        alone: Callable[[Batch], Batch],
+        output: Output,
+    ) -> None:
+        for time, batch in lonely:
+            output.session(side.waiting.right_for(time)).give(alone(batch))
+        side.waiting.settle()
 
     def _expire(self, left: Antichain, right: Antichain) -> None:
-        if not self._kind.total:
-            over = self._clock.over(left, right)
-            self.left.forget(over)
-            self.right.forget(over)
+        sides = self.left.kept, self.right.kept
+        if self._kind.total:
+            # The limit of a side is for the rows that serve it: those of the other one.
+            self.left.kept.expire(self.right.limit(right, left))
+            self.right.kept.expire(self.left.limit(left, right))
         else:
-            self.left.expire(right.only)
-            limits = [left.only]
-            if self._joined.outer:
-                # Left records that still wait will ask once more for their partners.
-                limits.append(None if right.only is None else right.only - self._upper)
-            known = [limit for limit in limits if limit is not None]
-            self.right.expire(min(known) if known else None)
-        sides = self.left, self.right
+            over = self._clock.over(left, right)
+            for side in sides:
+                side.forget(over)
         self._ids.sweep((run.ids for side in sides for run in side.runs), sum(map(len, sides)))
-
-    def _delayed(self, batch: Batch) -> Batch:
-        """Left records at the times at which they are sent without a partner."""
-        if not self._delay:
-            return batch
-        return batch.at(
-            later(batch.times, self._delay, f"its interval, up to {self._upper} later,")
-        )
 
 
 def moved(step: int) -> Expiry:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from jeton.columns import column as cols
 from jeton.columns.batch import Batch
-from jeton.columns.column import known_rows
+from jeton.columns.column import Column, known_rows
 from jeton.columns.schema import sample, schema_of
 from jeton.columns.time_columns import Times
 from jeton.core.errors import BatchError, GraphError
@@ -21,36 +22,55 @@ if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
 
-How: TypeAlias = Literal["inner", "left"]
-"""Whether left records without a partner are left out, or come with nulls."""
+How: TypeAlias = Literal["inner", "left", "right", "full"]
+"""The sides whose records come with nulls if they have no partner; those of others are left out."""
+
+AsofHow: TypeAlias = Literal["inner", "left"]
+"""The same where only left records ask for a partner."""
 
 
 class Joined:
     """The shape of a join: the left columns, then the right ones that are not keys.
 
-    A right column whose name the left side has too gets a suffix.
+    A right column whose name the left side has too gets a suffix. Keys have the left side's names
+    and types, also where only the right side has a record.
     """
 
     def __init__(
-        self, left: KeyedStream, right: KeyedStream, how: How, suffix: str, operator: str
+        self,
+        left: KeyedStream,
+        right: KeyedStream,
+        how: How,
+        suffix: str,
+        operator: str,
+        *,
+        hows: Sequence[str] = get_args(How),
     ) -> None:
         self._operator = operator
         self._pacts = pacts(left, right, operator)
-        if how not in get_args(How):
-            raise GraphError(f"how={how!r} is not known: there are {get_args(How)}").located(
+        if how not in hows:
+            raise GraphError(f"how={how!r} is not known: there are {hows}").located(
                 operator=operator
             )
         self.left_key = left.key
         self.right_key = right.key
-        self.outer = how == "left"
+        self.left_outer = how in ("left", "full")
+        """Whether left records without a partner come out."""
+        self.right_outer = how in ("right", "full")
+        """The same for right records."""
         self._time_name, self._kind = left.stream.time_name, left.stream.kind
         self._suffix = suffix
+        self._left = left.stream.schema
         known = right.stream.schema
-        if known is None and self.outer:
-            raise GraphError(
-                "a left join must know the columns of its right side, to fill them with nulls: "
-                "give that input a schema=…, or use how='inner'"
-            ).located(operator=operator)
+        for outer, columns, side in (
+            (self.left_outer, known, "right"),
+            (self.right_outer, self._left, "left"),
+        ):
+            if outer and columns is None:
+                raise GraphError(
+                    f"a {how} join must know the columns of its {side} side, to fill them with "
+                    "nulls: give that input a schema=…, or use how='inner'"
+                ).located(operator=operator)
         self._values = None if known is None else _without(known, right.key)
         self._schema = self._known_schema(left.stream.schema)
 
@@ -88,11 +108,24 @@ class Joined:
         both = left.named(self._time_name).beside(right, self._suffix)
         return Batch.trusted(both.columns, times, self._time_name)
 
-    def alone(self, left: Batch) -> Batch:
+    def left_alone(self, left: Batch) -> Batch:
         """Left records with nulls instead of a partner."""
         assert self._values is not None
         nulls = {field.name: pa.nulls(len(left), field.type) for field in self._values}
         return self.pair(left, Batch.trusted(nulls, left.times), left.times)
+
+    def right_alone(self, right: Batch) -> Batch:
+        """Right records with nulls instead of a partner, and their keys under the left names."""
+        assert self._left is not None
+        keys = dict(zip(self.left_key, self.right_key, strict=True))
+        columns: dict[str, Column] = {
+            field.name: cols.conform(right.column(keys[field.name]), field, self._operator)
+            if field.name in keys
+            else pa.nulls(len(right), field.type)
+            for field in self._left
+        }
+        left = Batch.trusted(columns, right.times, self._time_name)
+        return self.pair(left, right.select(*self.values(right)), right.times)
 
 
 def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, Pact]:
