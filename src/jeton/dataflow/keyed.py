@@ -12,6 +12,7 @@ from jeton.core.errors import GraphError
 from jeton.dataflow.grouped import Running, Sessions, Windows
 from jeton.dataflow.operators.asof_join import add_asof_join
 from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
+from jeton.dataflow.operators.deduplicate import add_deduplicate
 from jeton.dataflow.operators.distinct import add_distinct
 from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
@@ -170,6 +171,27 @@ class KeyedStream:
         [{'time': 1, 'who': 'ann'}, {'time': 2, 'who': 'bob'}]
         """
         return add_distinct(self)
+
+    def deduplicate(self, *, within: int | None = None) -> Stream:
+        """The first record of each key, whole, at its time; those that follow are left out.
+
+        A record that comes later than ``within`` after the one that was kept counts as new, and
+        is kept in turn. Without ``within``, there is one record for each key, and all keys are
+        kept indefinitely; with it, keys are forgotten as time passes.
+
+        A record comes out once its time is complete, so that the answer does not depend on the
+        order of arrival. Of several records at the first time of a key, the one with the least
+        values is kept, comparing its columns from the first to the last, with nulls last. Put a
+        sequence number first to decide yourself. A null is a key of its own.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("alerts")
+        >>> flow.output("alerts", flow.input("alarms").key_by("room").deduplicate(within=60))
+        >>> alarms = {"time": [5, 0, 60, 61], "room": ["attic"] * 4, "value": [3, 2, 4, 1]}
+        >>> flow.run({"alarms": alarms})["alerts"].to_pylist()
+        [{'time': 0, 'room': 'attic', 'value': 2}, {'time': 61, 'room': 'attic', 'value': 1}]
+        """
+        return add_deduplicate(self, within)
 
     def stateful_map(
         self, function: Transition, initial: Any, *, name: str = "stateful_map"
