@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from jeton.dataflow.operators.deduplicate import add_deduplicate
 from jeton.dataflow.operators.distinct import add_distinct
 from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
+from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
@@ -249,6 +251,39 @@ class KeyedStream:
          {'time': 1, 'seller': 7, 'item': 'pen', 'name': None}]
         """
         return add_join(self, other, how=how, suffix=suffix)
+
+    def join_static(
+        self,
+        table: Any,
+        *,
+        on: str | Sequence[str] | None = None,
+        how: StaticHow = "inner",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Each record with the rows of a table that have its key, at the record's time.
+
+        The ``table`` has no times and does not change: an Arrow table, a pandas or Polars data
+        frame, a dictionary of columns, rows, or a Spark DataFrame, which is collected at the
+        driver when the flow is built. ``on`` names its key columns, by default those of the
+        stream. Records stay on their workers, each of which has the whole table: it travels with
+        the flow's code, so it may have at most 128 MiB, and a Spark DataFrame 2,000,000 rows. For
+        a table that changes, make it an input and use `asof_join`.
+
+        A record without a row is left out, or comes with nulls with ``how="left"``. The result
+        has the columns of the stream and those of the table that are not keys; a column that the
+        stream has too gets the ``suffix``. A null in a key equals nothing, NaN equals NaN.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("names")
+        >>> people = {"id": [7, 8], "name": ["Ann", "Bob"]}
+        >>> bids = flow.input("bids").key_by("bidder")
+        >>> flow.output("named", bids.join_static(people, on="id", how="left"))
+        >>> bids = {"time": [0, 1], "bidder": [7, 9], "price": [3, 4]}
+        >>> flow.run({"bids": bids})["named"].to_pylist()
+        [{'time': 0, 'bidder': 7, 'price': 3, 'name': 'Ann'},
+         {'time': 1, 'bidder': 9, 'price': 4, 'name': None}]
+        """
+        return add_join_static(self, table, on=on, how=how, suffix=suffix)
 
     def asof_join(
         self,
