@@ -11,6 +11,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.schema import schema_of
 from jeton.core.errors import GraphError
+from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
 from jeton.dataflow.operators.top_k import add_top_k
@@ -209,6 +210,32 @@ class Running(Grouped):
         results = self._results(aggregates, name)
         return add_running(
             self.keyed, aggregates, ordered=self._ordered, name=name, results=results
+        )
+
+
+class Rolling(Grouped):
+    """Moving windows: each record comes out with the results of the last records of its key.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("moving")
+    >>> flow.output("sums", flow.input("n").key_by().rolling(10).sum("n"))
+    >>> flow.run({"n": {"time": [0, 9, 10], "n": [1, 2, 4]}})["sums"]["sum"].to_pylist()
+    [1, 3, 6]
+    """
+
+    def __init__(self, keyed: KeyedStream, size: int | None, rows: int | None) -> None:
+        super().__init__(keyed)
+        self._size, self._by_rows = checked_size(keyed, size, rows)
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        results = self._results(aggregates, name)
+        return add_rolling(
+            self.keyed,
+            self._size,
+            aggregates,
+            by_rows=self._by_rows,
+            name=name,
+            results=results,
         )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jeton.columns.schema import SchemaLike
 from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
-from jeton.dataflow.grouped import Running, Sessions, Windows
+from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
 from jeton.dataflow.operators.asof_join import add_asof_join
 from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
 from jeton.dataflow.operators.deduplicate import add_deduplicate
@@ -75,6 +75,34 @@ class KeyedStream:
         [1, 1, 2]
         """
         return Running(self, ordered=ordered)
+
+    def rolling(self, size: int | None = None, *, rows: int | None = None) -> Rolling:
+        """A moving window for each record: the last records of its key, itself included.
+
+        With a ``size``, these are the records in ``(time - size, time]``, also all others at the
+        record's own time, as in Polars' ``rolling``. With ``rows``, they are the last ``rows``
+        records in the order of their times; those of one key and time come by the values of their
+        columns, from the first to the last. Each record comes out at its time, once that is
+        complete, with a column for each aggregate.
+
+        The operator keeps the records of the last ``size`` of time, or the last ``rows`` records
+        of each key. The work for a record grows with the number of records in its window.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("moving averages")
+        >>> prices = flow.input("prices").key_by("stock")
+        >>> flow.output("by time", prices.rolling(10).mean("price"))
+        >>> flow.output("by rows", prices.rolling(rows=2).mean("price"))
+        >>> rows = {"time": [0, 5, 12], "stock": ["A", "A", "A"], "price": [1.0, 2.0, 6.0]}
+        >>> result = flow.run({"prices": rows})
+        >>> result["by time"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 0, 'stock': 'A', 'price': 1.0, 'mean': 1.0},
+         {'time': 5, 'stock': 'A', 'price': 2.0, 'mean': 1.5},
+         {'time': 12, 'stock': 'A', 'price': 6.0, 'mean': 4.0}]
+        >>> result["by rows"]["mean"].to_pylist()
+        [1.0, 1.5, 4.0]
+        """
+        return Rolling(self, size, rows)
 
     def each_time(self) -> Windows:
         """Groups of records at the same time, emitted once that time is complete.
