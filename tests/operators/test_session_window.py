@@ -103,6 +103,58 @@ def test_sessions_equal_their_twin(
     assert_same(found["out"], expected(rows, key, gap))
 
 
+@pytest.mark.parametrize("key", [("key",), ("word",), ()], ids="-".join)
+@settings(max_examples=40)
+@given(
+    rows=rows(), gaps=st.lists(st.sampled_from([1, 2, 9, 40]), min_size=30), schedule=schedules()
+)
+def test_sessions_with_gaps_from_a_column_equal_their_twin(
+    key: tuple[str, ...], rows: list[Row], gaps: list[int], schedule: Schedule
+) -> None:
+    rows = [row | {"gap": gap} for row, gap in zip(rows, gaps, strict=False)]
+    found: list[Row] = []
+    current: dict[Any, Row] = {}
+    for row in sorted(rows, key=lambda row: row["time"]):
+        of = tuple(row[name] for name in key)
+        until = row["time"] + row["gap"]
+        if of not in current or row["time"] >= current[of]["time"]:
+            start = {"time": until, "start": row["time"], "count": 0}
+            current[of] = dict(zip(key, of, strict=True)) | start
+            found.append(current[of])
+        current[of]["time"] = max(current[of]["time"], until)
+        current[of]["count"] += 1
+
+    def build(flow: jt.Flow) -> None:
+        flow.output("out", flow.input("in").key_by(*key).session_window(gap_column="gap").count())
+
+    schema = SCHEMA.append(pa.field("gap", pa.int32()))
+    assert_same(run_twin(build, {"in": rows}, schedule, schema={"in": schema})["out"], found)
+
+
+def test_gaps_of_a_column_are_lengths_of_time() -> None:
+    flow = jt.Flow("gaps")
+    flow.output("out", flow.input("in").key_by().session_window(gap_column="gap").count())
+    times = pa.array([0, 1000, 3000], pa.timestamp("ms"))
+    gaps = pa.array([1, 2, 1], pa.duration("s"))
+    table = flow.run({"in": pa.table({"time": times, "gap": gaps})})["out"]
+    assert table["count"].to_pylist() == [1, 1, 1]
+    for wrong, message in {
+        0: "a gap of 0 for the record at 5",
+        None: "has 1 nulls",
+        2**63 - 5: "its session would end after",
+    }.items():
+        rows = pa.table({"time": [5], "gap": pa.array([wrong], pa.int64())})
+        with pytest.raises(JetonError, match=message):
+            flow.run({"in": rows})
+    stream = jt.Flow("refused").input("in", schema={"gap": str}).key_by()
+    with pytest.raises(GraphError, match=r"'gap' of .* is string, not integers or durations"):
+        stream.session_window(gap_column="gap")
+    with pytest.raises(GraphError, match=r"the column that has it as gap_column="):
+        stream.session_window()
+    with pytest.raises(GraphError, match=r"the column that has it as gap_column="):
+        stream.session_window(3, gap_column="gap")
+
+
 @pytest.mark.parametrize("name", VALUE_TYPES)
 @settings(max_examples=8)
 @given(data=st.data(), schedule=schedules())

@@ -137,6 +137,31 @@ def column_times(column: Column, to: str | None, what: str) -> Integers:
     return convert(whole, unit, unit if to is None else to, what)
 
 
+def column_lengths(column: Column, to: str | None, what: str) -> Integers:
+    """A column of lengths of time as integers in the unit of a flow's own times.
+
+    >>> column_lengths(np.array([5], "timedelta64[s]"), "ms", "column 'gap'")
+    array([5000])
+    >>> column_lengths(np.array([2.5]), "ms", "column 'gap'")
+    Traceback (most recent call last):
+    jeton.core.errors.TimeError: column 'gap' is of type float64, not integers or durations
+    """
+    kind = column.dtype if isinstance(column, np.ndarray) else column.type
+    array = pa.array(column) if isinstance(column, np.ndarray) else column
+    if array.null_count:
+        raise TimeError(f"{what} has {array.null_count} nulls")
+    if pa.types.is_integer(array.type):
+        try:
+            lengths: Integers = array.cast(pa.int64()).to_numpy()
+        except pa.ArrowInvalid as error:
+            raise TimeError(f"{what} does not fit into 64 bits with a sign: {error}") from None
+        return lengths
+    if not pa.types.is_duration(array.type):
+        raise TimeError(f"{what} is of type {kind}, not integers or durations")
+    unit = INTEGER if to is None else to.removesuffix(ZONED)
+    return convert(array.cast(pa.int64()).to_numpy(), array.type.unit, unit, what)
+
+
 def _named(unit: str) -> str:
     if unit == INTEGER:
         return "integers"

@@ -249,9 +249,9 @@ class Sessions(Grouped):
     [{'time': 17, 'start': 0, 'count': 2}, {'time': 40, 'start': 30, 'count': 1}]
     """
 
-    def __init__(self, keyed: KeyedStream, gap: int) -> None:
+    def __init__(self, keyed: KeyedStream, gap: int | None, column: str | None = None) -> None:
         super().__init__(keyed)
-        self._gap = checked_gap(keyed, gap)
+        self._gap = checked_gap(keyed, gap, column)
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         require_own_time(self.keyed, name)

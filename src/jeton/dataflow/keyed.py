@@ -168,12 +168,16 @@ class KeyedStream:
             )
         return Windows(self, Until(column))
 
-    def session_window(self, gap: int) -> Sessions:
+    def session_window(self, gap: int | None = None, *, gap_column: str | None = None) -> Sessions:
         """Sessions: records of a key that follow each other by less than ``gap``.
 
         A session is emitted once nothing can prolong it any more: at its last record's time plus
         ``gap``, with the time of its first record in the column ``start`` (as an integer, in the
         unit of the times). Records out of order prolong and merge sessions as needed.
+
+        With ``gap_column``, each record has a gap of its own, as in Spark's ``session_window``:
+        it keeps its session open until its time plus the value of that column (an integer, or a
+        duration), and a session ends at the latest of these times.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("visits")
@@ -182,8 +186,15 @@ class KeyedStream:
         >>> flow.run({"clicks": clicks})["visits"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
         [{'time': 17, 'who': 'ann', 'start': 0, 'count': 2},
          {'time': 40, 'who': 'ann', 'start': 30, 'count': 1}]
+        >>> flow = jt.Flow("patience")
+        >>> clicks = flow.input("clicks").key_by("who")
+        >>> flow.output("visits", clicks.session_window(gap_column="patience").count())
+        >>> clicks = {"time": [0, 7, 30], "who": ["ann"] * 3, "patience": [5, 25, 1]}
+        >>> flow.run({"clicks": clicks})["visits"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
+        [{'time': 5, 'who': 'ann', 'start': 0, 'count': 1},
+         {'time': 32, 'who': 'ann', 'start': 7, 'count': 2}]
         """
-        return Sessions(self, gap)
+        return Sessions(self, gap, gap_column)
 
     def distinct(self) -> Stream:
         """Each key once, at the least time at which it occurs.

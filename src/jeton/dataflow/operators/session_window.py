@@ -9,15 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
-from jeton.columns.time_arithmetic import MOST, later, whole
+from jeton.columns.time_arithmetic import MOST, Integers, later, past_the_end, whole
+from jeton.columns.time_units import column_lengths
 from jeton.core.antichain import Antichain
-from jeton.core.errors import GraphError
+from jeton.core.errors import GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.collecting import add_collecting
+from jeton.dataflow.operators.stateless import require_type
 from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
@@ -34,25 +37,30 @@ START = "start"
 """The column of results with the time of a session's first record."""
 
 
-def checked_gap(keyed: KeyedStream, gap: int) -> int:
-    """The gap between sessions, if a keyed stream can be divided by it."""
+def checked_gap(keyed: KeyedStream, gap: int | None, column: str | None) -> int | str:
+    """The gap between sessions or the column that has it, if sessions can be made by it."""
     if not keyed.stream.kind.total:
         raise GraphError("sessions need integer times: inside a loop, use each_time()")
-    gap = whole(gap, "the gap between sessions")
-    if not 1 <= gap <= MOST:
-        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
+    if (gap is None) == (column is None):
+        raise GraphError("session_window() takes a gap, or the column that has it as gap_column=…")
     if START in keyed.key:
         raise GraphError(f"sessions add a column {START!r}: rename the key column of that name")
     if keyed.stream.time_name == START:
         raise GraphError(
             f"sessions add a column {START!r}: give the time column of the input another name"
         )
+    if column is not None:
+        require_type(keyed.stream, column, _is_gap, "integers or durations", "session_window")
+        return column
+    gap = whole(gap, "the gap between sessions")
+    if not 1 <= gap <= MOST:
+        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
     return gap
 
 
 def add_session_window(
     keyed: KeyedStream,
-    gap: int,
+    gap: int | str,
     aggregates: Mapping[str, Aggregate],
     *,
     name: str,
@@ -73,7 +81,9 @@ def add_session_window(
         keyed,
         lambda kind: OpenSessions(key, aggregates, kind, gap),
         name=name,
-        shape=shape_of(f"session {gap}", key, aggregates),
+        shape=shape_of(
+            f"session by {gap}" if isinstance(gap, str) else f"session {gap}", key, aggregates
+        ),
         schema=schema,
     )
 
@@ -83,15 +93,23 @@ class OpenSessions:
 
     A session is a group known by its key and its node in the key's chain. Its node waits
     in `DueSlots` for its end or an earlier time: one that comes due too early is put off.
+
+    If a column has the gap, a record stands for all times up to the last one that is less than its
+    gap away, and sessions are those of such stretches that leave no time between them.
     """
 
     def __init__(
-        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], kind: TimeKind, gap: int
+        self,
+        key: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        kind: TimeKind,
+        gap: int | str,
     ) -> None:
-        self._gap = gap
+        self._column = gap if isinstance(gap, str) else None
+        self._gap = 1 if isinstance(gap, str) else gap
         self._keys = Groups(key, {})
         self._groups = Groups(key, aggregates, timed=True)
-        self._chains = SessionChains(gap)
+        self._chains = SessionChains(self._gap)
         self._slots = np.zeros(0, dtype=np.int64)
         """The group of each node; -1 for those not in use."""
         self._due = DueSlots.of(kind)
@@ -102,17 +120,24 @@ class OpenSessions:
         if len(batch) == 0:
             return
         # Refused before anything has changed: each would end a session past the end of time.
-        later(batch.times, self._gap, "its session")
+        covered = batch.times if self._column is None else _covered(batch, self._column)
+        later(covered, self._gap, "its session")
         keys, _ = self._keys.find(batch)
         order = np.lexsort((batch.times, keys))
         keys, times = keys[order], batch.times[order]
-        first = np.ones(len(order), dtype=bool)
-        apart = np.diff(times.view(np.uint64)) >= np.uint64(self._gap)
-        first[1:] = (keys[1:] != keys[:-1]) | apart
+        if self._column is None:
+            first = np.ones(len(order), dtype=bool)
+            apart = np.diff(times.view(np.uint64)) >= np.uint64(self._gap)
+            first[1:] = (keys[1:] != keys[:-1]) | apart
+            starts = np.flatnonzero(first)
+            lasts = times[np.append(starts[1:], len(order)) - 1]
+        else:
+            covered = covered[order]
+            first = _opens(keys, times, covered)
+            starts = np.flatnonzero(first)
+            lasts = np.maximum.reduceat(covered, starts)
         stretch = np.cumsum(first) - 1
-        starts = np.flatnonzero(first)
-        lasts = np.append(starts[1:], len(order)) - 1
-        nodes, new, kept, gone = self._chains.insert(keys[starts], times[starts], times[lasts])
+        nodes, new, kept, gone = self._chains.insert(keys[starts], times[starts], lasts)
         joined = self._slots[kept], self._slots[gone]
         self._slots[gone] = -1
         self._open(right, nodes[new], batch.take(order[starts[new]]))
@@ -194,3 +219,37 @@ class OpenSessions:
         ends = self._ends(nodes)
         self._tokens.hold(tokens[0], int(ends.min()))
         self._due.add(ends, nodes)
+
+
+def _is_gap(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_duration(kind))
+
+
+def _covered(batch: Batch, name: str) -> Integers:
+    """The last time that each record covers: the one before its session ends."""
+    gaps = column_lengths(batch.column(name), batch.unit, f"column {name!r}, the gap of sessions")
+    wrong = np.flatnonzero(gaps < 1)
+    if len(wrong):
+        raise TimeError(
+            f"column {name!r} has a gap of {gaps[wrong[0]]} for the record at "
+            f"{batch.times[wrong[0]]}: sessions need gaps of at least 1, filter such records out"
+        )
+    late = np.flatnonzero(batch.times > MOST - gaps)
+    if len(late):
+        raise past_the_end(batch.times[late[0]], "its session")
+    covered: Integers = batch.times + (gaps - 1)
+    return covered
+
+
+@nb.njit(cache=True)
+def _opens(keys, times, covered):  # type: ignore[no-untyped-def]
+    """Which records, in order of key and time, no earlier one of their key reaches."""
+    first = np.ones(len(keys), np.bool_)
+    reach = np.int64(0)
+    for i in range(len(keys)):
+        if i and keys[i] == keys[i - 1] and times[i] <= reach:
+            first[i] = False
+            reach = max(reach, covered[i])
+        else:
+            reach = covered[i]
+    return first
