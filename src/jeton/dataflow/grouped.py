@@ -153,6 +153,110 @@ class Grouped(ABC):
         """
         return self.aggregate(**{name: agg.mean(column)})
 
+    def count_distinct(self, column: str, *, name: str = "count_distinct") -> Stream:
+        """The number of different values of a column in each group: see `agg.count_distinct`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.count_distinct("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["count_distinct"].to_pylist()
+        [2, 1]
+        """
+        return self.aggregate(**{name: agg.count_distinct(column)})
+
+    def first(self, column: str, *, name: str = "first") -> Stream:
+        """The earliest value of a column in each group: see `agg.first`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.first("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["first"].to_pylist()
+        [3, 4]
+        """
+        return self.aggregate(**{name: agg.first(column)})
+
+    def last(self, column: str, *, name: str = "last") -> Stream:
+        """The latest value of a column in each group: see `agg.last`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.last("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["last"].to_pylist()
+        [5, 4]
+        """
+        return self.aggregate(**{name: agg.last(column)})
+
+    def collect(self, column: str, *, name: str = "collect") -> Stream:
+        """The values of a column in each group, as a list: see `agg.collect`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.collect("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["collect"].to_pylist()
+        [[3, 5], [4]]
+        """
+        return self.aggregate(**{name: agg.collect(column)})
+
+    def var(self, column: str, *, ddof: int = 1, name: str = "var") -> Stream:
+        """The variance of a column in each group: see `agg.var`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.var("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["var"].to_pylist()
+        [2.0, None]
+        """
+        return self.aggregate(**{name: agg.var(column, ddof=ddof)})
+
+    def std(self, column: str, *, ddof: int = 1, name: str = "std") -> Stream:
+        """The standard deviation of a column in each group: see `agg.std`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.std("n", ddof=0))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["std"].to_pylist()
+        [1.0, 0.0]
+        """
+        return self.aggregate(**{name: agg.std(column, ddof=ddof)})
+
+    def quantile(self, column: str, q: float, *, name: str = "quantile") -> Stream:
+        """A quantile of a column in each group: see `agg.quantile`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.quantile("n", 0.25))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["quantile"].to_pylist()
+        [3.5, 4.0]
+        """
+        return self.aggregate(**{name: agg.quantile(column, q)})
+
+    def median(self, column: str, *, name: str = "median") -> Stream:
+        """The median of a column in each group: see `agg.median`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.median("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["median"].to_pylist()
+        [4.0, 4.0]
+        """
+        return self.aggregate(**{name: agg.median(column)})
+
     def reduce(
         self, column: str, function: Callable[[Any, Any], Any], *, name: str = "reduce"
     ) -> Stream:
@@ -207,6 +311,11 @@ class Running(Grouped):
         self._ordered = ordered
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        for label, aggregate in aggregates.items():
+            if aggregate.by_time and not self.keyed.stream.kind.total:
+                raise GraphError(
+                    f"{label!r} needs times in order, which a loop does not have: use each_time()"
+                )
         results = self._results(aggregates, name)
         return add_running(
             self.keyed, aggregates, ordered=self._ordered, name=name, results=results

@@ -29,6 +29,9 @@ _MOST: Final = 2**63 - 1
 class Accumulator(ABC):
     """One aggregate's memory of every group."""
 
+    def note_times(self, times: Values) -> None:  # noqa: B027
+        """Receive the times of the records that come next, if the aggregate is ``by_time``."""
+
     @abstractmethod
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Add a value to the group of each record; there are ``size`` slots."""

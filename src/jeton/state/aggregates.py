@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jeton.columns.column import Column, is_plain_type
+from jeton.columns.column import Column, is_plain_type, to_arrow
 from jeton.columns.kernel import Kernel
-from jeton.core.errors import BatchError
+from jeton.core.errors import BatchError, GraphError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown
+from jeton.state.by_time import ByTime
+from jeton.state.distinct_values import DistinctValues
 from jeton.state.kernel_fold import kernel_fold
+from jeton.state.moments import Moments
 from jeton.state.python_fold import DecimalMean, DecimalSum, Extreme, NullFold, PythonFold
+from jeton.state.temporal import TemporalFold
+from jeton.state.value_lists import Quantile, ValueLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +32,127 @@ class Aggregate:
     make: Callable[[Column | None], Accumulator]
     merges: bool = True
     """Whether two groups can become one, as sessions do."""
+    by_time: bool = False
+    """Whether the times of records matter."""
 
 
 def count(column: str | None = None) -> Aggregate:
     """How many records; with a column, how many that are not null in it."""
     return Aggregate("count", column, lambda _: Count())
+
+
+def count_distinct(column: str) -> Aggregate:
+    """The number of different values that are not null, exactly.
+
+    NaN equals itself, and so do zeros of both signs. Each group keeps all its different values.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("visitors")
+    >>> flow.output("out", flow.input("in").key_by().each_time().count_distinct("who"))
+    >>> rows = {"time": [0, 0, 0, 0], "who": ["Ann", "Bob", "Ann", None]}
+    >>> flow.run({"in": rows})["out"]["count_distinct"].to_pylist()
+    [2]
+    """
+    return Aggregate("count_distinct", column, lambda _: DistinctValues())
+
+
+def first(column: str) -> Aggregate:
+    """The value that is not null at the least time; of several at that time, the least one.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("first")
+    >>> flow.output("out", flow.input("in").key_by().tumbling(10).first("word"))
+    >>> rows = {"time": [3, 1, 1], "word": ["c", "b", "a"]}
+    >>> flow.run({"in": rows})["out"]["first"].to_pylist()
+    ['a']
+    """
+    return Aggregate("first", column, lambda _: ByTime(latest=False), by_time=True)
+
+
+def last(column: str) -> Aggregate:
+    """The value that is not null at the greatest time; of several at that time, the greatest one.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("last")
+    >>> flow.output("out", flow.input("in").key_by().tumbling(10).last("word"))
+    >>> rows = {"time": [3, 3, 1], "word": ["c", "d", "z"]}
+    >>> flow.run({"in": rows})["out"]["last"].to_pylist()
+    ['d']
+    """
+    return Aggregate("last", column, lambda _: ByTime(latest=True), by_time=True)
+
+
+def collect(column: str) -> Aggregate:
+    """A list of the values that are not null, in order of time; those of one time by value.
+
+    A group without values has an empty list. Each group keeps all its values.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("lists")
+    >>> flow.output("out", flow.input("in").key_by().tumbling(10).collect("n"))
+    >>> rows = {"time": [3, 1, 1], "n": [5, 9, 7]}
+    >>> flow.run({"in": rows})["out"]["collect"].to_pylist()
+    [[7, 9, 5]]
+    """
+    return Aggregate("collect", column, lambda _: ValueLists(), by_time=True)
+
+
+def var(column: str, *, ddof: int = 1) -> Aggregate:
+    """The variance of the numbers that are not null: of a sample, or with ``ddof=0`` of all.
+
+    Squared distances from the mean are divided by the number of values less ``ddof``; if that is
+    not above zero, the result is null. Values are added by Welford's method, which loses far fewer
+    digits than sums of squares where the mean is large; the last ones depend on the order.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("spread")
+    >>> flow.output("out", flow.input("in").key_by().each_time().var("x"))
+    >>> flow.run({"in": {"time": [0, 0, 0], "x": [1.0, 2.0, 3.0]}})["out"]["var"].to_pylist()
+    [1.0]
+    """
+    _require_ddof(ddof)
+    return Aggregate("var", column, lambda values: _moments("var", values, ddof))
+
+
+def std(column: str, *, ddof: int = 1) -> Aggregate:
+    """The standard deviation of the numbers that are not null: the square root of `agg.var`.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("spread")
+    >>> flow.output("out", flow.input("in").key_by().each_time().std("x", ddof=0))
+    >>> flow.run({"in": {"time": [0, 0], "x": [1, 5]}})["out"]["std"].to_pylist()
+    [2.0]
+    """
+    _require_ddof(ddof)
+    return Aggregate("std", column, lambda values: _moments("std", values, ddof))
+
+
+def quantile(column: str, q: float) -> Aggregate:
+    """The value below which a part ``q`` of the numbers is, exactly; 0.5 is the median.
+
+    Between two values it is interpolated, as by ``percentile_cont`` in SQL. NaN is the greatest
+    number, nulls are passed over. Each group keeps all its values.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("quantiles")
+    >>> flow.output("out", flow.input("in").key_by().each_time().quantile("x", 0.75))
+    >>> flow.run({"in": {"time": [0, 0, 0], "x": [1, 9, 5]}})["out"]["quantile"].to_pylist()
+    [7.0]
+    """
+    part = _checked_part(q)
+    return _quantile("quantile", column, lambda: Quantile(part))
+
+
+def median(column: str) -> Aggregate:
+    """The middle of the numbers that are not null, or the mean of the two in the middle.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("medians")
+    >>> flow.output("out", flow.input("in").key_by().each_time().median("x"))
+    >>> flow.run({"in": {"time": [0, 0], "x": [1, 4]}})["out"]["median"].to_pylist()
+    [2.5]
+    """
+    return _quantile("median", column, lambda: Quantile(0.5))
 
 
 def sum(column: str, *, widen: bool = False) -> Aggregate:
@@ -42,7 +163,7 @@ def sum(column: str, *, widen: bool = False) -> Aggregate:
     digits, which is always enough. Those of decimals have 38 digits, or 76 if the column is of
     256 bits. A sum that does not fit is an error that names its key. Sums of floating-point
     numbers depend on the order in their last digits, and so does whether one becomes infinite on
-    the way.
+    the way. Sums of durations are durations.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("large")
@@ -73,7 +194,16 @@ def max(column: str) -> Aggregate:
 def mean(column: str) -> Aggregate:
     """The mean of the values that are not null, as a floating-point number.
 
-    That of integers is their exact sum, divided: it does not depend on their order.
+    That of integers is their exact sum, divided: it does not depend on their order. The mean of
+    timestamps is a timestamp and that of durations a duration, rounded down to their unit.
+
+    >>> from datetime import datetime
+    >>> import jeton as jt
+    >>> flow = jt.Flow("middle")
+    >>> flow.output("out", flow.input("in").key_by().each_time().mean("at"))
+    >>> rows = {"time": [0, 0], "at": [datetime(2026, 1, 1), datetime(2026, 1, 2)]}
+    >>> flow.run({"in": rows})["out"]["mean"].to_pylist()
+    [datetime.datetime(2026, 1, 1, 12, 0)]
     """
     return Aggregate("mean", column, _mean)
 
@@ -173,8 +303,9 @@ def _sum(values: Column | None, widen: bool) -> Accumulator:
         return Numeric("sum", widen=widen)
     if _is_decimal(values):
         return DecimalSum()
-    kind = values.dtype if isinstance(values, np.ndarray) else values.type  # type: ignore[union-attr]
-    raise BatchError(f"values of type {kind} cannot be summed")
+    if (temporal := _temporal(values)) is not None and pa.types.is_duration(temporal):
+        return TemporalFold("sum", temporal)
+    raise BatchError(f"values of type {_type_of(values)} cannot be summed")
 
 
 def _least_or_greatest(
@@ -207,7 +338,56 @@ def _mean(values: Column | None) -> Accumulator:
         return Numeric("mean")
     if _is_decimal(values):
         return DecimalMean()
-    raise BatchError("values of this type have no mean")
+    if (temporal := _temporal(values)) is not None:
+        return TemporalFold("mean", temporal)
+    raise BatchError(f"values of type {_type_of(values)} have no mean")
+
+
+def _moments(what: str, values: Column | None, ddof: int) -> Accumulator:
+    if is_unknown(values):
+        return NullFold()
+    _require_numbers(what, values)
+    return Moments(ddof, root=what == "std")
+
+
+def _require_ddof(ddof: int) -> None:
+    given: object = ddof
+    if not isinstance(given, int) or ddof < 0:
+        raise GraphError(f"ddof must be an integer from 0 on, not {ddof!r}")
+
+
+def _quantile(what: str, column: str, make_one: Callable[[], Accumulator]) -> Aggregate:
+    def make(values: Column | None) -> Accumulator:
+        if is_unknown(values):
+            return NullFold()
+        if not (isinstance(values, pa.Array) and pa.types.is_large_list(values.type)):  # a snapshot
+            _require_numbers(what, values)
+        return make_one()
+
+    return Aggregate(what, column, make)
+
+
+def _checked_part(q: float) -> float:
+    given: object = q
+    if not isinstance(given, (int, float)) or not 0 <= q <= 1:
+        raise GraphError(f"a quantile is a number from 0 to 1, not {q!r}")
+    return float(q)
+
+
+def _require_numbers(what: str, values: Column | None) -> None:
+    if not _is_numeric(values, times=False) and not _is_decimal(values):
+        raise BatchError(f"values of type {_type_of(values)} have no {what}: cast them to numbers")
+
+
+def _type_of(values: Column | None) -> pa.DataType:
+    assert values is not None
+    return to_arrow(values[:0]).type
+
+
+def _temporal(values: Column | None) -> pa.DataType | None:
+    """The type of timestamps or durations."""
+    kind = _type_of(values)
+    return kind if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) else None
 
 
 def _is_decimal(values: Column | None) -> bool:

@@ -42,7 +42,10 @@ class Groups:
         size = self._keys.slots_made
         for name, aggregate in self.aggregates.items():
             column = None if aggregate.column is None else batch.column(aggregate.column)
-            self._accumulator(name, column).add(slots, column, size)
+            memory = self._accumulator(name, column)
+            if aggregate.by_time:
+                memory.note_times(_plain_times(batch))
+            memory.add(slots, column, size)
 
     def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
         """Fold records into their groups; the results after each record."""
@@ -50,8 +53,11 @@ class Groups:
         rolled = {}
         for name, aggregate in self.aggregates.items():
             column = None if aggregate.column is None else batch.column(aggregate.column)
+            memory = self._accumulator(name, column)
+            if aggregate.by_time:
+                memory.note_times(_plain_times(batch))
             try:
-                rolled[name] = self._accumulator(name, column).roll(slots, column, size)
+                rolled[name] = memory.roll(slots, column, size)
             except Unrepresentable as error:
                 keys = {key: batch.column(key) for key in self.key}
                 raise error.of_group(name, keys, batch.times) from None
@@ -138,6 +144,14 @@ class Groups:
         if memory is None or (isinstance(memory, NullFold) and not is_unknown(column)):
             memory = self._memory[name] = self.aggregates[name].make(column)
         return memory
+
+
+def _plain_times(batch: Batch) -> Times:
+    """The times of records; in a loop, where those of a group are equal, zeros."""
+    times = batch.times
+    if times.ndim == 1 and times.dtype != object:
+        return times
+    return np.zeros(len(batch), dtype=np.int64)
 
 
 def _is_known(column: str, known: Mapping[str, set[str]]) -> bool:
