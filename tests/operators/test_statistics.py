@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.errors import BatchError, GraphError
+from jeton.errors import BatchError, GraphError, SnapshotError
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, typed_rows
 
@@ -362,3 +362,85 @@ def test_wrong_parameters_are_errors_at_the_call() -> None:
         jt.agg.quantile("x", 50)
     with pytest.raises(GraphError, match="ddof must be an integer from 0 on, not -1"):
         jt.agg.var("x", ddof=-1)
+
+
+def sketched(rows: list[Row]) -> Row:
+    """What sketches say of few values: the count is exact, the quantile that of its bucket."""
+    values = sorted(in_time(rows), key=order)
+    return {
+        "about": pl.Series(values).n_unique() if values else 0,
+        "low": _lower(values, 0.25),
+        "high": _lower(values, 0.9),
+    }
+
+
+def _lower(values: list[float], q: float) -> str | None:
+    return _rounded(values[math.floor((len(values) - 1) * q)]) if values else None
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value + 0.0:.3g}"
+
+
+SKETCHED = {
+    "about": jt.agg.approx_count_distinct("value", rsd=0.01),
+    "low": jt.agg.approx_quantile("value", 0.25, error=1e-5),
+    "high": jt.agg.approx_quantile("value", 0.9, error=1e-5),
+}
+
+
+@settings(max_examples=10)
+@given(rows=float_rows(), schedule=schedules())
+def test_sketches_of_few_values_are_close_in_every_kind_of_group(
+    rows: list[Row], schedule: Schedule
+) -> None:
+    found = run_twin(build(SKETCHED), {"in": rows}, schedule, schema={"in": schema_for("float64")})
+    for kind, groups in windows(rows).items():
+        close = [row | {n: _rounded(row[n]) for n in ("low", "high")} for row in found[kind]]
+        assert_same(close, [head | sketched(kept) for head, kept in groups])
+
+
+def test_running_sketches() -> None:
+    flow = jt.Flow("running")
+    flow.output("out", flow.input("in").key_by().running(ordered=True).aggregate(**SKETCHED))
+    values = [5.0, None, -2.5, 5.0, math.inf, math.nan, -math.inf]
+    found = flow.run({"in": {"time": list(range(7)), "value": pa.array(values)}})["out"].to_pylist()
+    assert [row["about"] for row in found] == [1, 1, 2, 2, 3, 4, 5]
+    highs = ["5", "5", "-2.5", "5", "5", "inf", "inf"]
+    assert [_rounded(row["high"]) for row in found] == highs
+
+
+def test_the_error_of_estimated_counts_is_as_promised() -> None:
+    flow = jt.Flow("estimates")
+    keyed = flow.input("in").key_by("k").tumbling(10)
+    flow.output("out", keyed.aggregate(n=jt.agg.approx_count_distinct("x")))
+    sizes = [1, 3, 10, 100, 500, 1000, 5000, 20_000]
+    numbers = np.concatenate([np.arange(size) for size in sizes])
+    keys = np.repeat(np.arange(len(sizes)), sizes)
+    rows = {"time": np.zeros(len(keys), dtype=np.int64), "k": keys, "x": numbers}
+    table = flow.run({"in": rows}, workers=2)["out"]
+    found = dict(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
+    errors = [abs(found[k] / size - 1) for k, size in enumerate(sizes)]
+    assert max(errors) < 3 * 0.05
+
+
+def test_state_of_a_sketch_with_other_parameters_is_refused() -> None:
+    def flow_with(aggregate: jt.agg.Aggregate) -> jt.Flow:
+        flow = jt.Flow("sketch")
+        flow.output("out", flow.input("in").key_by().tumbling(10).aggregate(x=aggregate))
+        return flow
+
+    pairs = [
+        (jt.agg.approx_count_distinct("x"), jt.agg.approx_count_distinct("x", rsd=0.01)),
+        (jt.agg.approx_quantile("x", 0.5), jt.agg.approx_quantile("x", 0.5, error=0.1)),
+    ]
+    for before, after in pairs:
+        with flow_with(before).open() as run:
+            run.input("in").send({"time": [1], "x": [1.0]})
+            run.run_to_rest()
+            snapshot = run.snapshot()
+        with (
+            pytest.raises(SnapshotError, match="as before"),
+            flow_with(after).open(restore=snapshot),
+        ):
+            pass

@@ -166,6 +166,23 @@ class Grouped(ABC):
         """
         return self.aggregate(**{name: agg.count_distinct(column)})
 
+    def approx_count_distinct(
+        self, column: str, *, rsd: float = 0.05, name: str = "approx_count_distinct"
+    ) -> Stream:
+        """About how many different values a column has in each group.
+
+        See `agg.approx_count_distinct`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.approx_count_distinct("n"))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> flow.run({"rows": rows})["out"]["approx_count_distinct"].to_pylist()
+        [2, 1]
+        """
+        return self.aggregate(**{name: agg.approx_count_distinct(column, rsd=rsd)})
+
     def first(self, column: str, *, name: str = "first") -> Stream:
         """The earliest value of a column in each group: see `agg.first`.
 
@@ -243,6 +260,22 @@ class Grouped(ABC):
         [3.5, 4.0]
         """
         return self.aggregate(**{name: agg.quantile(column, q)})
+
+    def approx_quantile(
+        self, column: str, q: float, *, error: float = 0.01, name: str = "approx_quantile"
+    ) -> Stream:
+        """About where a quantile of a column is in each group: see `agg.approx_quantile`.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("groups")
+        >>> groups = flow.input("rows").key_by("k").tumbling(10)
+        >>> flow.output("out", groups.approx_quantile("n", 0.9))
+        >>> rows = {"time": [1, 2, 12], "k": [7, 7, 7], "n": [3, 5, 4]}
+        >>> found = flow.run({"rows": rows})["out"]["approx_quantile"].to_pylist()
+        >>> [round(x, 1) for x in found]
+        [3.0, 4.0]
+        """
+        return self.aggregate(**{name: agg.approx_quantile(column, q, error=error)})
 
     def median(self, column: str, *, name: str = "median") -> Stream:
         """The median of a column in each group: see `agg.median`.
