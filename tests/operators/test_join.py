@@ -178,7 +178,12 @@ def test_join_equals_its_twin(
 def test_join_equals_that_of_polars(how: Any, key: str, data: st.DataObject, workers: int) -> None:
     """Times are a key there; NaN equals NaN, and nulls equal nothing."""
     kinds = {"time": pa.int64(), "x": pa.float64(), "word": pa.string()}
-    values = {"x": [0.5, -1.0, math.nan, None], "word": WORD, "a": [1, 2], "b": [3, None]}
+    values: dict[str, list[Any]] = {
+        "x": [0.5, -1.0, math.nan, None],
+        "word": WORD,
+        "a": [1, 2],
+        "b": [3, None],
+    }
     tables = {}
     for name, own in {"left": "a", "right": "b"}.items():
         schema = pa.schema({"time": kinds["time"], key: kinds[key], own: pa.int64()})
