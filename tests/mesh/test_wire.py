@@ -98,7 +98,7 @@ def assert_same(batch: Batch, other: Batch) -> None:
     assert other.time_name == batch.time_name
     np.testing.assert_array_equal(other.times, batch.times)
     for name in batch.names:
-        one: Any = batch[name]
+        one: Any = batch.column(name)
         two: Any = other[name]
         if isinstance(one, np.ndarray):
             assert one.dtype == two.dtype
@@ -159,7 +159,7 @@ def test_times_of_loops_come_back(rows: int, depth: int) -> None:
 
 def test_received_columns_can_be_written_to() -> None:
     _, back = there_and_back(Batch({"n": [1, 2]}, times=[0, 1]), 0)
-    assert back["n"].flags.writeable
+    assert back.column("n").flags.writeable
 
 
 def test_times_of_the_users_own_cannot_leave() -> None:
@@ -229,7 +229,7 @@ def sample() -> tuple[list[tuple[int, int, bytes]], Decoder]:
 def read_all(batch: Batch) -> None:
     """Touch every value, where a bad offset would show."""
     for name in batch.names:
-        column = batch[name]
+        column = batch.column(name)
         assert len(column.tolist()) == len(batch)
 
 
