@@ -141,6 +141,23 @@ def test_windows_by_time_equal_those_of_polars(rows: list[Row], size: int) -> No
     assert_same(found.to_pylist(), expected.to_dicts())
 
 
+def test_times_matter_to_some_aggregates() -> None:
+    flow = jt.Flow("lists")
+    stream = flow.input("in").key_by()
+    aggregates = {
+        "all": jt.agg.collect("n"),
+        "first": jt.agg.first("n"),
+        "n_last": jt.agg.last("n"),
+    }
+    flow.output("size", stream.rolling(10).aggregate(**aggregates))
+    flow.output("rows", stream.rolling(rows=2).aggregate(**aggregates))
+    result = flow.run({"in": {"time": [12, 0, 5], "n": [3, 9, 1]}})
+    assert result["size"]["all"].to_pylist() == [[9], [9, 1], [1, 3]]
+    for table in result["size"], result["rows"]:
+        assert table["first"].to_pylist() == [9, 9, 1]
+        assert table["n_last"].to_pylist() == [9, 1, 3]
+
+
 def test_windows_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_side, "MOST_PAIRS", 7)
     flow = jt.Flow("pieces")

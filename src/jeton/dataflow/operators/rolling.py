@@ -149,6 +149,8 @@ class Recent:
         for name, aggregate in self._aggregates.items():
             column = None if aggregate.column is None else values.column(aggregate.column)
             memory = aggregate.make(column)
+            if aggregate.by_time:
+                memory.note_times(values.times)
             try:
                 memory.add(groups, column, len(records))
                 results[name] = memory.result(every)
