@@ -52,6 +52,7 @@ def _parser(added: dict[str, Command]) -> argparse.ArgumentParser:
         description="Dataflow programs coordinated by timestamp tokens, here and on Apache Spark.",
         epilog=None if added else _NO_EVALUATION,
     )
+    parser.add_argument("--version", action="version", version=f"jeton {version('jeton')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     commands.add_parser("version", help="print the version")
@@ -62,11 +63,21 @@ def _parser(added: dict[str, Command]) -> argparse.ArgumentParser:
         description="Run a small dataflow in this process, then a query on a local Spark.",
     )
     demo.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="number of workers (default: 2)"
+        "--workers", type=_workers, default=2, metavar="N", help="number of workers (default: 2)"
     )
     for name, command in sorted(added.items()):
         commands.add_parser(name, help=command.help, add_help=False)
     return parser
+
+
+def _workers(text: str) -> int:
+    try:
+        workers = int(text)
+    except ValueError:
+        workers = 0
+    if workers < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers: 1 or more")
+    return workers
 
 
 def _version() -> int:
@@ -76,8 +87,7 @@ def _version() -> int:
 
 def _demo(workers: int) -> int:
     from jeton import demo
-    from jeton.spark.java import JavaNotFoundError
-    from jeton.spark.session import local_session
+    from jeton.spark import JavaNotFoundError, local_session
 
     demo.run_in_process()
     print("Starting a local Spark session ...", flush=True)

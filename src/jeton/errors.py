@@ -25,6 +25,7 @@ from jeton.core.errors import (
     SnapshotError,
     TimeError,
     TokenError,
+    UnknownOutput,
     ZeroCycleError,
 )
 from jeton.mesh.handshake import HandshakeError
@@ -58,6 +59,7 @@ __all__ = [
     "Superseded",
     "TimeError",
     "TokenError",
+    "UnknownOutput",
     "UserError",
     "WorkerFailed",
     "ZeroCycleError",

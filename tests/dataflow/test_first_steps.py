@@ -291,7 +291,9 @@ def test_extremes_beyond_the_year_9999(kind: pa.DataType, last: int) -> None:
 def test_frames_that_are_not_sparks_are_refused_by_name() -> None:
     flow = jt.Flow("f")
     flow.output("o", flow.input("i"))
-    with pytest.raises(GraphError, match=r"input 'i' is a DataFrame, not a DataFrame of Spark"):
+    with pytest.raises(
+        GraphError, match=r"input 'i' got a pandas.DataFrame, not a DataFrame of Spark"
+    ):
         flow.on_spark({"i": pd.DataFrame({"time": [0]})})
 
 

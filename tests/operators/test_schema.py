@@ -248,7 +248,11 @@ def test_records_are_cast_where_that_is_safe(schema: Any, columns: Any, expected
     ("schema", "columns", "text"),
     [
         ({"a": int, "b": int}, {"a": [1]}, "input 'in': there is no column 'b'"),
-        ({"a": int}, {"a": [1], "b": [2], "c": [3]}, "input 'in' has no columns 'b', 'c'"),
+        (
+            {"a": int},
+            {"a": [1], "b": [2], "c": [3]},
+            "input 'in' got columns that its schema does not have: 'b', 'c'",
+        ),
         ({"a": np.int8}, {"a": [128]}, "'a' is of type int64 and does not fit int8"),
         ({"a": int}, {"a": [1.5]}, "'a' is of type double and does not fit int64"),
         ({"a": int}, {"a": ["12"]}, "'a' is of type string, its schema says int64"),

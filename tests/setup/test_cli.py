@@ -18,6 +18,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"jeton {version('jeton')}\n"
 
 
+def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"jeton {version('jeton')}\n"
+
+
 def test_python_dash_m_is_the_command() -> None:
     command = [sys.executable, "-m", "jeton", "version"]
     assert subprocess.check_output(command, text=True) == f"jeton {version('jeton')}\n"

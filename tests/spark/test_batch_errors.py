@@ -68,7 +68,7 @@ def test_an_output_that_is_not_as_declared(views: dict[str, DataFrame]) -> None:
     [
         (["value as ts"], "there is no column 'k'"),
         (["value as ts", "'a' as k"], "column 'k' is of type string, its schema says int64"),
-        (["value as ts", "value as k", "1 as z"], "has no columns 'z': leave them out"),
+        (["value as ts", "value as k", "1 as z"], "got columns that its schema does not have: 'z'"),
     ],
     ids=["missing", "another type", "one more"],
 )

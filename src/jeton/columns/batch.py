@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +136,14 @@ class Batch:
     def __getitem__(self, name: str) -> Series:
         return Series(self.column(name))
 
+    if not TYPE_CHECKING:
+        # Only for its message: type checkers must go on to refuse what is not there.
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ""
+            if not name.startswith("_") and name in self:
+                hint = f": its columns are read by name, batch[{name!r}]"
+            raise AttributeError(f"a batch has no attribute {name!r}{hint}")
+
     def column(self, name: str) -> Column:
         """A column as it is kept: a NumPy array, or Arrow's for text and where there are nulls."""
         column = self.columns.get(name)
@@ -200,7 +208,8 @@ class Batch:
                     raise BatchError(f"{what}: {missing(name, (*columns, self.time_name))}")
             extra = ", ".join(repr(name) for name in columns if name not in names)
             raise BatchError(
-                f"{what} has no columns {extra}: leave them out, or add them to schema="
+                f"{what} got columns that its schema does not have: {extra}. Leave them out, or "
+                "add them to schema="
             )
         return self._with({f.name: cols.conform(columns[f.name], f, what) for f in schema})
 
@@ -286,7 +295,10 @@ class Batch:
         return show.as_text(self.to_arrow())
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self)} records: {', '.join((self.time_name, *self.columns))}>"
+        return f"Batch of {show.rows(len(self))}\n{show.as_typed_text(self.to_arrow())}"
+
+    def _repr_html_(self) -> str:
+        return show.as_html(self.to_arrow(), f"Batch of {show.rows(len(self))}")
 
 
 def concat(batches: Sequence[Batch]) -> Batch:

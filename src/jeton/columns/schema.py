@@ -18,6 +18,7 @@ from jeton.columns import time_columns
 from jeton.columns.batch import Batch, missing
 from jeton.columns.column import Column
 from jeton.columns.types import as_type
+from jeton.core.checks import described
 from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
 from jeton.core.times import TimeKind
 
@@ -40,8 +41,13 @@ def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
     if isinstance(declared, pa.Schema):
         cols.require_unique(declared.names, "the schema", GraphError)
         fields = {name: as_type(declared.field(name).type) for name in declared.names}
-    else:
+    elif isinstance(declared, Mapping):
         fields = {name: as_type(kind) for name, kind in declared.items()}
+    else:
+        raise GraphError(
+            "a schema is a dictionary of columns and their types, as in {'price': float}, or one "
+            f"of Arrow or Spark, not {described(declared)}"
+        )
     fields.pop(time_name, None)
     return pa.schema(fields)
 

@@ -65,6 +65,10 @@ class GraphError(JetonError):
     """The dataflow graph cannot be built as described."""
 
 
+class UnknownOutput(GraphError, KeyError):
+    """A result was asked for an output that its flow does not have."""
+
+
 class ZeroCycleError(GraphError):
     """A cycle of the graph does not advance times, so its frontiers could never move."""
 
@@ -116,5 +120,9 @@ class FlowStalled(JetonError):
     """The dataflow came to rest while tokens are still held; the text names the holders."""
 
 
-class LeakedToken(ResourceWarning):
-    """A token was freed by Python without having been dropped."""
+class LeakedToken(UserWarning):
+    """A token was freed by Python without having been dropped.
+
+    Each worker shows this once for each line that retained such tokens. Python shows it by default,
+    unlike a `ResourceWarning`.
+    """

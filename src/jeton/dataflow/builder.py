@@ -10,6 +10,7 @@ import pyarrow as pa
 from jeton.columns.schema import SchemaLike, as_schema
 from jeton.core.errors import GraphError
 from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
+from jeton.dataflow.hints import require_stream
 from jeton.dataflow.pacts import Exchange, Pact, Pipeline
 from jeton.dataflow.plan import (
     Build,
@@ -66,6 +67,7 @@ class OperatorBuilder:
 
     def input(self, stream: StreamBase, pact: Pact | None = None, *, observes: bool = False) -> int:
         """Add an input and return its number. An input that ``observes`` only sees the frontier."""
+        require_stream(stream, f"operator {self._name!r}")
         if stream.scope is not self._scope:
             require_same_flow([stream, _Placed(self._scope)])
         if isinstance(pact, Exchange):
@@ -122,6 +124,7 @@ class OperatorBuilder:
                 notify=notify,
                 label=self._scope.full_name(self._name),
                 named=self._named,
+                schemas=tuple(self._schemas),
             )
         )
         return tuple(

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from jeton.columns.schema import SchemaLike
+from jeton.core.checks import (
+    described,
+    require_name,
+    require_tables,
+    suggestion,
+    type_name,
+)
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import calling_line
 from jeton.core.times import TimeKind, time_kind
+from jeton.dataflow.drawing import plan_svg, plan_text
+from jeton.dataflow.hints import require_stream
 from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
 from jeton.dataflow.operators.capture import Captured, add_replay
 from jeton.dataflow.operators.output import add_output
@@ -56,7 +65,7 @@ class Flow(Scope):
     def __init__(
         self, name: str = "flow", *, time: type | TimeKind = int, bins: int = BINS
     ) -> None:
-        super().__init__(None, None, name, time_kind(time))
+        super().__init__(None, None, require_name(name, "a flow"), time_kind(time))
         self.bins = require_bins(bins)
         """Into how many bins keys are divided, unless the flow goes on from a checkpoint."""
         self._flow = self
@@ -198,6 +207,13 @@ class Flow(Scope):
         >>> flow.outputs
         ('copy',)
         """
+        require_name(name, "an output")
+        require_stream(stream, f"output {name!r}")
+        if stream.flow is not self:
+            raise GraphError(
+                f"output {name!r} of flow {self.name!r} got a stream of another flow, "
+                f"{stream.flow.name!r}: name it as an output of that one"
+            )
         if stream.scope is not self:
             raise GraphError(f"output {name!r} needs a stream of the flow itself: leave() first")
         self.reserve("output", name)
@@ -226,7 +242,8 @@ class Flow(Scope):
         except KeyError:
             names = [known for kind, known in self._handles if kind == what]
             raise GraphError(
-                f"flow {self.name!r} has no {what} {name!r} (there are: {names or 'none'})"
+                f"flow {self.name!r} has no {what} {name!r}{suggestion(str(name), names)} "
+                f"(there are: {', '.join(map(repr, names)) or 'none'})"
             ) from None
 
     def handles(self) -> list[tuple[str, str]]:
@@ -235,9 +252,32 @@ class Flow(Scope):
 
     def reserve(self, what: str, name: str) -> None:
         """Take a name for the operator that is added next."""
+        require_name(name, f"an {what}" if what[0] in "io" else f"a {what}")
         if (what, name) in self._handles:
-            raise GraphError(f"flow {self.name!r} has an {what} {name!r} already")
+            raise GraphError(
+                f"flow {self.name!r} has an {what} {name!r} already: choose another name"
+            )
         self._handles[what, name] = len(self.operators)
+
+    def explain(self) -> None:
+        """Print the plan: each operator with its inputs, how records reach it, and its columns.
+
+        In a notebook, a flow as the last line of a cell draws the same as a graph.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("averages")
+        >>> readings = flow.input("readings", time="ts", schema={"sensor": str, "value": float})
+        >>> flow.output("means", readings.key_by("sensor").tumbling(10).mean("value"))
+        >>> flow.explain()
+        Flow 'averages'
+          0 readings  input, times in 'ts'         → sensor: string, value: double
+          1 mean      from 0 readings by 'sensor'  → sensor: string, mean: double
+          2 means     output, from 1 mean
+        """
+        print(plan_text(self.name, self.operators, self._handles))
+
+    def _repr_html_(self) -> str:
+        return plan_svg(self.name, self.operators, self._handles)
 
     def open(
         self,
@@ -286,13 +326,16 @@ class Flow(Scope):
         >>> flow.run({"n": [{"time": 1, "n": 10}]})["copy"].to_pylist()
         [{'time': 1, 'n': 10}]
         """
+        if inputs is not None:
+            require_tables(inputs, self.inputs, "table")
         for name in inputs or {}:
             self.handle("input", name)
         missing = [name for name in self.inputs if name not in (inputs or {})]
         if missing:
             raise GraphError(
                 f"flow {self.name!r} needs a table for each of its inputs, and has none for "
-                f"{missing}: pass an empty one where there are no rows, or use open() to send rows"
+                f"{', '.join(map(repr, missing))}: pass an empty one where there are no rows, or "
+                "use open() to send rows"
             )
         with self.open(workers=workers, seed=seed, check=check) as run:
             run.feed(inputs or {})
@@ -340,10 +383,11 @@ class Flow(Scope):
         >>> flow.on_spark({"numbers": spark.range(100)})["small"].count()  # doctest: +SKIP
         3
         """
+        require_tables(inputs, self.inputs, "DataFrame of Spark")
         for name, frame in inputs.items():
             if not hasattr(frame, "isStreaming"):
                 raise GraphError(
-                    f"input {name!r} is a {type(frame).__name__}, not a DataFrame of Spark: use "
+                    f"input {name!r} got {type_name(frame)}, not a DataFrame of Spark: use "
                     "spark.createDataFrame(…), or flow.run(…) to run without Spark"
                 )
         if any(frame.isStreaming for frame in inputs.values()):
@@ -417,6 +461,11 @@ class Flow(Scope):
         ...     spark, sources={"numbers": rate}, sinks={"numbers": Memory()}
         ... )  # doctest: +SKIP
         """
+        if not hasattr(spark, "createDataFrame"):
+            raise GraphError(
+                f"start() needs a Spark session, not {described(spark)}: "
+                "jeton.spark.local_session() makes one on this machine"
+            )
         from jeton.spark.long_lived import start
 
         return start(

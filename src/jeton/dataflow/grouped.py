@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.schema import schema_of
+from jeton.core.checks import described
 from jeton.core.errors import GraphError
+from jeton.dataflow.hints import no_group_method
 from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
@@ -21,6 +23,8 @@ from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
 
@@ -41,6 +45,15 @@ class Grouped(ABC):
     Each method adds one operator whose result has the key columns and a column for each
     aggregate; its name is the aggregate's unless ``name=`` gives another.
     """
+
+    _unfinished = "these are groups without a result: choose an aggregate such as .count()"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            from jeton.dataflow.stream import Stream
+
+            raise no_group_method(self, name, Stream)
 
     def __init__(self, keyed: KeyedStream) -> None:
         self.keyed = keyed
@@ -63,7 +76,12 @@ class Grouped(ABC):
         """
         if not aggregates:
             raise GraphError("aggregate() needs at least one, as in aggregate(n=jt.agg.count())")
-        for name in aggregates:
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise GraphError(
+                    f"aggregate() needs aggregates such as {name}=jt.agg.count() or "
+                    f"{name}=jt.agg.sum('column'), not {name}={described(aggregate)}"
+                )
             if name == self.keyed.stream.time_name:
                 raise GraphError(
                     f"{name!r} is the time column, which results have too: give the aggregate "

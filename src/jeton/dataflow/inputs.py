@@ -107,7 +107,7 @@ def add_input(
         )
     known = None if schema is None else as_schema(schema, time)
     builder = scope.operator(name, time=time)
-    builder.output()
+    builder.output(schema=known)
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
         handle = InputHandle(name, tokens, info, known, lateness, idle_after)

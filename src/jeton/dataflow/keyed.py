@@ -11,6 +11,7 @@ from jeton.columns.schema import SchemaLike
 from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
 from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
+from jeton.dataflow.hints import no_keyed_method
 from jeton.dataflow.operators.asof_join import add_asof_join
 from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
 from jeton.dataflow.operators.deduplicate import add_deduplicate
@@ -26,6 +27,8 @@ from jeton.dataflow.pacts import Gather, KeyExchange, Pact
 from jeton.dataflow.plan import Notify
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from jeton.dataflow.stream import Stream
 
 
@@ -38,6 +41,18 @@ class KeyedStream:
     >>> jt.Flow("words").input("words").key_by("word").key
     ('word',)
     """
+
+    _unfinished = (
+        "this one is only keyed: say when results are emitted, and choose an aggregate, as in "
+        ".tumbling(10).count() or .running().count()"
+    )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            from jeton.dataflow.stream import Stream
+
+            raise no_keyed_method(self, name, Stream)
 
     def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
         self.stream = stream

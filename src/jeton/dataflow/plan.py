@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from jeton.columns import time_columns
 from jeton.core.errors import GraphError, JetonError, SnapshotError
 from jeton.core.source_lines import SourceLine
@@ -113,6 +115,8 @@ class OperatorPlan:
     """Whether the user chose the name for this one operator."""
     defined: SourceLine | None = None
     """The user's line that added it."""
+    schemas: Sequence[pa.Schema | None] = ()
+    """The columns of each output, as far as they are known."""
 
 
 @dataclass(slots=True)

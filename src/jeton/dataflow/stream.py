@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from jeton.columns.batch import Batch
 from jeton.columns.kernel import Kernel
 from jeton.columns.schema import SchemaLike
+from jeton.core.checks import described
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike
+from jeton.dataflow.hints import no_stream_method
 from jeton.dataflow.keyed import KeyedStream
 from jeton.dataflow.operators.binary import BinaryBuild, add_binary
 from jeton.dataflow.operators.branch import add_branch
@@ -35,7 +37,7 @@ from jeton.dataflow.plan import Notify
 from jeton.dataflow.stream_base import StreamBase
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import NoReturn, Self
 
 
 class Stream(StreamBase):
@@ -49,6 +51,17 @@ class Stream(StreamBase):
     >>> flow.input("numbers").filter(lambda batch: batch["n"] % 2 == 0)
     <Stream of filter[0]>
     """
+
+    if not TYPE_CHECKING:
+        # Only for messages: type checkers must go on to refuse what is not there.
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_stream_method(self, name, KeyedStream)
+
+        def __getitem__(self, name: object) -> NoReturn:
+            raise GraphError(
+                f"a stream has no rows or columns before the flow runs: to use column {name!r}, "
+                f"pass a function of batches, as in filter(lambda batch: batch[{name!r}] > 0)"
+            )
 
     def map(
         self, function: Callable[[Batch], Mapping[str, Any] | Batch] | Kernel, *, name: str = "map"
@@ -83,6 +96,11 @@ class Stream(StreamBase):
         >>> flow.run({"sales": {"time": [0], "n": [4]}})["priced"].to_pylist()
         [{'time': 0, 'n': 4, 'total': 10.0, 'currency': 'EUR'}]
         """
+        if columns is not None and not isinstance(columns, Mapping):
+            raise GraphError(
+                "with_columns needs a name for each column, as in with_columns(total=…), not "
+                f"{described(columns)}"
+            ).located(operator="with_columns")
         return add_with_columns(self, {**(columns or {}), **more})
 
     def select(self, *names: str, name: str = "select") -> Stream:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from jeton.columns import schema as schemas
 from jeton.columns.batch import Batch
+from jeton.core.checks import described
 from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
 from jeton.dataflow.plan import Crossing, SourcePort
 
@@ -78,6 +79,12 @@ class StreamBase:
 
     def require_columns(self, *names: str, operator: str) -> None:
         """Refuse to build ``operator`` if this stream is known to lack a column that it needs."""
+        for name in names:
+            if not isinstance(name, str):
+                raise GraphError(
+                    f"{operator} needs names of columns, each as a text of its own, not "
+                    f"{described(name)}"
+                ).located(operator=operator)
         schemas.require_columns(names, self.schema, self.time_name, operator, repr(self))
 
     def learn(self, function: Callable[[Batch], T], *, operator: str) -> T | None:

@@ -14,6 +14,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
+from jeton.core.checks import described, require_workers
 from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.operators.capture import Event
@@ -63,9 +64,13 @@ class Run:
         check: bool | None = None,
         restore: Snapshot | None = None,
     ) -> None:
-        if workers < 1:
-            raise GraphError(f"a flow needs at least one worker, not {workers}")
+        workers = require_workers(workers)
         if restore is not None:
+            if not isinstance(restore, Snapshot):
+                raise SnapshotError(
+                    f"restore= needs a snapshot, as run.snapshot() returns, not "
+                    f"{described(restore)}"
+                )
             restore.check(flow.name, [plan.name for plan in flow.operators])
         self.flow = flow
         self.graph = progress_graph(flow.operators)

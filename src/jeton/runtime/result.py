@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from jeton.columns import show
 from jeton.core.antichain import Antichain
+from jeton.core.checks import suggestion
+from jeton.core.errors import UnknownOutput
 from jeton.core.times import Time
 from jeton.dataflow.ports import Input
 
@@ -37,7 +40,18 @@ class Probe:
 
 
 class Result(Mapping[str, pa.Table]):
-    """The tables of a run's outputs, and what was noticed on the way."""
+    """The tables of a run's outputs, and what was noticed on the way.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("copy")
+    >>> flow.output("copy", flow.input("rows"))
+    >>> flow.run({"rows": {"time": [3, 12], "word": ["to", None]}})
+    Output 'copy': 2 rows
+     time word
+    int64 string
+        3 to
+       12 null
+    """
 
     def __init__(
         self,
@@ -62,7 +76,13 @@ class Result(Mapping[str, pa.Table]):
         """How many times all frontiers were checked against the truth."""
 
     def __getitem__(self, name: str) -> pa.Table:
-        return self._tables[name]
+        try:
+            return self._tables[name]
+        except KeyError:
+            raise UnknownOutput(
+                f"there is no output {name!r}{suggestion(str(name), self._tables)} "
+                f"(there are: {', '.join(map(repr, self._tables)) or 'none'})"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
@@ -71,5 +91,15 @@ class Result(Mapping[str, pa.Table]):
         return len(self._tables)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}: {table.num_rows} rows" for name, table in self._tables.items())
-        return f"<Result {sizes}>"
+        if not self._tables:
+            return "Result without outputs"
+        return "\n\n".join(
+            f"Output {name!r}: {show.rows(table.num_rows)}\n{show.as_typed_text(table)}"
+            for name, table in self._tables.items()
+        )
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            show.as_html(table, f"Output {name!r}: {show.rows(table.num_rows)}")
+            for name, table in self._tables.items()
+        )

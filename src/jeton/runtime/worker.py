@@ -69,6 +69,8 @@ class Worker:
         self.dirty: list[Bookkeeping] = []
         self.handles: dict[int, Any] = {}
         self.leaks: list[str] = []
+        self._leaky: set[str] = set()
+        """The lines whose forgotten tokens have been reported."""
         self.closed = False
         self.threads_expected = 0
         self.timers = Timers()
@@ -227,7 +229,9 @@ class Worker:
             book.record(time, -1)
             text = f"token at {time} for {book!r} was forgotten without drop(): {origin}"
             self.leaks.append(text)
-            warnings.warn(text, LeakedToken, stacklevel=2)
+            if origin not in self._leaky:
+                self._leaky.add(origin)
+                warnings.warn(text, LeakedToken, stacklevel=2)
 
         self.post(report)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from jeton.cluster.rendezvous import Rendezvous
+from jeton.core.checks import require_workers
 from jeton.core.errors import GraphError
 from jeton.spark.internals import cancel_stage, raise_user_errors, slots_of
 
@@ -80,8 +81,7 @@ def require_slots(spark: SparkSession, workers: int) -> int | None:
 
     Returns how many it can run, if that is known.
     """
-    if workers < 1:
-        raise GraphError(f"a flow needs at least one worker, not {workers}")
+    workers = require_workers(workers)
     context = context_of(spark)
     _refuse_dynamic_allocation(spark.conf if context is None else context.getConf())
     if context is None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 
+from jeton.core.checks import suggestion
+from jeton.core.errors import UnknownOutput
 from jeton.runtime.agent import Agent
 from jeton.runtime.metrics import add_metrics
 
@@ -70,6 +72,12 @@ class Frames(dict[str, DataFrame]):
     def __init__(self, frames: Mapping[str, DataFrame], counts: Accumulator[Counts] | None) -> None:
         super().__init__(frames)
         self._counts = counts
+
+    def __missing__(self, name: str) -> DataFrame:
+        raise UnknownOutput(
+            f"there is no output {name!r}{suggestion(str(name), self)} "
+            f"(there are: {', '.join(map(repr, self)) or 'none'})"
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Sums over all workers and over all actions so far, from a Spark accumulator.

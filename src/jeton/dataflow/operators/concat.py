@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jeton.columns import schema as schemas
+from jeton.dataflow.hints import require_stream
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.plan import require_same_flow
 from jeton.dataflow.stream_base import StreamBase
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 def add_concat(stream: StreamBase, *others: StreamBase) -> Stream:
     """A stream of all sources of several; see `Stream.concat`."""
+    for other in others:
+        require_stream(other, "concat")
     streams = [stream, *others]
     require_same_flow(streams)
     schema = stream.schema

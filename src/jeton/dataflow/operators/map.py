@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
 from jeton.columns.kernel import Kernel
+from jeton.core.checks import type_name
 from jeton.core.errors import BatchError
 from jeton.dataflow.operators.stateless import require_function, schema_after, stateless
 from jeton.dataflow.stream_base import StreamBase
@@ -32,8 +33,9 @@ def add_map(
             made = {function.__name__: made}
         if not isinstance(made, Mapping):
             raise BatchError(
-                f"map needs a function that returns columns, as {{name: values}}, or a batch: "
-                f"this one returned a {type(made).__name__}"
+                f"map needs a function that returns columns by name, and this one returned "
+                f"{type_name(made)}: return {{'name': values}}, or use with_columns(name=…) to "
+                "add a column to those that there are"
             )
         return batch.select().with_columns(made)
 

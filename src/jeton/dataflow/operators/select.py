@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
+from jeton.core.checks import described
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.stream_base import StreamBase
@@ -43,6 +44,10 @@ def add_drop(stream: StreamBase, *names: str, name: str) -> Stream:
 
 def add_rename(stream: StreamBase, names: Mapping[str, str], *, name: str) -> Stream:
     """Add the operator of `Stream.rename`."""
+    if not isinstance(names, Mapping):
+        raise GraphError(f"rename needs a dictionary {{old: new}}, not {described(names)}").located(
+            operator=name
+        )
     names = dict(names)
     _keep_time(stream, (*names, *names.values()), name)
     stream.require_columns(*names, operator=name)
