@@ -140,7 +140,7 @@ class Batch:
         # Only for its message: type checkers must go on to refuse what is not there.
         def __getattr__(self, name: str) -> NoReturn:
             hint = ""
-            if not name.startswith("_") and name in self:
+            if not name.startswith("_") and name not in Batch.__slots__ and name in self:
                 hint = f": its columns are read by name, batch[{name!r}]"
             raise AttributeError(f"a batch has no attribute {name!r}{hint}")
 
