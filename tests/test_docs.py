@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+import jeton as jt
+from jeton.dataflow.builder import OperatorBuilder
+from jeton.dataflow.grouped import Running, Sessions, Windows
+from jeton.spark import Frames, Query, StreamingFrames
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -21,6 +26,56 @@ def test_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> 
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, spark=False):
         exec(compile(block, f"<{page.name}>", "exec"), names)
+
+
+PUBLIC = [
+    jt.Antichain,
+    jt.Batch,
+    jt.Flow,
+    jt.KeyedStream,
+    jt.Loop,
+    jt.Probe,
+    jt.Result,
+    jt.Run,
+    jt.Stream,
+    jt.TimestampToken,
+    Frames,
+    OperatorBuilder,
+    Query,
+    Running,
+    Sessions,
+    StreamingFrames,
+    Windows,
+]
+"""The classes whose objects users have in their hands."""
+
+
+@pytest.mark.parametrize("owner", PUBLIC, ids=lambda owner: owner.__name__)
+def test_every_public_method_is_on_a_page(owner: type) -> None:
+    """Methods that completions offer are written as code on some page."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    code = "\n".join(re.findall(r"```.*?```|`[^`]+`", pages, re.DOTALL))
+    own = {name for base in owner.__mro__ if "jeton" in base.__module__ for name in vars(base)}
+    offered = [name for name in dir(object.__new__(owner)) if not name.startswith("_")]
+    methods = [name for name in offered if name in own]
+    assert methods
+    assert [name for name in methods if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_completions_offer_no_internals() -> None:
+    """The library's own attributes are not among those that an editor offers."""
+    flow = jt.Flow("words")
+    words = flow.input("words", schema={"word": str})
+    assert not {"operators", "handles", "reserve", "add", "unique_name"} & set(dir(flow))
+    assert not {"scope", "sources", "learn", "require_columns"} & set(dir(words))
+    assert not {"stream", "pact"} & set(dir(words.key_by("word")))
+    assert "keyed" not in dir(words.key_by("word").running())
+    assert not {"trusted", "bound_from"} & set(dir(jt.Batch({}, times=[])))
+    with flow.open() as run:
+        assert not {"agents", "network", "checker"} & set(dir(run))
+    assert not {"hear", "take_over", "commits"} & set(dir(object.__new__(Query)))
+    assert {"input", "explain", "run"} <= set(dir(flow))
+    assert {"map", "schema", "late"} <= set(dir(words))
 
 
 def test_links_of_pages_lead_somewhere() -> None:

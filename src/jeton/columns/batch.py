@@ -22,6 +22,11 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 
 _INTEGERS = IntegerTimes()
 
+_INTERNAL = frozenset(
+    ("at", "beside", "bound_from", "column", "conform", "named", "trusted", "unit")
+)
+"""Names for the library's own use, which completions leave out."""
+
 
 class Batch:
     """Columns of equal length and a time for each record.
@@ -290,6 +295,9 @@ class Batch:
 
     def _with(self, columns: dict[str, Column]) -> Batch:
         return Batch.trusted(columns, self.times, self.time_name, self._bound, self.unit)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __str__(self) -> str:
         return show.as_text(self.to_arrow())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from jeton.spark.query import Query
     from jeton.state.snapshot import Snapshot
     from jeton.storage.checkpoints import Checkpoints
+
+
+_INTERNAL: Final = frozenset(
+    ("add", "flow", "handle", "handles", "input_schemas", "lateness", "operators", "reserve")
+)
+"""Names for the library's own use, which completions leave out."""
 
 
 class Flow(Scope):
@@ -275,6 +281,9 @@ class Flow(Scope):
           2 means     output, from 1 mean
         """
         print(plan_text(self.name, self.operators, self._handles))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def _repr_html_(self) -> str:
         return plan_svg(self.name, self.operators, self._handles)

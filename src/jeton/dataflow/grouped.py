@@ -58,6 +58,9 @@ class Grouped(ABC):
     def __init__(self, keyed: KeyedStream) -> None:
         self.keyed = keyed
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "keyed"]
+
     @abstractmethod
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         """Add the operator of this kind of group."""

@@ -58,6 +58,9 @@ class KeyedStream:
         self.stream = stream
         self.key = key
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ("pact", "stream")]
+
     def named(self, name: str) -> KeyedStream:
         """These records, with a name of its own for the operator that comes next.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -19,6 +19,12 @@ from jeton.dataflow.stream import Stream
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
+
+
+_INTERNAL: Final = frozenset(
+    ("full_name", "is_loop", "kind", "parent", "path", "require_free", "stream", "unique_name")
+)
+"""Names for the library's own use, which completions leave out."""
 
 
 class Scope:
@@ -142,6 +148,9 @@ class Scope:
         taken = self._names.get(name, 0)
         self._names[name] = taken + 1
         return self._unique(f"{name}-{taken + 1}") if taken else name
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path!r}>"

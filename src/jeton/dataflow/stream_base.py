@@ -6,7 +6,7 @@ Operators know this much of a stream; `Stream` has all of them as methods.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 T = TypeVar("T")
+
+
+_INTERNAL: Final = frozenset(("kind", "learn", "require_columns", "scope", "sources", "time_name"))
+"""Names for the library's own use, which completions leave out."""
 
 
 class StreamBase:
@@ -136,6 +140,9 @@ class StreamBase:
 
     def _like(self, scope: Scope, sources: Sequence[SourcePort]) -> Stream:
         return scope.stream(sources, self.time_name, self.schema)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         operators = self.scope.flow.operators

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from threading import Condition
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jeton.columns.batch import Batch
 from jeton.core.checks import described, require_workers
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 FEED_ROWS = 65_536
 """How many records of a table are fed at a time."""
+
+
+_INTERNAL: Final = frozenset(("agents", "attach", "checker", "graph", "network", "now", "workers"))
+"""Names for the library's own use, which completions leave out."""
 
 
 class Run:
@@ -257,6 +261,9 @@ class Run:
         """End the run: tokens that are still held no longer mean anything."""
         for worker in self.workers:
             worker.close()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __enter__(self) -> Run:
         return self

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from jeton.spark.java import JavaNotFoundError
     from jeton.spark.metrics import Frames
-    from jeton.spark.query import Query, QueryFailed
+    from jeton.spark.query import Query
     from jeton.spark.session import local_session
     from jeton.spark.streaming import StreamingFrames
 
@@ -21,7 +21,6 @@ __all__ = [
     "Frames",
     "JavaNotFoundError",
     "Query",
-    "QueryFailed",
     "StreamingFrames",
     "local_session",
 ]
@@ -30,7 +29,6 @@ _MODULES: Final = {
     "Frames": "metrics",
     "JavaNotFoundError": "java",
     "Query": "query",
-    "QueryFailed": "query",
     "StreamingFrames": "streaming",
     "local_session": "session",
 }
