@@ -13,6 +13,7 @@ from jeton.cluster.rendezvous import Rendezvous
 from jeton.core.checks import require_workers
 from jeton.core.errors import GraphError
 from jeton.spark.internals import cancel_stage, raise_user_errors, slots_of
+from jeton.spark.worker_python import require_same_python
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,6 +37,7 @@ class Application:
     _lock: ClassVar = threading.Lock()
 
     def __init__(self, context: SparkContext) -> None:
+        require_same_python(context)
         self.id = context.applicationId
         conf = context.getConf()
         host = conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"

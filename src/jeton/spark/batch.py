@@ -27,6 +27,7 @@ from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
 from jeton.spark.metrics import Frames, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.schemas import as_spark_has_it, warn_of_collations
+from jeton.spark.shipping import shipping
 from jeton.spark.tasks import INPUT, OUTPUT, Ends, named, run_task
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def on_spark(
 
     # Spark shows the name of the function in its plans.
     task.__name__ = f"jeton:{flow.name}"
-    result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
+    with shipping(flow):
+        result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
     return Frames(divided(result, ends), counts)

@@ -96,6 +96,34 @@ def slots_of(context: SparkContext) -> int | None:
         return None
 
 
+def holders_of_slots(context: SparkContext) -> list[str]:
+    """The jobs that have tasks running now, each with its description.
+
+    Reason: a barrier stage waits without a word until enough slots are free, and the public
+    ``statusTracker`` does not know the descriptions of jobs.
+    Missing: no jobs are named.
+
+    >>> holders_of_slots(spark.sparkContext)
+    []
+    """
+    found = []
+    try:
+        with private("SparkContext.statusStore"):
+            store: Any = context._jsc.sc().statusStore()
+            for number in sorted(context.statusTracker().getActiveJobsIds()):
+                try:
+                    job = store.job(number)
+                except Py4JJavaError:  # it has ended
+                    continue
+                told = job.description()
+                name, tasks = told.get() if told.isDefined() else job.name(), job.numActiveTasks()
+                if tasks:
+                    found.append(f"job {number}, {name} ({tasks} tasks)")
+    except (MissingInternal, Py4JError) as error:
+        log.info("the jobs that hold slots are not known: %s", error)
+    return found
+
+
 def cancel_stage(context: SparkContext, stage: int, failure: Failure) -> None:
     """Have Spark give up a stage.
 

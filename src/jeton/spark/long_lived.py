@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
@@ -25,6 +25,7 @@ from jeton.core.errors import GraphError
 from jeton.spark.application import Application, require_slots
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
+from jeton.spark.shipping import require_picklable
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
 
 log = logging.getLogger(__name__)
+
+SLOTS_WITHIN: Final = 10.0
+"""Seconds after which a query that has no worker yet logs which jobs hold the slots."""
 
 
 def start(
@@ -87,6 +91,7 @@ def start(
     _require_sense(every, keep)
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)
+    require_picklable(flow)
     require_slots(spark, workers)
     # A session on which this cannot work is an error here, not one of the query.
     Application.of(spark)
@@ -120,6 +125,7 @@ def start(
     thread: threading.Thread = InheritableThread(target=run, session=spark)
     thread.daemon = True
     thread.start()
+    threading.Thread(target=query.warn_of_waiting, args=(SLOTS_WITHIN,), daemon=True).start()
     return query
 
 

@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Mapping
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Literal
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control, read_table
@@ -19,6 +20,7 @@ from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError
 from jeton.runtime.commands import Advance, Stop, Taken
 from jeton.runtime.metrics import add_metrics
+from jeton.spark.internals import holders_of_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +28,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Status = Literal["starting", "running", "restarting", "stopping", "ended", "failed"]
+
+
+_INTERNAL: Final = frozenset(
+    (
+        "begin",
+        "cancel",
+        "committer",
+        "end",
+        "ended",
+        "fail",
+        "hear",
+        "left",
+        "misheard",
+        "restart",
+        "take_over",
+        "wait",
+        "warn_of_waiting",
+    )
+)
+"""Names for the library's own use, which completions leave out."""
 
 
 class Query:
@@ -198,7 +220,7 @@ class Query:
         if not came:
             raise TimeoutError(
                 f"after {timeout:g} seconds, {reported} of {self.workers} workers of query "
-                f"{self.name!r} have reported"
+                f"{self.name!r} have reported{self._held_by()}"
             )
 
     def exception(self) -> QueryFailed | None:
@@ -220,10 +242,36 @@ class Query:
         if self.is_active:
             self.stop()
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
+    def _repr_html_(self) -> str:
+        metrics = self.metrics()
+        facts = {name: metrics.get(name, 0) for name in ("rows_in", "rows_out", "late")}
+        facts |= {f"frontier at {place}": times for place, times in self.frontiers().items()}
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>"
+            for name, value in facts.items()
+        )
+        return f"<div>{escape(repr(self)[1:-1])}<table>{rows}</table></div>"
+
     def __repr__(self) -> str:
         return f"<Query {self.name!r}: {self._status}, {self.workers} workers>"
 
     # Called by the driver's side of the query
+
+    def warn_of_waiting(self, after: float) -> None:
+        """Log the jobs that hold the slots, if no worker has started within some seconds."""
+        with self._changed:
+            started = self._changed.wait_for(lambda: self._status != "starting", after)
+        held = "" if started else self._held_by()
+        if held:
+            log.warning("query %r waits for %d slots%s", self.name, self.workers, held)
+
+    def _held_by(self) -> str:
+        """The jobs that hold slots, as the end of a sentence; nothing if there are none."""
+        jobs = holders_of_slots(self._spark.sparkContext)
+        return f": slots are held by {'; '.join(jobs)}" if jobs else ""
 
     def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""

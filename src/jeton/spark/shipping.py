@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from pyspark import cloudpickle
 
 from jeton.core.checks import type_name
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import SourceLine
+from jeton.spark.internals import dumps_by_value
 
 if TYPE_CHECKING:
     from types import FunctionType
@@ -54,10 +54,20 @@ def require_picklable(flow: Flow) -> None:
         ) from error
 
 
+@contextmanager
+def shipping(flow: Flow) -> Iterator[None]:
+    """If PySpark cannot pickle a flow in this block, say which variable is the reason."""
+    try:
+        yield
+    except Exception:
+        require_picklable(flow)
+        raise
+
+
 def _refused(value: Any) -> Exception | None:
     """The reason why a value cannot be pickled, if it cannot."""
     try:
-        cloudpickle.dumps(value)
+        dumps_by_value(value)
     except Exception as error:
         return error
     return None

@@ -40,6 +40,7 @@ from jeton.spark.plans import (
 )
 from jeton.spark.query_location import folder_of
 from jeton.spark.rollback import roll_back
+from jeton.spark.shipping import shipping
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends, named
 
@@ -172,7 +173,8 @@ def on_stream(
     task.__name__ = f"jeton:{flow.name}"
     if repartition:
         frame = dealt_out_always(frame, workers or slots or 2)
-    result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
+    with shipping(flow):
+        result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
     return StreamingFrames(result, ends, counts, flow.name, state, shuffle)
