@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -127,6 +128,36 @@ def test_stops_at_once_while_other_jobs_run(spark: SparkSession) -> None:
         assert not query.await_termination(0.01)
         query.stop()
     assert query.status == "ended"
+
+
+def test_a_query_that_waits_names_the_jobs_that_hold_the_slots(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = {"numbers": Batches(endless)}
+    with counting().start(spark, sources=sources, workers=3, name="first") as first:
+        first.await_running(LIMIT)
+        with counting().start(spark, sources=sources, workers=2, name="second") as second:
+            held = r"slots are held by job \d+, Jeton query 'first' on 3 workers \(3 tasks\)"
+            with pytest.raises(TimeoutError, match=f"0 of 2 workers of query 'second'.*{held}"):
+                second.await_running(2.0)
+            second.warn_of_waiting(0.0)
+            assert re.search(f"query 'second' waits for 2 slots: {held}", caplog.text)
+            assert "starting, 2 workers" in second._repr_html_()
+            first.stop()
+            second.await_running(LIMIT)
+            second.warn_of_waiting(0.0)
+            assert caplog.text.count("waits for 2 slots") == 1
+
+
+def test_a_lock_in_a_function_is_named(spark: SparkSession) -> None:
+    lock = threading.Lock()
+    flow = jt.Flow("locked")
+    numbers = flow.input("numbers", time="id", schema={})
+    flow.output("numbers", numbers.filter(lambda batch: lock.locked()))
+    with pytest.raises(GraphError, match="it uses 'lock', a _thread.lock"):
+        flow.start(spark, sources={"numbers": Batches(endless)})
+    with pytest.raises(GraphError, match="it uses 'lock', a _thread.lock"):
+        flow.on_spark({"numbers": spark.range(10)})
 
 
 def test_stopping_before_it_has_started(spark: SparkSession) -> None:
