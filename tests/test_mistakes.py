@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 import jeton as jt
@@ -51,6 +51,12 @@ def locked_filter() -> None:
     stream = bids()
     stream.flow.output("out", stream.filter(lambda batch: lock.locked()))
     require_picklable(stream.flow)
+
+
+def output_twice() -> None:
+    stream = bids()
+    stream.flow.output("out", stream)
+    stream.flow.output("out", stream)
 
 
 def untyped_batch() -> Any:
@@ -223,7 +229,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "an output of that name",
-        lambda: [stream.flow.output("out", stream) for stream in [bids()] * 2],
+        output_twice,
         "flow 'shop' has an output 'out' already: choose another name",
     ),
     (

@@ -154,9 +154,9 @@ def test_a_lock_in_a_function_is_named(spark: SparkSession) -> None:
     flow = jt.Flow("locked")
     numbers = flow.input("numbers", time="id", schema={})
     flow.output("numbers", numbers.filter(lambda batch: lock.locked()))
-    with pytest.raises(GraphError, match="it uses 'lock', a _thread.lock"):
+    with pytest.raises(GraphError, match=r"it uses 'lock', a _thread\.lock"):
         flow.start(spark, sources={"numbers": Batches(endless)})
-    with pytest.raises(GraphError, match="it uses 'lock', a _thread.lock"):
+    with pytest.raises(GraphError, match=r"it uses 'lock', a _thread\.lock"):
         flow.on_spark({"numbers": spark.range(10)})
 
 

@@ -115,8 +115,8 @@ def holders_of_slots(context: SparkContext) -> list[str]:
                     job = store.job(number)
                 except Py4JJavaError:  # it has ended
                     continue
-                told = job.description()
-                name, tasks = told.get() if told.isDefined() else job.name(), job.numActiveTasks()
+                text, tasks = job.description(), job.numActiveTasks()
+                name = text.get() if text.isDefined() else job.name()
                 if tasks:
                     found.append(f"job {number}, {name} ({tasks} tasks)")
     except (MissingInternal, Py4JError) as error:
