@@ -104,15 +104,8 @@ class _Layout:
         self.boxes: dict[int, _Box] = {}
         self._layers: list[list[_Box]] = []
         self._edges: list[_Edge] = []
-        for plan in operators:
-            # Operators are numbered as they were added: only feedback comes from a later one.
-            layers = [
-                self.boxes[source.operator].layer
-                for port in plan.inputs
-                for source in port.sources
-                if source.operator < plan.index
-            ]
-            box = _Box(max(layers, default=-1) + 1, len(plan.name) * _LETTER + 26)
+        for plan, layer in zip(operators, _layers(operators), strict=True):
+            box = _Box(layer, len(plan.name) * _LETTER + 26)
             self.boxes[plan.index] = self._add(box)
         for plan in operators:
             for port in plan.inputs:
@@ -194,6 +187,26 @@ class _Layout:
             f"M{from_x:.1f} {start:.1f}C{side} {start:.1f} {side} {end:.1f} {to_x:.1f} {end:.1f}"
         )
         return _path(drawn, dashed=True) + _label(edge.label, side - 10, (start + end) / 2)
+
+
+def _layers(operators: Sequence[OperatorPlan]) -> list[int]:
+    """The layer of each operator: below all that it reads from, except for feedback."""
+    layers: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for plan in operators:
+        sources = [source.operator for port in plan.inputs for source in port.sources]
+        # Operators are numbered as they were added: only feedback comes from a later one.
+        above = [layers[source] for source in sources if source < plan.index]
+        layers.append(max(above, default=-1) + 1)
+        for source in sources:
+            readers.setdefault(source, []).append(plan.index)
+    for plan in operators:
+        sources = [source.operator for port in plan.inputs for source in port.sources]
+        if sources and min(sources) > plan.index:
+            # An operator that only takes records back stands right above the start of its loop.
+            below = [layers[reader] for reader in readers.get(plan.index, ())]
+            layers[plan.index] = max(0, min(below, default=1) - 1)
+    return layers
 
 
 def _path(drawn: str, *, dashed: bool = False) -> str:
