@@ -22,9 +22,7 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 
 _INTEGERS = IntegerTimes()
 
-_INTERNAL = frozenset(
-    ("at", "beside", "bound_from", "column", "conform", "named", "trusted", "unit")
-)
+_INTERNAL = frozenset(("at", "beside", "bound_from", "conform", "named", "trusted", "unit"))
 """Names for the library's own use, which completions leave out."""
 
 
