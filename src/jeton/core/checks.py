@@ -17,10 +17,10 @@ def described(value: object) -> str:
     """
     if value is None or isinstance(value, bool):
         return repr(value)
-    text = repr(value)
     kind = type_name(value)
     plain = isinstance(value, int | float | str | bytes | list | tuple)
-    return f"{text} ({kind})" if plain and len(text) <= 40 else kind
+    text = repr(value) if plain else ""
+    return f"{text} ({kind})" if 0 < len(text) <= 40 else kind
 
 
 def type_name(value: object) -> str:

@@ -258,10 +258,11 @@ class Flow(Scope):
 
     def reserve(self, what: str, name: str) -> None:
         """Take a name for the operator that is added next."""
-        require_name(name, f"an {what}" if what[0] in "io" else f"a {what}")
+        article = "an" if what[0] in "io" else "a"
+        require_name(name, f"{article} {what}")
         if (what, name) in self._handles:
             raise GraphError(
-                f"flow {self.name!r} has an {what} {name!r} already: choose another name"
+                f"flow {self.name!r} has {article} {what} {name!r} already: choose another name"
             )
         self._handles[what, name] = len(self.operators)
 
