@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from tests.helpers import FROM_ZERO, UnaryStep, consume, dropping, here, seeded
@@ -82,8 +84,9 @@ def test_token_overwritten_in_a_map_is_reported() -> None:
 
     flow = jt.Flow("leak", time=FROM_ZERO)
     flow.input("in").unary_frontier(dropping(step), name="leaky")
-    with pytest.warns(LeakedToken):
+    with pytest.warns(LeakedToken) as caught:
         result = flow.run({"in": {"time": [1, 2, 3], "n": [1, 2, 3]}})
+    assert len(caught) == 1  # once for the line that retained both
     assert sorted(leak.split(" for ")[0] for leak in result.leaks) == ["token at 1", "token at 2"]
 
 
@@ -117,6 +120,21 @@ def test_forgotten_token_set_is_reported_with_a_line_of_the_user_s() -> None:
     with pytest.warns(LeakedToken, match=THIS):
         result = flow.run({"in": {"time": [3], "n": [1]}})
     assert len(result.leaks) == 1
+
+
+def test_python_shows_a_forgotten_token_by_default() -> None:
+    program = """
+import jeton as jt
+def build(token, info):
+    return lambda input, output: list(input)
+flow = jt.Flow("leak")
+flow.output("out", flow.input("in").unary(build, name="leaky"))
+flow.run({"in": {"time": [3], "n": [1]}})
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "LeakedToken: token at " in shown.stderr
+    assert "'leaky'" in shown.stderr
 
 
 def test_dropped_tokens_are_not_reported() -> None:

@@ -101,7 +101,7 @@ def test_schemas_of_outputs_that_there_are_not(views: dict[str, DataFrame]) -> N
 def test_too_many_workers(views: dict[str, DataFrame]) -> None:
     with pytest.raises(GraphError, match=r"5 workers .* slots for 4 tasks"):
         tumbling().on_spark({"bids": views["bids"]}, workers=5)
-    with pytest.raises(GraphError, match="at least one worker, not 0"):
+    with pytest.raises(GraphError, match="at least one worker, not workers=0"):
         tumbling().on_spark({"bids": views["bids"]}, workers=0)
 
 

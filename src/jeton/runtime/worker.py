@@ -69,8 +69,8 @@ class Worker:
         self.dirty: list[Bookkeeping] = []
         self.handles: dict[int, Any] = {}
         self.leaks: list[str] = []
-        self._leaky: set[str] = set()
-        """The lines whose forgotten tokens have been reported."""
+        self._leaky: set[tuple[str, str]] = set()
+        """The operators and lines whose forgotten tokens have been reported."""
         self.closed = False
         self.threads_expected = 0
         self.timers = Timers()
@@ -229,8 +229,8 @@ class Worker:
             book.record(time, -1)
             text = f"token at {time} for {book!r} was forgotten without drop(): {origin}"
             self.leaks.append(text)
-            if origin not in self._leaky:
-                self._leaky.add(origin)
+            if (book.operator, origin) not in self._leaky:
+                self._leaky.add((book.operator, origin))
                 warnings.warn(text, LeakedToken, stacklevel=2)
 
         self.post(report)
