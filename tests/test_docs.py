@@ -8,7 +8,7 @@ import pytest
 
 import jeton as jt
 from jeton.dataflow.builder import OperatorBuilder
-from jeton.dataflow.grouped import Running, Sessions, Windows
+from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
 from jeton.spark import Frames, Query, StreamingFrames
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +41,7 @@ PUBLIC = [
     Frames,
     OperatorBuilder,
     Query,
+    Rolling,
     Running,
     Sessions,
     StreamingFrames,

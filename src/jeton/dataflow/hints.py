@@ -16,14 +16,13 @@ _ELSEWHERE: Final = {
     "apply": "map(…) for whole batches, or map_rows(…) for single rows",
     "assign": "with_columns(…)",
     "collect": "flow.output(…) and flow.run(…)",
-    "drop_duplicates": "distinct(…)",
-    "dropDuplicates": "distinct(…)",
+    "drop_duplicates": "distinct(…) or deduplicate(…)",
+    "dropDuplicates": "distinct(…) or deduplicate(…)",
     "foreach": "inspect(…)",
     "group_by": "key_by(…)",
     "groupBy": "key_by(…)",
     "groupby": "key_by(…)",
     "head": "flow.output(…) and flow.run(…)",
-    "rolling": "running() or sliding(…), after key_by(…)",
     "session": "session_window(…), after key_by(…)",
     "show": "flow.output(…) and flow.run(…)",
     "to_pandas": "flow.output(…) and flow.run(…)",
@@ -40,14 +39,10 @@ _ELSEWHERE: Final = {
 }
 """The names of other libraries, and what does the same here."""
 
-_AGGREGATES: Final = frozenset(
-    ("aggregate", "count", "fold", "max", "mean", "min", "reduce", "sum", "top_k")
-)
-
 
 def no_stream_method(stream: object, name: str, of_keyed: type) -> AttributeError:
     """The error for a method that a stream does not have, but a keyed one, or another library."""
-    if name in _AGGREGATES:
+    if _is_aggregate(name):
         hint = f'choose a key and a window first, as in key_by("column").tumbling(10).{name}(…)'
     elif hasattr(of_keyed, name) and not name.startswith("_"):
         hint = f'choose a key first, as in key_by("column").{name}(…)'
@@ -60,7 +55,7 @@ def no_stream_method(stream: object, name: str, of_keyed: type) -> AttributeErro
 
 def no_keyed_method(keyed: object, name: str, of_stream: type) -> AttributeError:
     """The error for a method that a keyed stream does not have."""
-    if name in _AGGREGATES:
+    if _is_aggregate(name):
         hint = f"say when results are emitted, as in running().{name}(…) or tumbling(10).{name}(…)"
     elif hasattr(of_stream, name) and not name.startswith("_"):
         hint = (
@@ -92,6 +87,12 @@ def require_stream(value: object, where: str) -> None:
         f"{where} needs a stream, such as flow.input(…) or what its methods return, not "
         f"{described(value)}"
     )
+
+
+def _is_aggregate(name: str) -> bool:
+    from jeton.dataflow.grouped import Windows
+
+    return hasattr(Windows, name) and not name.startswith("_")
 
 
 def _no_attribute(what: str, owner: object, name: str) -> AttributeError:
