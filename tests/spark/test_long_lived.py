@@ -145,8 +145,10 @@ def test_a_query_that_waits_names_the_jobs_that_hold_the_slots(
             assert "starting, 2 workers" in second._repr_html_()
             first.stop()
             second.await_running(LIMIT)
+            before = caplog.text.count("waits for 2 slots")
             second.warn_of_waiting(0.0)
-            assert caplog.text.count("waits for 2 slots") == 1
+            assert caplog.text.count("waits for 2 slots") == before
+            assert not re.search(r"held by [^\n]*Jeton query 'second'", caplog.text)
 
 
 def test_a_lock_in_a_function_is_named(spark: SparkSession) -> None:

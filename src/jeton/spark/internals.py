@@ -96,8 +96,8 @@ def slots_of(context: SparkContext) -> int | None:
         return None
 
 
-def holders_of_slots(context: SparkContext) -> list[str]:
-    """The jobs that have tasks running now, each with its description.
+def holders_of_slots(context: SparkContext, own: str = "") -> list[str]:
+    """The jobs that have tasks running now, except for the newest one described as ``own``.
 
     Reason: a barrier stage waits without a word until enough slots are free, and the public
     ``statusTracker`` does not know the descriptions of jobs.
@@ -106,7 +106,7 @@ def holders_of_slots(context: SparkContext) -> list[str]:
     >>> holders_of_slots(spark.sparkContext)
     []
     """
-    found = []
+    jobs: list[tuple[int, str, int]] = []
     try:
         with private("SparkContext.statusStore"):
             store: Any = context._jsc.sc().statusStore()
@@ -117,11 +117,15 @@ def holders_of_slots(context: SparkContext) -> list[str]:
                     continue
                 text, tasks = job.description(), job.numActiveTasks()
                 name = text.get() if text.isDefined() else job.name()
-                if tasks:
-                    found.append(f"job {number}, {name} ({tasks} tasks)")
+                jobs.append((number, name, tasks))
     except (MissingInternal, Py4JError) as error:
         log.info("the jobs that hold slots are not known: %s", error)
-    return found
+    newest = max((number for number, name, _ in jobs if name == own), default=None)
+    return [
+        f"job {number}, {name} ({tasks} tasks)"
+        for number, name, tasks in jobs
+        if tasks and number != newest
+    ]
 
 
 def cancel_stage(context: SparkContext, stage: int, failure: Failure) -> None:

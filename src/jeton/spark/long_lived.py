@@ -116,7 +116,7 @@ def start(
     def run() -> None:
         context = spark.sparkContext
         context.addJobTag(tag)
-        context.setJobDescription(f"Jeton query {label!r} on {workers} workers")
+        context.setJobDescription(query.description)
         attempts.run(restore_point)
 
     # PySpark ties a thread of Python's to one of the JVM's, which has the job's tag.

@@ -35,6 +35,7 @@ _INTERNAL: Final = frozenset(
         "begin",
         "cancel",
         "committer",
+        "description",
         "end",
         "ended",
         "fail",
@@ -260,6 +261,11 @@ class Query:
 
     # Called by the driver's side of the query
 
+    @property
+    def description(self) -> str:
+        """The description of the query's jobs in Spark's pages."""
+        return f"Jeton query {self.name!r} on {self.workers} workers"
+
     def warn_of_waiting(self, after: float) -> None:
         """Log the jobs that hold the slots, if no worker has started within some seconds."""
         with self._changed:
@@ -270,7 +276,7 @@ class Query:
 
     def _held_by(self) -> str:
         """The jobs that hold slots, as the end of a sentence; nothing if there are none."""
-        jobs = holders_of_slots(self._spark.sparkContext)
+        jobs = holders_of_slots(self._spark.sparkContext, self.description)
         return f": slots are held by {'; '.join(jobs)}" if jobs else ""
 
     def begin(self, coordinator: Coordinator) -> None:
