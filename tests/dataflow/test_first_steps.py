@@ -204,7 +204,9 @@ def test_late_records_bear_the_time_they_missed_however_they_are_batched(
 )
 def test_lengths_of_time_are_integers(make: Any, length: Any) -> None:
     stream = jt.Flow("f").input("i", schema={"k": int})
-    with pytest.raises(GraphError, match=r"pass an integer, in the unit of the time column|takes a gap"):
+    with pytest.raises(
+        GraphError, match=r"pass an integer, in the unit of the time column|takes a gap"
+    ):
         make(stream, length)
 
 
