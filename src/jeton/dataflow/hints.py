@@ -40,9 +40,9 @@ _ELSEWHERE: Final = {
 """The names of other libraries, and what does the same here."""
 
 
-def no_stream_method(stream: object, name: str, of_keyed: type) -> AttributeError:
+def no_stream_method(stream: object, name: str, of_keyed: type, of_groups: type) -> AttributeError:
     """The error for a method that a stream does not have, but a keyed one, or another library."""
-    if _is_aggregate(name):
+    if hasattr(of_groups, name) and not name.startswith("_"):
         hint = f'choose a key and a window first, as in key_by("column").tumbling(10).{name}(…)'
     elif hasattr(of_keyed, name) and not name.startswith("_"):
         hint = f'choose a key first, as in key_by("column").{name}(…)'
@@ -53,9 +53,9 @@ def no_stream_method(stream: object, name: str, of_keyed: type) -> AttributeErro
     )
 
 
-def no_keyed_method(keyed: object, name: str, of_stream: type) -> AttributeError:
+def no_keyed_method(keyed: object, name: str, of_stream: type, of_groups: type) -> AttributeError:
     """The error for a method that a keyed stream does not have."""
-    if _is_aggregate(name):
+    if hasattr(of_groups, name) and not name.startswith("_"):
         hint = f"say when results are emitted, as in running().{name}(…) or tumbling(10).{name}(…)"
     elif hasattr(of_stream, name) and not name.startswith("_"):
         hint = (
@@ -87,12 +87,6 @@ def require_stream(value: object, where: str) -> None:
         f"{where} needs a stream, such as flow.input(…) or what its methods return, not "
         f"{described(value)}"
     )
-
-
-def _is_aggregate(name: str) -> bool:
-    from jeton.dataflow.grouped import Windows
-
-    return hasattr(Windows, name) and not name.startswith("_")
 
 
 def _no_attribute(what: str, owner: object, name: str) -> AttributeError:

@@ -52,7 +52,7 @@ class KeyedStream:
         def __getattr__(self, name: str) -> NoReturn:
             from jeton.dataflow.stream import Stream
 
-            raise no_keyed_method(self, name, Stream)
+            raise no_keyed_method(self, name, Stream, Windows)
 
     def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
         self.stream = stream

@@ -11,6 +11,7 @@ from jeton.columns.schema import SchemaLike
 from jeton.core.checks import described
 from jeton.core.errors import GraphError
 from jeton.core.summaries import SummaryLike
+from jeton.dataflow.grouped import Windows
 from jeton.dataflow.hints import no_stream_method
 from jeton.dataflow.keyed import KeyedStream
 from jeton.dataflow.operators.binary import BinaryBuild, add_binary
@@ -55,7 +56,7 @@ class Stream(StreamBase):
     if not TYPE_CHECKING:
         # Only for messages: type checkers must go on to refuse what is not there.
         def __getattr__(self, name: str) -> NoReturn:
-            raise no_stream_method(self, name, KeyedStream)
+            raise no_stream_method(self, name, KeyedStream, Windows)
 
         def __getitem__(self, name: object) -> NoReturn:
             raise GraphError(
