@@ -6,7 +6,7 @@ import datetime
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ HOUR = 3600 * 10**9
         (pd.Timedelta(5, "min"), 300 * 10**9),
         (np.timedelta64(90, "m"), 5400 * 10**9),
         (np.timedelta64(2, "W"), 14 * 24 * HOUR),
-        (np.timedelta64(3, "25s"), 75 * 10**9),
+        (np.timedelta64(3, ("s", 25)), 75 * 10**9),
         (pa.scalar(5, pa.duration("ms")), 5 * 10**6),
     ],
 )
@@ -111,6 +111,7 @@ def test_calendar_parts() -> None:
 def test_seconds_of_the_wall_clock() -> None:
     assert durations.seconds(2, "every=") == 2.0
     assert durations.seconds("1.5 s", "every=") == 1.5
+    assert durations.seconds(np.timedelta64(5, "m"), "every=") == 300.0
     assert durations.seconds(datetime.timedelta(minutes=1), "every=") == 60.0
     with pytest.raises(GraphError, match="every= cannot be True"):
         durations.seconds(True, "every=")

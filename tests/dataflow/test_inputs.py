@@ -106,7 +106,7 @@ def test_late_records_go_to_the_late_output(seed: int | None) -> None:
     assert result.late == {"in": 4}
     assert stamped(result["out"]) == [(5, 4), (5, 4), (6, 2), (6, 2)]
     late = result["late"].to_pylist()
-    assert sorted((row["time"], row["event_time"], row["n"]) for row in late) == [
+    assert sorted((row["late_at"], row["time"], row["n"]) for row in late) == [
         (5, 3, 1),
         (5, 3, 1),
         (5, 4, 3),
@@ -123,22 +123,21 @@ def test_late_records_are_counted_though_nobody_asked() -> None:
     assert result["out"].num_rows == 0
 
 
-def test_late_records_of_an_input_whose_time_column_is_event_time() -> None:
-    with with_late(time="event_time").open() as run:
+def test_late_records_of_an_input_whose_time_column_is_late_at() -> None:
+    with with_late(time="late_at").open() as run:
         run.input("in").advance_to(5)
-        run.input("in").send({"event_time": [3, 6], "n": [1, 2]})
+        run.input("in").send({"late_at": [3, 6], "n": [1, 2]})
         result = run.finish()
     assert result.late == {"in": 1}
-    assert result["late"]["n"].to_pylist() == [1]
-    assert stamped(result["out"], time="event_time") == [(6, 2)]
+    assert result["late"].to_pylist() == [{"late_at_": 5, "late_at": 3, "n": 1}]
+    assert stamped(result["out"], time="late_at") == [(6, 2)]
 
 
-def test_late_records_keep_a_column_of_their_own_called_event_time() -> None:
+def test_a_column_that_late_records_would_overwrite_is_refused() -> None:
     with with_late().open() as run:
         run.input("in").advance_to(5)
-        run.input("in").send({"time": [3], "event_time": ["a"]})
-        (row,) = run.finish()["late"].to_pylist()
-    assert "a" in row.values()
+        with pytest.raises(BatchError, match=r"has a column 'late_at'.*schema="):
+            run.input("in").send({"time": [3], "late_at": ["a"]})
 
 
 def test_all_of_int64_are_times() -> None:
@@ -240,25 +239,70 @@ TIMES: dict[str, pa.Array] = {
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 @pytest.mark.parametrize("workers", [1, 2])
-def test_time_columns_come_out_as_the_type_they_went_in(times: pa.Array, workers: int) -> None:
+def test_time_columns_come_out_as_they_went_in(times: pa.Array, workers: int) -> None:
+    """Integers of the same type, or timestamps of the flow's unit."""
+    kind = times.type
+    if not pa.types.is_integer(kind):
+        kind = pa.timestamp("us", getattr(kind, "tz", None))
     table = pa.table({"ts": times, "n": [1, 2]})
     out = echo(time="ts").run({"in": table}, workers=workers)["out"]
-    assert out.schema.field("ts").type == times.type
-    assert out.equals(table)
+    assert out.equals(table.set_column(0, "ts", times.cast(kind)))
     empty = echo(time="ts").run({"in": table.slice(0, 0)}, workers=workers)["out"]
-    assert empty.schema.field("ts").type == times.type
+    assert empty.schema.field("ts").type == kind
 
 
-def test_inputs_with_times_of_different_types_are_refused() -> None:
+def test_inputs_with_times_of_different_units_meet() -> None:
+    flow = jt.Flow("two clocks")
+    flow.output("both", flow.input("a").concat(flow.input("b")))
+    for one, other in [("ns", "us"), ("s", "ms"), ("date32", "us"), ("int32", "int64")]:
+        both = flow.run(
+            {
+                "a": pa.table({"time": TIMES[one], "n": [1, 2]}),
+                "b": pa.table({"time": TIMES[other], "n": [1, 2]}),
+            }
+        )["both"]
+        kind = pa.int64() if one == "int32" else pa.timestamp("us")
+        expected = [*TIMES[one].cast(kind).to_pylist(), *TIMES[other].cast(kind).to_pylist()]
+        assert both.schema.field("time").type == kind
+        assert both["time"].to_pylist() == sorted(expected)
+
+
+def test_inputs_with_times_that_do_not_mix_are_refused() -> None:
     flow = jt.Flow("two clocks")
     flow.input("a").concat(flow.input("b"))
-    with pytest.raises(GraphError, match="cast them to one type"):
-        flow.run(
-            {
-                "a": pa.table({"time": TIMES["ns"], "n": [1, 2]}),
-                "b": pa.table({"time": TIMES["us"], "n": [1, 2]}),
-            }
-        )
+    for one, other, message in [
+        ("us", "utc", "'b' are timestamps with a time zone, but other times"),
+        ("us", "int64", "'b' are integers, but other times of this flow are timestamps"),
+    ]:
+        tables = {"a": TIMES[one], "b": TIMES[other]}
+        with pytest.raises(TimeError, match=message):
+            flow.run({name: pa.table({"time": times}) for name, times in tables.items()})
+
+
+def test_times_of_several_zones_come_out_in_the_first_one() -> None:
+    def two(**schemas: Any) -> jt.Flow:
+        flow = jt.Flow("zones")
+        inputs = [flow.input(name, schema=schemas.get(name)) for name in ("a", "b")]
+        flow.output("both", inputs[0].concat(inputs[1]))
+        return flow
+
+    zones = {"b": "Asia/Tokyo", "a": "Europe/Berlin"}
+    tables = {
+        name: pa.table({"time": pa.array([0, 1], pa.timestamp("ms", zone))})
+        for name, zone in zones.items()
+    }
+    declared = two(**{name: table.schema for name, table in tables.items()})
+    for flow in (two(), declared):
+        both = flow.run(tables, workers=2)["both"]
+        assert both.schema.field("time").type == pa.timestamp("us", "Europe/Berlin")
+    with declared.open() as run:
+        run.input("b").send(tables["b"])
+        run.input("a").send(tables["a"])
+        assert run.finish()["both"].num_rows == 4
+    with two().open() as run:
+        run.input("b").send(tables["b"])
+        with pytest.raises(TimeError, match=r"'a' are .*Europe/Berlin.*declare the time columns"):
+            run.input("a").send(tables["a"])
 
 
 def test_concat_renames_the_time_column() -> None:
@@ -283,7 +327,7 @@ def test_unordered_input_cannot_be_fed_with_a_table() -> None:
         flow.run({"a": {"time": [1], "n": [1]}})
 
 
-@pytest.mark.parametrize(("time", "column"), [("event_time", "n"), ("time", "event_time")])
+@pytest.mark.parametrize(("time", "column"), [("late_at", "n"), ("time", "late_at")])
 def test_the_columns_of_late_records_are_those_that_were_announced(time: str, column: str) -> None:
     flow = jt.Flow("late")
     numbers = flow.input("in", time=time, schema={column: int})
@@ -294,8 +338,8 @@ def test_the_columns_of_late_records_are_those_that_were_announced(time: str, co
         run.input("in").advance_to(5)
         run.input("in").send({time: [3], column: [1]})
         late = run.finish()["late"]
-    assert late.column_names == [time, *announced.names]
-    assert late.to_pylist() == [{time: 5, column: 1, "event_time_": 3}]
+    assert late.column_names == ["late_at_", *announced.names]
+    assert late.to_pylist() == [{"late_at_": 5, time: 3, column: 1}]
 
 
 def test_reading_late_changes_nothing_until_an_operator_uses_it() -> None:

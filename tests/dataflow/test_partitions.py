@@ -43,7 +43,7 @@ class Alone:
 
 
 def late_rows(result: jt.Result) -> Counter[tuple[int, int]]:
-    return Counter((row["p"], row["event_time"]) for row in result["late"].to_pylist())
+    return Counter((row["p"], row["time"]) for row in result["late"].to_pylist())
 
 
 def expected(sends: Sends, lateness: int) -> Counter[tuple[int, int]]:

@@ -98,8 +98,8 @@ def test_what_is_late_does_not_depend_on_batches(
         result = run.finish()
     assert result["on time"]["time"].to_pylist() == sorted(on_time)
     late_rows = result["late"].to_pylist()
-    assert sorted(row["event_time"] for row in late_rows) == sorted(late)
-    assert all(row["event_time"] < floor for row in late_rows)
+    assert sorted(row["time"] for row in late_rows) == sorted(late)
+    assert all(row["time"] < floor for row in late_rows)
     assert result.late == {"n": len(late)}
 
 
@@ -110,7 +110,7 @@ def test_later_than_the_bound_goes_to_the_late_output() -> None:
         run.input("readings").send(table)
         result = run.finish()
     assert result.late == {"readings": 2}
-    assert sorted(result["late"]["event_time"].to_pylist()) == [60, 70]
+    assert sorted(result["late"]["time"].to_pylist()) == [60, 70]
     counts = {row["time"]: row["count"] for row in result["counts"].to_pylist()}
     assert counts == {100: 2, 200: 3}
 

@@ -214,8 +214,9 @@ def test_concat_promotes_types() -> None:
 
 def test_late_records_have_the_time_they_claim() -> None:
     flow = jt.Flow("late")
-    late = flow.input("in", schema={"n": int}).late
-    assert late.schema == as_schema({"n": int, "event_time": int})
+    late = flow.input("in", schema={"time": int, "n": int}).late
+    assert late.time_name == "late_at"
+    assert late.schema == as_schema({"time": int, "n": int}, time_name="late_at")
 
 
 def send(schema: Any, **columns: Any) -> list[Any]:

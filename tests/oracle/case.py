@@ -12,7 +12,7 @@ import pyarrow as pa
 import jeton as jt
 from tests.oracle import groups, joins
 from tests.oracle.duck import Oracle
-from tests.oracle.steps import Shape
+from tests.oracle.steps import Shape, lasting
 from tests.oracle.tables import TIME, TimeRange
 
 
@@ -72,12 +72,14 @@ class Case:
     def add_to(self, flow: jt.Flow, prefix: str = "") -> dict[int, jt.Stream]:
         """Add the inputs and steps to a flow; returns the streams that are its outputs."""
         late, declared = self.schedule.lateness, self.schedule.declared
+        if self.unit is not None:
+            flow.domain.require_stamps("the case has timestamps")
         streams: list[jt.Stream] = [
             flow.input(
                 f"{prefix}in{number}",
                 time=TIME,
                 schema=table.schema if declared else None,
-                lateness=late,
+                lateness=None if late is None else lasting(flow, late),
             )
             for number, table in enumerate(self.tables)
         ]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import jeton as jt
-from tests.oracle.steps import Shape
+from tests.oracle.steps import Shape, lasting
 from tests.oracle.tables import TIME
 
 
@@ -24,12 +24,14 @@ class When:
     column: str = ""
 
     def of(self, keyed: jt.KeyedStream) -> Any:
+        flow = keyed.stream.flow
+        size, every, offset = (lasting(flow, n) for n in (self.size, self.every, self.offset))
         if self.how == "tumbling":
-            return keyed.tumbling(self.size, offset=self.offset)
+            return keyed.tumbling(size, offset=offset)
         if self.how == "sliding":
-            return keyed.sliding(self.size, every=self.every, offset=self.offset)
+            return keyed.sliding(size, every=every, offset=offset)
         if self.how == "session":
-            return keyed.session_window(self.size)
+            return keyed.session_window(size)
         return keyed.until(self.column) if self.how == "until" else keyed.each_time()
 
 

@@ -17,7 +17,7 @@ from tests.oracle.tables import TIME
 
 def in_process(case: Case) -> list[pa.Table]:
     """The tables of a case's outputs, from a run in this process."""
-    flow = jt.Flow("case")
+    flow = jt.Flow("case", unit=case.unit or "us")
     for number, stream in case.add_to(flow).items():
         flow.output(f"out{number}", stream)
     if case.schedule.restart is not None:

@@ -30,6 +30,7 @@ from tests.oracle.steps import (
     Shape,
     Shuffle,
     WithColumn,
+    lasting,
 )
 
 
@@ -65,8 +66,10 @@ class Join:
         if self.how == "join":
             return [mine.join(others, how=how)]
         if self.how == "interval_join":
-            return [mine.interval_join(others, self.lower, self.upper, how=how)]
-        return [mine.asof_join(others, tolerance=self.tolerance, how=how)]
+            lower, upper = lasting(left.flow, self.lower), lasting(left.flow, self.upper)
+            return [mine.interval_join(others, lower, upper, how=how)]
+        tolerance = None if self.tolerance is None else lasting(left.flow, self.tolerance)
+        return [mine.asof_join(others, tolerance=tolerance, how=how)]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import jeton as jt
@@ -39,6 +40,12 @@ class Shape:
     def add(self, more: Mapping[str, pa.DataType]) -> Shape:
         """More columns."""
         return replace(self, columns={**self.columns, **more})
+
+
+def lasting(flow: jt.Flow, length: int) -> Any:
+    """A length of time as the flow takes it: a duration, if its times are timestamps."""
+    unit: Any = flow.domain.unit
+    return np.timedelta64(length, unit) if flow.domain.stamps else length
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def test_lateness_does_not_depend_on_the_order_within_a_micro_batch(
     sink = Sink()
     run(flow, source, sink, tmp_path / "checkpoint", workers=1)
     # Before the second one, 90 - 10 is complete: 79 is late, 80 is not.
-    assert [dict(row)["event_time"] for row in sink.rows("late")] == [79]
+    assert [dict(row)["ts"] for row in sink.rows("late")] == [79]
     assert [(dict(row)["ts"], dict(row)["sum"]) for row in sink.rows("sums")] == [(10, 10), (60, 4)]
 
 
@@ -58,7 +58,7 @@ def test_a_watermark_of_the_frame_says_how_late_rows_can_be(
         source.add({"at": times, "k": [second]})
     flow = jt.Flow("watermark")
     r = flow.input("r", time="at", schema={"k": int})
-    flow.output("counts", r.key_by("k").tumbling(10_000_000).count())
+    flow.output("counts", r.key_by("k").tumbling("10s").count())
     with caplog.at_level(logging.WARNING, "jeton.spark.streaming"):
         flow.on_spark({"r": source.frame()}, workers=1)
         assert "wait until times are complete" in caplog.text

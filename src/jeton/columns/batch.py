@@ -16,7 +16,7 @@ from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare
 from jeton.columns.series import Series
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import INTEGER, unit_of
+from jeton.columns.time_units import INTEGER, stamped, unit_of
 from jeton.core.errors import BatchError, MissingColumn
 from jeton.core.times import IntegerTimes, Time, TimeKind
 
@@ -29,8 +29,9 @@ _INTERNAL = frozenset(("at", "beside", "bound_from", "conform", "named", "truste
 class Batch:
     """Columns of equal length and a time for each record.
 
-    The time column has a name, under which it can be read like any other; it is changed only by
-    sending records at other times.
+    The time column has a name, under which it can be read like any other: timestamps, if the times
+    are. `times` are the same as integers, in the unit of the flow. They are changed only by sending
+    records at other times.
 
     >>> batch = Batch({"value": [1.5, 2.5, 4.0]}, times=[3, 7, 12])
     >>> len(batch), batch["value"].sum(), batch["time"].to_list()
@@ -103,9 +104,12 @@ class Batch:
         cols.require_unique(names, "this table")
         if data.num_rows == 0:
             # Arrow does not know the type of no values: an empty table has times of any kind.
-            return cls(
+            none = cls(
                 {n: data.column(n) for n in names if n != time}, [], time_name=time, kind=kind
             )
+            if time in names and kind.integers:
+                none.unit = unit_of(data.schema.field(time).type)
+            return none
         if time not in names:
             raise MissingColumn(missing(time, tuple(names), "time column"))
         stamps = data.column(time)
@@ -124,7 +128,9 @@ class Batch:
         >>> Batch({"word": ["a"]}, times=[3]).to_arrow().to_pylist()
         [{'time': 3, 'word': 'a'}]
         """
-        arrays = {self.time_name: time_columns.to_arrow(self.times)}
+        times = stamped(self.times, self.unit)
+        stamps = times if isinstance(times, pa.Array) else time_columns.to_arrow(times)
+        arrays = {self.time_name: stamps}
         arrays |= {name: cols.to_arrow(column) for name, column in self.columns.items()}
         return pa.table(arrays)
 
@@ -152,7 +158,7 @@ class Batch:
         column = self.columns.get(name)
         if column is None:
             if name == self.time_name:
-                return self.times
+                return stamped(self.times, self.unit)
             raise MissingColumn(missing(name, (*self.columns, self.time_name)))
         return column
 
@@ -327,7 +333,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
         {name: cols.join([batch.columns[name] for batch in batches]) for name in names},
         np.concatenate([batch.times for batch in batches]),
         first.time_name,
-        unit=first.unit,
+        unit=next((batch.unit for batch in batches if batch.unit is not None), None),
     )
 
 

@@ -87,6 +87,15 @@ def is_duration(value: object) -> bool:
     return isinstance(value, str | datetime.timedelta | np.timedelta64 | pa.DurationScalar)
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a plain integer, of which NumPy's durations claim to be some too.
+
+    >>> is_number(np.int32(7)), is_number(np.timedelta64(7, "s")), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
 def nanoseconds(value: Any, what: str) -> Fraction:
     """The exact length of a duration; ``what`` names it in errors.
 
@@ -94,8 +103,8 @@ def nanoseconds(value: Any, what: str) -> Fraction:
     (Fraction(1500000000, 1), Fraction(180000000000, 1))
     >>> nanoseconds("10 parsecs", "the gap")
     Traceback (most recent call last):
-    jeton.core.errors.GraphError: the gap cannot be '10 parsecs': there is no unit 'parsecs' (units \
-are ns, us, ms, s, m, h, d and w, or their names, as in '5 minutes')
+    jeton.core.errors.GraphError: the gap cannot be '10 parsecs': there is no unit 'parsecs' \
+(units are ns, us, ms, s, m, h, d and w, or their names, as in '5 minutes')
     """
     if isinstance(value, str):
         return _from_text(value, what)
@@ -148,7 +157,7 @@ def seconds(value: Any, what: str) -> float:
     >>> seconds(0.5, "every="), seconds("2 min", "every=")
     (0.5, 120.0)
     """
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+    if is_number(value) or isinstance(value, float | np.floating):
         return float(value)
     return float(nanoseconds(value, what) / NANOSECONDS["s"])
 

@@ -17,6 +17,7 @@ from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, missing
 from jeton.columns.column import Column
+from jeton.columns.time_units import INTEGER
 from jeton.columns.types import as_type
 from jeton.core.checks import described
 from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
@@ -29,6 +30,19 @@ EVENT_TIME = "event_time"
 """The column with a record's own time where it is sent at another: late, or at a window's end."""
 
 T = TypeVar("T")
+
+
+def time_type(declared: SchemaLike, time_name: str) -> pa.DataType | None:
+    """The type of the time column, if a schema declares it.
+
+    >>> time_type({"ts": "datetime64[ms]", "word": str}, "ts")
+    TimestampType(timestamp[ms])
+    """
+    if time_name not in (declared.names if isinstance(declared, pa.Schema) else declared):
+        return None
+    if isinstance(declared, pa.Schema):
+        return as_type(declared.field(time_name).type)
+    return as_type(declared[time_name])
 
 
 def as_schema(declared: SchemaLike, time_name: str = "time") -> pa.Schema:
@@ -92,6 +106,8 @@ class _Sample(Batch):
     __slots__ = ()
 
     def column(self, name: str) -> Column:
+        if name == self.time_name and self.unit is None and self.times.ndim == 1:
+            raise _TypeNotKnown(name)
         column = super().column(name)
         if not isinstance(column, np.ndarray) and pa.types.is_null(column.type):
             # A guess from no values of no type would look like knowledge.
@@ -103,10 +119,11 @@ class _TypeNotKnown(Exception):
     """A function wants a column of which only the name is known."""
 
 
-def sample(schema: pa.Schema, time_name: str, kind: TimeKind) -> Batch:
-    """An empty batch of a schema, on which functions are tried."""
+def sample(schema: pa.Schema, time_name: str, kind: TimeKind, unit: str | None) -> Batch:
+    """An empty batch of a schema, on which functions are tried; ``unit`` is that of its times."""
     columns = {field.name: cols.from_arrow(pa.array([], field.type)) for field in schema}
-    return _Sample.trusted(columns, time_columns.as_times(kind, []), time_name)
+    times = time_columns.as_times(kind, [])
+    return _Sample.trusted(columns, times, time_name, unit=unit if kind.integers else INTEGER)
 
 
 def learn(function: Callable[[Batch], T], batch: Batch) -> T | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jeton.columns import compiled as nb
-from jeton.core.errors import GraphError, TimeError
+from jeton.core.errors import TimeError
 from jeton.core.times import END_OF_TIME
 
 Integers = npt.NDArray[np.int64]
@@ -23,21 +23,6 @@ LEAST: Final = -(2**63)
 MOST: Final = END_OF_TIME
 FARTHEST: Final = 2**64 - 1
 """From the least time to the last."""
-
-
-def whole(value: Any, what: str) -> int:
-    """A length of time as a user gives it: an integer, in the unit of the time column.
-
-    >>> whole("10s", "the size of a window")
-    Traceback (most recent call last):
-    jeton.core.errors.GraphError: the size of a window cannot be '10s': pass an integer...
-    """
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    raise GraphError(
-        f"{what} cannot be {value!r}: pass an integer, in the unit of the time column (10_000 is "
-        "10 s if times are in milliseconds)"
-    )
 
 
 def shifted(times: Integers, step: int) -> Integers:

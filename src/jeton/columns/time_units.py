@@ -1,12 +1,13 @@
 """Units of times: the meaning of the integers of a time column, and conversions.
 
-Inside a flow times are plain integers. Batches carry the unit in which they came in, so that a
-column of timestamps can be compared with them: ``integer``, ``D``, ``s``, ``ms``, ``us`` or ``ns``;
-``us zoned`` if the timestamps have a time zone, which makes them instants.
+Inside a flow times are plain integers. Batches carry their unit, so that they can be shown and
+compared as timestamps: ``integer``, ``D``, ``s``, ``ms``, ``us`` or ``ns``; ``us Europe/Berlin`` if
+the timestamps have a time zone, which makes them instants.
 """
 
 from __future__ import annotations
 
+from datetime import date
 from fractions import Fraction
 from typing import Any, Final
 
@@ -14,62 +15,73 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.columns.column import Column
+from jeton.columns.column import Column, as_column, bare
+from jeton.columns.durations import NANOSECONDS
+from jeton.columns.time_columns import Times, as_times, one
 from jeton.core.errors import TimeError
-from jeton.core.times import END_OF_TIME, START_OF_TIME
+from jeton.core.times import END_OF_TIME, START_OF_TIME, TimeKind
 
 INTEGER: Final = "integer"
-ZONED: Final = " zoned"
 
-_NANOSECONDS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-    "D": 86400 * 10**9,
-    "W": 7 * 86400 * 10**9,
-}
+ANY: Final = "zoned"
+"""In place of a zone, where it does not matter which one it is."""
 
-UNITS: Final = (INTEGER, *_NANOSECONDS, *(unit + ZONED for unit in _NANOSECONDS))
-"""All units there are."""
+UNITS: Final = (INTEGER, *NANOSECONDS, *(f"{unit} {ANY}" for unit in NANOSECONDS))
+"""All units there are, with no regard to the zone."""
 
 Integers = npt.NDArray[np.int64]
 
 
-class Units:
-    """The unit of all times of a worker, once it is known: from its inputs, or from its peers."""
+def zone_of(unit: str) -> str | None:
+    """The time zone of a unit, if it has one.
 
-    __slots__ = ("unit",)
+    >>> zone_of("us Europe/Berlin"), zone_of("us")
+    ('Europe/Berlin', None)
+    """
+    return unit.partition(" ")[2] or None
 
-    def __init__(self) -> None:
-        self.unit: str | None = None
 
-    def learn(self, unit: str) -> None:
-        """Record the unit of times that came in, which must be that of all."""
-        if self.unit is None:
-            self.unit = unit
-        elif self.unit != unit:
-            raise TimeError(
-                f"times in {_named(unit)} meet times in {_named(self.unit)}: cast the time columns "
-                "of all inputs and partitions to one type"
-            )
+def with_zone(unit: str, zone: str | None) -> str:
+    """A unit of instants in a zone, or of what a clock shows if there is none."""
+    bare = unit.partition(" ")[0]
+    return bare if zone is None else f"{bare} {zone}"
+
+
+def type_of(unit: str) -> pa.DataType:
+    """The Arrow type of times in a unit.
+
+    >>> type_of("us UTC"), type_of("integer")
+    (TimestampType(timestamp[us, tz=UTC]), DataType(int64))
+    """
+    return pa.int64() if unit == INTEGER else pa.timestamp(unit.partition(" ")[0], zone_of(unit))
+
+
+def stamped(times: Times, unit: str | None) -> Column:
+    """Times of a unit as a column: timestamps, uncopied, unless they are integers.
+
+    >>> stamped(np.array([1_700_000_000]), "s")
+    array(['2023-11-14T22:13:20'], dtype='datetime64[s]')
+    """
+    if unit is None or unit == INTEGER or times.ndim != 1 or times.dtype != np.int64:
+        return times
+    if zone_of(unit) is None:
+        return times.view(f"datetime64[{unit}]")
+    return pa.array(times).view(type_of(unit))
 
 
 def unit_of(kind: pa.DataType | np.dtype[Any]) -> str | None:
     """The unit of a column, by its Arrow or NumPy type; ``None`` if that is not one of times.
 
     >>> unit_of(pa.timestamp("us", "UTC")), unit_of(np.dtype("datetime64[ns]")), unit_of(pa.int32())
-    ('us zoned', 'ns', 'integer')
+    ('us UTC', 'ns', 'integer')
     """
     if isinstance(kind, np.dtype):
         if kind.kind == "M":
             unit, count = np.datetime_data(kind)
-            return unit if count == 1 and unit in _NANOSECONDS else None
+            return unit if count == 1 and unit in NANOSECONDS else None
         return INTEGER if kind.kind in "iu" else None
     if pa.types.is_timestamp(kind):
-        return str(kind.unit) + (ZONED if kind.tz is not None else "")
+        return with_zone(str(kind.unit), kind.tz)
     if pa.types.is_integer(kind):
         return INTEGER
     return "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else None
@@ -82,29 +94,34 @@ def convert(values: Integers, unit: str, to: str, what: str) -> Integers:
     array([2])
     >>> convert(np.array([2_001]), "ns", "us", "these")
     Traceback (most recent call last):
-    jeton.core.errors.TimeError: these: 2001 ns is not a whole number of us: round it first
+    jeton.core.errors.TimeError: these: 1970-01-01T00:00:00.000002001 is not a whole number of us: \
+round it, or give the flow a finer unit, jt.Flow(…, unit='ns')
     """
-    if unit == to:
+    source, target = unit.partition(" ")[0], to.partition(" ")[0]
+    if (unit == INTEGER) != (to == INTEGER) or (zone_of(unit) is None) != (zone_of(to) is None):
+        raise TimeError(f"{what}: {named(unit)} cannot be compared with {named(to)}")
+    if source == target:
         return values
-    zoned, target_zoned = unit.endswith(ZONED), to.endswith(ZONED)
-    if INTEGER in (unit, to) or zoned != target_zoned:
-        raise TimeError(f"{what}: {_named(unit)} cannot be compared with times in {_named(to)}")
-    source, target = unit.removesuffix(ZONED), to.removesuffix(ZONED)
-    ratio = Fraction(_NANOSECONDS[source], _NANOSECONDS[target])
+    ratio = Fraction(NANOSECONDS[source], NANOSECONDS[target])
     if ratio.denominator > 1:
         uneven = np.flatnonzero(values % ratio.denominator)
         if len(uneven):
-            value = values[uneven[0]]
+            value = values[uneven[0]].view(f"datetime64[{source}]")
             raise TimeError(
-                f"{what}: {value} {source} is not a whole number of {target}: round it first"
+                f"{what}: {value} is not a whole number of {target}: round it, or give the flow a "
+                f"finer unit, jt.Flow(…, unit={source!r})"
             )
         values = values // ratio.denominator
     if ratio.numerator > 1:
         most, least = END_OF_TIME // ratio.numerator, -(-START_OF_TIME // ratio.numerator)
         outside = np.flatnonzero((values > most) | (values < least))
         if len(outside):
-            value = values[outside[0]]
-            raise TimeError(f"{what}: {value} {source} does not fit into 64 bits of {target}")
+            value = values[outside[0]].view(f"datetime64[{source}]")
+            coarser = "s" if source in ("m", "h", "D", "W") else source
+            raise TimeError(
+                f"{what}: {value} does not fit into 64 bits of {target}: give the flow a coarser "
+                f"unit, jt.Flow(…, unit={coarser!r})"
+            )
         values = values * ratio.numerator
     return values
 
@@ -116,7 +133,7 @@ def column_times(column: Column, to: str | None, what: str) -> Integers:
     array([1704067200000000])
     >>> column_times(np.array([5]), "us", "column 'end'")
     Traceback (most recent call last):
-    jeton.core.errors.TimeError: column 'end': integers cannot be compared with times in us
+    jeton.core.errors.TimeError: column 'end': integers cannot be compared with timestamps
     """
     unit = unit_of(column.dtype if isinstance(column, np.ndarray) else column.type)
     if unit is None:
@@ -151,6 +168,8 @@ def column_lengths(column: Column, to: str | None, what: str) -> Integers:
     if array.null_count:
         raise TimeError(f"{what} has {array.null_count} nulls")
     if pa.types.is_integer(array.type):
+        if to is not None and to != INTEGER:
+            raise TimeError(f"{what} has integers, but times are timestamps: give it durations")
         try:
             lengths: Integers = array.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid as error:
@@ -158,12 +177,74 @@ def column_lengths(column: Column, to: str | None, what: str) -> Integers:
         return lengths
     if not pa.types.is_duration(array.type):
         raise TimeError(f"{what} is of type {kind}, not integers or durations")
-    unit = INTEGER if to is None else to.removesuffix(ZONED)
+    unit = INTEGER if to is None else with_zone(to, None)
     return convert(array.cast(pa.int64()).to_numpy(), array.type.unit, unit, what)
 
 
-def _named(unit: str) -> str:
+def one_time(value: Any, unit: str | None, what: str) -> Any:
+    """A time as a user writes it, in the unit of a flow's own; all but timestamps are unchanged.
+
+    >>> one_time(np.datetime64("2024-01-01"), "s", "the time"), one_time(5, "s", "the time")
+    (1704067200, 5)
+    """
+    if not is_timestamp(value):
+        return value
+    return int(column_times(_single(value), unit, what)[0])
+
+
+def plain_times(times: Times, unit: str | None) -> list[Any]:
+    """Times as Python has them: integers, ``datetime``, or times of the user's own.
+
+    >>> plain_times(np.array([0]), "us")
+    [datetime.datetime(1970, 1, 1, 0, 0)]
+    """
+    if times.ndim > 1:
+        return [one(times, index) for index in range(len(times))]
+    shown = stamped(times, unit)
+    if shown is times:
+        listed: list[Any] = times.tolist()
+        return listed
+    found: list[Any] = pa.array(shown).to_pylist()
+    return found
+
+
+def given_times(kind: TimeKind, values: Any, unit: str | None, what: str) -> Times:
+    """Times that a user's function gives: timestamps, or integers in the unit of a flow's own.
+
+    >>> from jeton.core.times import IntegerTimes
+    >>> given_times(IntegerTimes(), np.array(["2024-01-01"], "datetime64[D]"), "s", "these times")
+    array([1704067200])
+    """
+    if kind.integers:
+        values = bare(values)
+        if isinstance(values, pa.ChunkedArray) or (
+            isinstance(values, list) and values and is_timestamp(values[0])
+        ):
+            values = as_column(values)
+        if isinstance(values, pa.Array) or getattr(values, "dtype", np.dtype(int)).kind == "M":
+            return column_times(values, unit, what)
+    return as_times(kind, values)
+
+
+def is_timestamp(value: object) -> bool:
+    """Whether a value is a point in time of Python, pandas, NumPy or Arrow."""
+    return isinstance(value, date | np.datetime64 | pa.TimestampScalar | pa.Date32Scalar)
+
+
+def unit_of_one(value: Any) -> str:
+    """The unit of a single timestamp."""
+    column = _single(value)
+    return unit_of(column.dtype if isinstance(column, np.ndarray) else column.type) or INTEGER
+
+
+def _single(value: Any) -> Column:
+    if isinstance(value, pa.Scalar):
+        return as_column(pa.array([value.as_py()], value.type))
+    return np.array([value]) if isinstance(value, np.datetime64) else as_column([value])
+
+
+def named(unit: str) -> str:
+    """A unit in words, for errors."""
     if unit == INTEGER:
         return "integers"
-    bare = unit.removesuffix(ZONED)
-    return f"{bare} with a time zone" if unit != bare else bare
+    return "timestamps" if zone_of(unit) is None else "timestamps with a time zone"

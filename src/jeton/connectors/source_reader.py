@@ -137,8 +137,9 @@ class SourceReader:
         if reader.ended:
             partition.close()
             return records is not None
-        if reader.floor is not None and partition.floor < reader.floor:
-            partition.advance_to(reader.floor)
+        floor = None if reader.floor is None else self.handle.check(reader.floor)
+        if floor is not None and partition.floor < floor:
+            partition.advance_to(floor)
         if self.handle.idle_after is not None:
             now = self._clock()
             if records is not None:

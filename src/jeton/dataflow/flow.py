@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
-from jeton.columns.schema import SchemaLike
+from jeton.columns.durations import Duration, Length, seconds
+from jeton.columns.schema import SchemaLike, time_type
+from jeton.columns.time_domain import TimeDomain
 from jeton.core.checks import (
     described,
     require_name,
@@ -18,7 +20,7 @@ from jeton.core.checks import (
 )
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import calling_line
-from jeton.core.times import TimeKind, time_kind
+from jeton.core.times import END_OF_TIME, IntegerTimes, TimeKind, time_kind
 from jeton.dataflow.drawing import plan_svg, plan_text
 from jeton.dataflow.hints import require_stream
 from jeton.dataflow.inputs import InputStream, add_input, add_unordered_input
@@ -57,6 +59,10 @@ class Flow(Scope):
     themselves: there can be no more workers than bins, and a few bins for each keep their shares
     even. A checkpoint stores the number, and what goes on from it keeps to that.
 
+    Times are integers, or timestamps of any unit and dates. Timestamps are converted to the flow's
+    ``unit`` where they come in (``"s"``, ``"ms"``, ``"us"`` or ``"ns"``); those that cannot be
+    converted exactly are refused.
+
     Building it runs nothing. `run` takes whole inputs to whole outputs in this process;
     `open` gives a run that you drive yourself.
 
@@ -69,9 +75,16 @@ class Flow(Scope):
     """
 
     def __init__(
-        self, name: str = "flow", *, time: type | TimeKind = int, bins: int = BINS
+        self,
+        name: str = "flow",
+        *,
+        time: type | TimeKind = int,
+        unit: str = "us",
+        bins: int = BINS,
     ) -> None:
         super().__init__(None, None, require_name(name, "a flow"), time_kind(time))
+        self.domain = TimeDomain(unit)
+        """Whether times are integers or timestamps, as far as that is known, and their unit."""
         self.bins = require_bins(bins)
         """Into how many bins keys are divided, unless the flow goes on from a checkpoint."""
         self._flow = self
@@ -96,10 +109,14 @@ class Flow(Scope):
         *,
         time: str = "time",
         schema: SchemaLike | None = None,
-        lateness: int | None = None,
-        idle_after: float | None = None,
+        lateness: Length | None = None,
+        idle_after: float | Duration | None = None,
     ) -> InputStream:
         """An input fed from outside; ``time`` names the column with each record's time.
+
+        Times are integers, or timestamps and dates, which come out as timestamps of the flow's
+        unit, with the zone that they came in with (if inputs have several, that of the first).
+        Timestamps with and without a zone do not mix.
 
         When the flow is opened, ``run.input(name)`` sends records and advances.
 
@@ -120,8 +137,9 @@ class Flow(Scope):
 
         With a ``lateness``, the times of a stream need not be in order but within that bound. Each
         partition of its source counts for itself: the greatest time that it has sent less
-        ``lateness`` is its floor, and records below that are late. They go to ``.late`` and are
-        counted. The input advances by itself, with the slowest of its partitions.
+        ``lateness`` (a duration such as ``"5s"``, or an integer if times are integers) is its
+        floor, and records below that are late. They go to ``.late`` and are counted. The input
+        advances by itself, with the slowest of its partitions.
 
         >>> flow = jt.Flow("unsorted")
         >>> clicks = flow.input("clicks", lateness=5)
@@ -141,17 +159,30 @@ class Flow(Scope):
         ([3, 1, 1], {'clicks': 0})
 
         A partition that has no records for a while holds the input back. With ``idle_after``, a
-        long-lived query leaves it aside after that many seconds without a record, until its next
-        one; that is late if the input has passed it. By default partitions are waited for
-        indefinitely, so that a pause of a source never makes its records late.
+        long-lived query leaves it aside after that many seconds (or a duration) without a record,
+        until its next one; that is late if the input has passed it. By default partitions are
+        waited for indefinitely, so that a pause of a source never makes its records late.
         """
         self.reserve("input", name)
         if type(schema).__module__.startswith("pyspark."):
             from jeton.spark.internals import arrow_schema
 
             schema = arrow_schema(cast("Any", schema))
-        self.lateness[name] = lateness
-        stream = add_input(self, name, time, schema, lateness, idle_after)
+        if schema is not None:
+            declared = time_type(schema, time)
+            if declared is not None and self.kind.integers:
+                self.domain.declare(name, declared)
+        late = None
+        if lateness is not None:
+            if not isinstance(self.kind, IntegerTimes):
+                raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
+            call = f"input({name!r}, lateness={{}})"
+            late = self.domain.length(lateness, call, "lateness")
+            if not 0 <= late <= END_OF_TIME:
+                raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness!r}")
+        self.lateness[name] = late
+        patience = None if idle_after is None else seconds(idle_after, "idle_after=")
+        stream = add_input(self, name, time, schema, late, patience)
         self.input_schemas[name] = stream.schema
         return stream
 
@@ -435,7 +466,7 @@ class Flow(Scope):
         workers: int = 2,
         name: str | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
-        every: float | None = 10.0,
+        every: float | Duration | None = 10.0,
         keep: int = 2,
         restarts: int = 10,
         allow_removed: Collection[str] = (),
@@ -451,8 +482,8 @@ class Flow(Scope):
             checkpoint: Where the query's checkpoints are. If there are any, it goes on from the
                 newest complete one. Rows reach sinks when the checkpoint that covers them is
                 committed.
-            every: Seconds from one checkpoint to the next. With ``None``, there is one at the end
-                and one for each call of `Query.checkpoint`.
+            every: Seconds, or a duration, from one checkpoint to the next. With ``None``, there is
+                one at the end and one for each call of `Query.checkpoint`.
             keep: How many checkpoints to keep.
             restarts: How many times in a row, without a new checkpoint, the query is started again
                 after workers were lost or failed. The same error of a worker twice in a row,
@@ -486,7 +517,7 @@ class Flow(Scope):
             workers=workers,
             name=name,
             checkpoint=checkpoint,
-            every=every,
+            every=None if every is None else seconds(every, "every="),
             keep=keep,
             restarts=restarts,
             allow_removed=allow_removed,

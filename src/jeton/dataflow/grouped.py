@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
+from jeton.columns.durations import Length
 from jeton.columns.schema import schema_of
 from jeton.core.checks import described
 from jeton.core.errors import GraphError
@@ -17,7 +18,7 @@ from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
 from jeton.dataflow.operators.top_k import add_top_k
-from jeton.dataflow.operators.windows import Assigner, EachTime, add_windows
+from jeton.dataflow.operators.windows import BOUNDS, Assigner, EachTime, add_windows
 from jeton.state import aggregates as agg
 from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
@@ -386,7 +387,7 @@ class Rolling(Grouped):
     [1, 3, 6]
     """
 
-    def __init__(self, keyed: KeyedStream, size: int | None, rows: int | None) -> None:
+    def __init__(self, keyed: KeyedStream, size: Length | None, rows: int | None) -> None:
         super().__init__(keyed)
         self._size, self._by_rows = checked_size(keyed, size, rows)
 
@@ -412,7 +413,7 @@ class Sessions(Grouped):
     [{'time': 17, 'start': 0, 'count': 2}, {'time': 40, 'start': 30, 'count': 1}]
     """
 
-    def __init__(self, keyed: KeyedStream, gap: int | None, column: str | None = None) -> None:
+    def __init__(self, keyed: KeyedStream, gap: Length | None, column: str | None = None) -> None:
         super().__init__(keyed)
         self._gap = checked_gap(keyed, gap, column)
 
@@ -432,8 +433,12 @@ class Windows(Grouped):
     [{'time': 10, 'count': 2}, {'time': 40, 'count': 1}]
     """
 
-    def __init__(self, keyed: KeyedStream, assigner: Assigner) -> None:
+    def __init__(self, keyed: KeyedStream, assigner: Assigner, *, bounds: bool = False) -> None:
         super().__init__(keyed)
+        self._bounds = bounds
+        for name in BOUNDS if bounds else ():
+            if name in keyed.key or name == keyed.stream.time_name:
+                raise GraphError(f"bounds=True adds a column {name!r}: rename the one of that name")
         if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
             raise GraphError("windows need integer times: inside a loop, use each_time()")
         self._assigner = assigner
@@ -454,6 +459,8 @@ class Windows(Grouped):
         [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
          {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
         """
+        if self._bounds:
+            raise GraphError("top_k() has no bounds of windows: leave bounds= out")
         return add_top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
 
     def distinct(self) -> Stream:
@@ -472,5 +479,15 @@ class Windows(Grouped):
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         require_own_time(self.keyed, name)
+        for taken in aggregates if self._bounds else ():
+            if taken in BOUNDS:
+                raise GraphError(f"bounds=True adds a column {taken!r}: rename the aggregate")
         results = self._results(aggregates, name)
-        return add_windows(self.keyed, self._assigner, aggregates, name=name, schema=results)
+        return add_windows(
+            self.keyed,
+            self._assigner,
+            aggregates,
+            name=name,
+            schema=results,
+            bounds=self._bounds,
+        )

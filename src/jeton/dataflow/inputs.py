@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +14,19 @@ import pyarrow.compute as pc
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import plain
-from jeton.columns.schema import EVENT_TIME, SchemaLike, as_schema
+from jeton.columns.schema import SchemaLike, as_schema
 from jeton.columns.tables import as_table
-from jeton.columns.time_arithmetic import whole
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import INTEGER
+from jeton.columns.time_units import INTEGER, convert
 from jeton.core.errors import (
+    BatchError,
     GraphError,
     JetonError,
     SnapshotError,
     TimeError,
     TokenError,
 )
-from jeton.core.times import END_OF_TIME, IntegerTimes, Time, TimeKind
+from jeton.core.times import IntegerTimes, Time, TimeKind
 from jeton.core.tokens import ActivatingToken, TimestampToken, TokenRef
 from jeton.dataflow.partitions import (
     Partition,
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from jeton.dataflow.scope import Scope
 
 
+LATE_AT: Final = "late_at"
+"""The time column of late records, whose own times have the name of the input's time column."""
+
+
 class InputStream(Stream):
     """The stream of an input, with the records that came too late beside it."""
 
@@ -54,9 +58,10 @@ class InputStream(Stream):
     def late(self) -> Stream:
         """Records below the input's time when they were sent.
 
-        They come at the least time at which they would not have been late, with their own time
-        in ``event_time`` (``event_time_`` if there is such a column). Until an operator reads
-        this stream, the output behind it does not exist, and costs nothing.
+        They have all their columns, also their own time under its name. The time column of this
+        stream is another one, ``late_at`` (``late_at_`` if the schema has such a column): the
+        least time at which they would not have been late. Until an operator reads this stream,
+        the output behind it does not exist, and costs nothing.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("late")
@@ -66,23 +71,16 @@ class InputStream(Stream):
         ...     run.input("n").advance_to(5)
         ...     run.input("n").send({"time": [3, 6], "n": [1, 2]})
         ...     run.finish()["late"].to_pylist()
-        [{'time': 5, 'n': 1, 'event_time': 3}]
+        [{'late_at': 5, 'time': 3, 'n': 1}]
         """
-        schema = self.schema
+        schema, name = self.schema, LATE_AT
+        while name in (self.time_name, *(schema.names if schema is not None else ())):
+            name += "_"
         if schema is not None:
-            plain = isinstance(self.kind, IntegerTimes)
-            name = _claimed([self.time_name, *schema.names])
-            schema = schema.append(pa.field(name, pa.int64() if plain else pa.null()))
+            own = self.flow.domain.type if isinstance(self.kind, IntegerTimes) else pa.null()
+            schema = schema.insert(0, pa.field(self.time_name, own))
         late = SourcePort(self.sources[0].operator, 1)
-        return self.scope.stream([late], self.time_name, schema)
-
-
-def _claimed(taken: Sequence[str]) -> str:
-    """The name of the column with late records' own times: underscores make it a new one."""
-    name = EVENT_TIME
-    while name in taken:
-        name += "_"
-    return name
+        return self.scope.stream([late], name, schema)
 
 
 def add_input(
@@ -94,15 +92,9 @@ def add_input(
     idle_after: float | None = None,
 ) -> InputStream:
     """Add the operator of `Flow.input`."""
-    if lateness is not None:
-        if not isinstance(scope.kind, IntegerTimes):
-            raise GraphError(f"input {name!r} has no integer times: lateness= needs them")
-        lateness = whole(lateness, f"the lateness of input {name!r}")
-        if not 0 <= lateness <= END_OF_TIME:
-            raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness}")
     if idle_after is not None and not idle_after > 0:
         raise GraphError(
-            f"input {name!r} cannot take partitions for idle after {idle_after} seconds: give a "
+            f"input {name!r} cannot take partitions for idle after {idle_after:g} seconds: give a "
             "number above zero, or None to wait for them indefinitely"
         )
     known = None if schema is None else as_schema(schema, time)
@@ -227,8 +219,7 @@ class InputHandle:
         self._require_open()
         try:
             batch = self._as_batch(data, times, columns, self._now(partition))
-            if len(batch) and batch.unit is not None:
-                self._outputs[0].units.learn(batch.unit)
+            batch = self.in_flow_unit(batch)
         except JetonError as error:
             error.located(operator=self.name, worker=self._info.worker)
             raise
@@ -270,9 +261,12 @@ class InputHandle:
             self.advance_to(least)
 
     def advance_to(self, time: Time) -> None:
-        """Promise to send nothing before ``time`` any more."""
+        """Promise to send nothing before ``time`` any more.
+
+        It is a timestamp, or an integer in the unit of the flow.
+        """
         self._require_open()
-        time = self._info.kind.check(time)
+        time = self.check(time)
         if not self._time <= time:
             raise TimeError(
                 f"input {self.name!r} is at {self._time} and cannot go back to {time}"
@@ -280,6 +274,12 @@ class InputHandle:
         for token in self._tokens:
             token.downgrade(time)
         self._time = time
+
+    def check(self, time: Any) -> Time:
+        """A time of this input: timestamps are converted to the unit of the flow."""
+        if type(time) is not int and self.kind.integers:
+            time = self._outputs[0].units.time(time, self.name)
+        return self.kind.check(time)
 
     def close(self) -> None:
         """End this input on this worker. Closing twice is harmless."""
@@ -316,7 +316,7 @@ class InputHandle:
         if "partitions" in state.column_names:
             self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
             for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
-                self._outputs[0].units.learn(unit)
+                self._outputs[0].units.restore(unit)
         if "floor" in state.column_names and state.num_rows == self._info.workers:
             here = pc.equal(state.column("worker"), self._info.worker)
             for floor in state.filter(here).column("floor").drop_null().to_pylist():
@@ -356,6 +356,17 @@ class InputHandle:
             return batch
         return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
 
+    def in_flow_unit(self, batch: Batch) -> Batch:
+        """The batch with its times in the unit of the flow, exactly."""
+        units, unit = self._outputs[0].units, batch.unit
+        if unit is None or unit == units.unit or len(batch) == 0:
+            return batch
+        to = units.admit(unit, self.name)
+        what = f"column {batch.time_name!r} of input {self.name!r}"
+        converted = batch.at(convert(batch.times, unit, to, what))
+        converted.unit = to
+        return converted
+
     def _now(self, partition: Partition | None) -> Time:
         """The time of records that come without one."""
         kind = self._info.kind
@@ -374,9 +385,16 @@ class InputHandle:
         behind = batch.filter(late)
         self.late_count += len(behind)
         if len(self._outputs) > 1:
-            name = _claimed([behind.time_name, *behind.names])
-            claimed = {name: time_columns.to_arrow(behind.times)}
-            self._outputs[1].send(self._time, behind.with_columns(claimed).at(at, self._time))
+            if self._schema is None and LATE_AT in behind.columns:
+                raise BatchError(
+                    f"input {self.name!r} has a column {LATE_AT!r}, which is the time column of "
+                    "late records: rename it, or declare the columns, flow.input(…, schema=…)"
+                )
+            own = behind.column(behind.time_name)
+            if not self.kind.integers:
+                own = time_columns.to_arrow(behind.times)
+            columns = {behind.time_name: own, **behind.columns}
+            self._outputs[1].send(self._time, Batch.trusted(columns, at, LATE_AT, self._time))
         return batch.filter(~late)
 
     def _require_open(self) -> None:

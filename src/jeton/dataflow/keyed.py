@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jeton.columns.durations import Length, calendar
 from jeton.columns.schema import SchemaLike
+from jeton.columns.time_arithmetic import MOST
 from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
 from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
@@ -22,7 +24,7 @@ from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
-from jeton.dataflow.operators.windows import EachTime, Sliding, Tumbling, Until
+from jeton.dataflow.operators.windows import CalendarWindows, EachTime, Sliding, Tumbling, Until
 from jeton.dataflow.pacts import Gather, KeyExchange, Pact
 from jeton.dataflow.plan import Notify
 
@@ -94,7 +96,7 @@ class KeyedStream:
         """
         return Running(self, ordered=ordered)
 
-    def rolling(self, size: int | None = None, *, rows: int | None = None) -> Rolling:
+    def rolling(self, size: Length | None = None, *, rows: int | None = None) -> Rolling:
         """A moving window for each record: the last records of its key, itself included.
 
         With a ``size``, these are the records in ``(time - size, time]``, also all others at the
@@ -134,8 +136,15 @@ class KeyedStream:
         """
         return Windows(self, EachTime())
 
-    def tumbling(self, size: int, *, offset: int = 0) -> Windows:
+    def tumbling(
+        self, size: Length, *, offset: Length = 0, zone: str | None = None, bounds: bool = False
+    ) -> Windows:
         """Windows ``[start, start + size)`` one after the other, emitted at their ends.
+
+        Where times are timestamps, lengths are durations: ``"10s"``, ``"1h 30m"``, ``timedelta``,
+        ``pd.Timedelta``, ``np.timedelta64``. Where times are integers, so are lengths. With
+        ``bounds``, results have the columns ``window_start`` and ``window_end``, as those of
+        Spark's ``window`` do.
 
         A record whose window would end after the last time there is, 2**63 - 1, is an error, as
         for `sliding` windows and sessions.
@@ -146,11 +155,44 @@ class KeyedStream:
         >>> rows = {"time": [3, 7, 12], "key": [1, 1, 1], "value": [1.0, 2.0, 4.0]}
         >>> flow.run({"n": rows})["means"].to_pylist()
         [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
-        """
-        return Windows(self, Tumbling(size, offset))
 
-    def sliding(self, size: int, *, every: int, offset: int = 0) -> Windows:
+        Weeks, months, quarters and years are those of the calendar, in UTC or in a ``zone``, and
+        so are days in a zone: those on which clocks change have 23 or 25 hours.
+
+        >>> from datetime import datetime, timezone
+        >>> flow = jt.Flow("months")
+        >>> sales = flow.input("sales").key_by()
+        >>> flow.output("sums", sales.tumbling("1 month", zone="Europe/Berlin").sum("n"))
+        >>> times = [datetime(2024, 2, day, 23, 30, tzinfo=timezone.utc) for day in (28, 29)]
+        >>> flow.run({"sales": {"time": times, "n": [1, 2]}})["sums"]["sum"].to_pylist()
+        [1, 2]
+        """
+        domain = self.stream.flow.domain
+        parts = calendar(size)
+        if parts is not None and (zone is not None or parts.part != "day"):
+            if offset:
+                raise GraphError(
+                    f"windows of {parts} start with the calendar: offset= is for others"
+                )
+            domain.require_stamps(f"tumbling({size!r}) has a duration as its size")
+            return Windows(self, CalendarWindows(parts, domain.unit, zone), bounds=bounds)
+        if zone is not None:
+            raise GraphError(
+                f"tumbling({size!r}, zone={zone!r}) has a size that is the same in all zones: "
+                "zone= is for days, weeks and months, such as '1 day'"
+            )
+        length = domain.length(size, "tumbling({})", "size")
+        if not 1 <= length <= MOST:
+            raise GraphError(f"a window must be from 1 to {MOST} long, not {size!r}")
+        start = domain.length(offset, "tumbling(…, offset={})", "offset")
+        return Windows(self, Tumbling(length, start), bounds=bounds)
+
+    def sliding(
+        self, size: Length, *, every: Length, offset: Length = 0, bounds: bool = False
+    ) -> Windows:
         """Windows of ``size`` that end at every multiple of ``every``.
+
+        Lengths and ``bounds`` are as for `tumbling`.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("counts")
@@ -160,7 +202,13 @@ class KeyedStream:
         ... ].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
         [{'time': 10, 'count': 1}, {'time': 20, 'count': 2}, {'time': 30, 'count': 1}]
         """
-        return Windows(self, Sliding(size, every, offset))
+        domain = self.stream.flow.domain
+        length = domain.length(size, "sliding({}, …)", "size")
+        step = domain.length(every, "sliding(…, every={})", "step")
+        start = domain.length(offset, "sliding(…, offset={})", "offset")
+        if not 1 <= step <= length <= MOST:
+            raise GraphError(f"windows of {size!r} cannot slide by {every!r}")
+        return Windows(self, Sliding(length, step, start), bounds=bounds)
 
     def until(self, column: str) -> Windows:
         """Windows whose end is in a column of each record, such as the expiry of an auction.
@@ -186,12 +234,15 @@ class KeyedStream:
             )
         return Windows(self, Until(column))
 
-    def session_window(self, gap: int | None = None, *, gap_column: str | None = None) -> Sessions:
+    def session_window(
+        self, gap: Length | None = None, *, gap_column: str | None = None
+    ) -> Sessions:
         """Sessions: records of a key that follow each other by less than ``gap``.
 
         A session is emitted once nothing can prolong it any more: at its last record's time plus
-        ``gap``, with the time of its first record in the column ``start`` (as an integer, in the
-        unit of the times). Records out of order prolong and merge sessions as needed.
+        ``gap``, with the time of its first record in the column ``start``. The gap is a
+        duration, such as ``"30s"``, or an integer if times are integers. Records out of order
+        prolong and merge sessions as needed.
 
         With ``gap_column``, each record has a gap of its own, as in Spark's ``session_window``:
         it keeps its session open until its time plus the value of that column (an integer, or a
@@ -231,7 +282,7 @@ class KeyedStream:
         """
         return add_distinct(self)
 
-    def deduplicate(self, *, within: int | None = None) -> Stream:
+    def deduplicate(self, *, within: Length | None = None) -> Stream:
         """The first record of each key, whole, at its time; those that follow are left out.
 
         A record that comes later than ``within`` after the one that was kept counts as new, and
@@ -346,7 +397,7 @@ class KeyedStream:
         self,
         other: KeyedStream,
         *,
-        tolerance: int | None = None,
+        tolerance: Length | None = None,
         how: AsofHow = "left",
         suffix: str = "_right",
     ) -> Stream:
@@ -386,21 +437,22 @@ class KeyedStream:
     def interval_join(
         self,
         other: KeyedStream,
-        lower: int,
-        upper: int,
+        lower: Length,
+        upper: Length,
         *,
         how: How = "inner",
         suffix: str = "_right",
     ) -> Stream:
         """Pairs with equal keys and ``left.time + lower <= right.time <= left.time + upper``.
 
-        Both bounds may have either sign: ``lower=-10, upper=0`` pairs each left record with the
-        right ones of the last 10. A pair bears the later of its two times and is sent as soon as
-        both records are there. With ``how="left"``, a left record that has found no partner
-        comes with nulls once its interval is complete, at the time ``left.time + upper`` (or at
-        its own, if ``upper`` is negative). With ``how="right"``, a right record does so at
-        ``right.time - lower`` (or at its own, if ``lower`` is positive); with ``"full"``, both do.
-        The columns that are filled with nulls must then be known.
+        Both bounds may have either sign: ``lower="-10s", upper=0`` pairs each left record with the
+        right ones of the last 10 seconds. Where times are integers, the bounds are too. A pair
+        bears the later of its two times and is sent as soon as both records are there. With
+        ``how="left"``, a left record that has found no partner comes with nulls once its interval
+        is complete, at the time ``left.time + upper`` (or at its own, if ``upper`` is negative).
+        With ``how="right"``, a right record does so at ``right.time - lower`` (or at its own, if
+        ``lower`` is positive); with ``"full"``, both do. The columns that are filled with nulls
+        must then be known.
 
         The result has the left columns and the right ones that are not keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both

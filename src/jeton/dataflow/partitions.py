@@ -87,7 +87,7 @@ class Partition:
     def advance_to(self, time: Time) -> None:
         """Promise that this partition sends nothing before ``time`` any more."""
         self.require_open()
-        time = self._handle.kind.check(time)
+        time = self._handle.check(time)
         if time < self.floor:
             raise TimeError(
                 f"partition {self.key!r} of input {self._handle.name!r} is at {self.floor} and "

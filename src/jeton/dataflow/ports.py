@@ -13,7 +13,8 @@ from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column, as_column
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import Units
+from jeton.columns.time_domain import Units
+from jeton.columns.time_units import given_times, stamped
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Connection
 from jeton.core.errors import BatchError, JetonError, OperatorFailed, TokenError
@@ -172,6 +173,16 @@ class Output:
         self._edges: list[Edge] = []
         self._rows = _Rows()
 
+    def stamped(self, times: Times) -> Column:
+        """Times as a column of records: timestamps, if those of the flow are."""
+        return stamped(times, self.units.unit)
+
+    def one_time(self, time: Any) -> Time:
+        """A time as a user gives it, checked: timestamps are converted to the flow's unit."""
+        if self.kind.integers:
+            time = self.units.time(time, self.book.operator)
+        return self.kind.check(time)
+
     def connect(self, edges: Sequence[Edge]) -> None:
         """Say where messages go: the worker does this once."""
         self._edges = list(edges)
@@ -182,7 +193,7 @@ class Output:
         While it is open, the token can be neither downgraded nor dropped.
         """
         if time is not None and type(time) is not int:
-            time = self.kind.check(time)
+            time = self.one_time(time)
         return Session(self, right, right._admit(self.book, time))
 
     def send(self, time: Time, batch: Batch) -> None:
@@ -312,7 +323,7 @@ class Session:
 
     def _give_row(self, values: Mapping[str, Any], times: Any) -> None:
         output = self._output
-        time = self.time if times is None else output.kind.check(times)
+        time = self.time if times is None else output.one_time(times)
         if not self.time <= time:
             raise self._too_early(time)
         if output.time_name in values:
@@ -334,8 +345,8 @@ class Session:
         """Times for records: one for all, or one for each."""
         kind = self._output.kind
         if is_single(times) or isinstance(times, tuple):
-            return time_columns.constant(kind, kind.check(times), length)
-        stamps = time_columns.as_times(kind, times)
+            return time_columns.constant(kind, self._output.one_time(times), length)
+        stamps = given_times(kind, times, self._output.units.unit, "these times")
         if len(stamps) != length:
             raise BatchError(f"there are {len(stamps)} times for {length} records")
         return stamps

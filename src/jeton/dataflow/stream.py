@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
+from jeton.columns.durations import Length
 from jeton.columns.kernel import Kernel
 from jeton.columns.schema import SchemaLike
 from jeton.core.checks import described
@@ -285,8 +286,11 @@ class Stream(StreamBase):
         """
         return add_partition(self, parts, to, name=name)
 
-    def delay(self, to: Callable[[Batch], Any], *, name: str = "delay") -> Stream:
-        """Records at the times ``to(batch)``, none of which may be earlier than it was.
+    def delay(self, to: Callable[[Batch], Any] | Length, *, name: str = "delay") -> Stream:
+        """Records at later times: moved on by a duration, or at the times ``to(batch)``.
+
+        Where times are integers, the length is one too. A function returns timestamps, or integers
+        in the flow's unit as in ``batch.times``. No record may become earlier than it was.
 
         Records are sent at once, with their new times: downstream operators follow the frontier,
         not the order of arrival.
@@ -296,6 +300,13 @@ class Stream(StreamBase):
         >>> flow.output("later", flow.input("n").delay(lambda batch: batch.times + batch["n"]))
         >>> flow.run({"n": {"time": [0, 0], "n": [5, 2]}})["later"].to_pylist()
         [{'time': 2, 'n': 2}, {'time': 5, 'n': 5}]
+
+        >>> from datetime import datetime
+        >>> flow = jt.Flow("an hour later")
+        >>> flow.output("later", flow.input("n").delay("1 hour"))
+        >>> rows = {"time": [datetime(2024, 5, 1, 9)], "n": [5]}
+        >>> flow.run({"n": rows})["later"]["time"].to_pylist()
+        [datetime.datetime(2024, 5, 1, 10, 0)]
         """
         return add_delay(self, to, name=name)
 

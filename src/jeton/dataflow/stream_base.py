@@ -100,7 +100,9 @@ class StreamBase:
         if self.schema is None:
             return None
         try:
-            return schemas.learn(function, schemas.sample(self.schema, self.time_name, self.kind))
+            unit = self.flow.domain.known
+            empty = schemas.sample(self.schema, self.time_name, self.kind, unit)
+            return schemas.learn(function, empty)
         except (MissingColumn, ColumnTypeError) as error:
             raise GraphError(f"{error.message} in {self!r}").located(operator=operator) from error
 

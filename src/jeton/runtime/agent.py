@@ -246,6 +246,7 @@ class Agent:
             wake=self._wake,
             restore=restore,
             bins=flow.bins,
+            domain=flow.domain,
         )
         self.peers.attach(self.worker)
         handles = self.worker.handles

@@ -139,7 +139,10 @@ class Run:
     def results(self) -> Result:
         """The rows of each output so far, also after a failure."""
         return Result(
-            {name: self._tables.made(name, self._collected(name)) for name in self.flow.outputs},
+            {
+                name: self._tables.made(name, self._collected(name), self._unit)
+                for name in self.flow.outputs
+            },
             late={name: self._late(name) for name in self.flow.inputs},
             leaks=[leak for worker in self.workers for leak in worker.leaks],
             steps=self.steps,
@@ -195,9 +198,16 @@ class Run:
         An input advances as far as the rows still to come allow, in any order. Nothing is
         late, also if the input has a lateness.
         """
-        for name, data in inputs.items():
+        for name in inputs:
             self.flow.handle("input", name)
-            self._feed_table(name, data)
+        batches = {name: self._tables.read(name, data) for name, data in inputs.items()}
+        for name in self.flow.inputs:
+            unit = batches[name].unit if name in batches else None
+            if unit is not None:
+                for worker in self.workers:
+                    worker.units.fix(unit, name)
+        for name, batch in batches.items():
+            self._feed_table(name, batch)
 
     def attach(
         self,
@@ -303,12 +313,12 @@ class Run:
             self._feeding.append(agent)
         return True
 
-    def _feed_table(self, name: str, data: Any) -> None:
+    def _feed_table(self, name: str, batch: Batch) -> None:
         workers = len(self.workers)
         handles = self._ends(name)
         if not isinstance(handles[0], InputHandle):
             raise GraphError(f"input {name!r} is unordered: send with run.input({name!r})")
-        batch = self._tables.read(name, data)
+        batch = handles[0].in_flow_unit(batch)
         rows = FEED_ROWS
         if self._random is not None:
             rows = self._random.randint(1, max(2, len(batch) // 3))
@@ -321,6 +331,11 @@ class Run:
             if agent.feed.ended:
                 self._feeding.append(agent)
             agent.feed.add(handle, pieces[worker::workers])
+
+    @property
+    def _unit(self) -> str | None:
+        """The unit of the flow's times, as far as any worker knows it."""
+        return next((w.units.unit for w in self.workers if w.units.unit is not None), None)
 
     def _collected(self, name: str) -> list[Batch]:
         index = self.flow.handle("output", name)

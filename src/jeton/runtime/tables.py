@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch, concat
 from jeton.columns.tables import as_table
-from jeton.core.errors import GraphError, JetonError, TimeError
+from jeton.columns.time_units import INTEGER, type_of
+from jeton.core.errors import JetonError, TimeError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.inputs import InputHandle
 from jeton.runtime.agent import NoFeed
@@ -25,7 +26,8 @@ class Tables:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._time_type: pa.DataType | None = None
+        self._integers: pa.DataType | None = None
+        """The type of integer times that came in, if they had one."""
 
     def read(self, name: str, data: Any) -> Batch:
         """A batch from what a user hands in for an input."""
@@ -48,35 +50,31 @@ class Tables:
         kind = table.schema.field(operator.time_name).type
         if pa.types.is_null(kind):
             return batch
-        if self._time_type is None:
-            self._time_type = kind
-        elif self._time_type != kind:
-            raise GraphError(
-                f"input {name!r} has times of type {kind}, another input of type "
-                f"{self._time_type}: cast them to one type, so that they mean the same"
-            )
+        if pa.types.is_integer(kind):
+            same = self._integers in (None, kind)
+            self._integers = kind if same else pa.int64()
         return batch
 
-    def made(self, name: str, batches: Sequence[Batch]) -> pa.Table:
-        """A table from what an output has collected, in order of time."""
+    def made(self, name: str, batches: Sequence[Batch], unit: str | None) -> pa.Table:
+        """A table from what an output has collected, in order of time; ``unit`` is the flow's."""
         if not batches:
             time_name = self._flow.operators[self._flow.handle("output", name)].time_name
-            fields = [pa.field(time_name, self._time_type or pa.int64())]
+            times = self._integers if unit in (None, INTEGER) else type_of(unit)
+            fields = [pa.field(time_name, times or pa.int64())]
             return pa.schema([*fields, *(self._flow.output_schema(name) or ())]).empty_table()
         whole = concat(batches)
         if whole.times.ndim == 1 and whole.times.dtype != object:
             whole = whole.take(np.argsort(whole.times, kind="stable"))
         table = whole.to_arrow()
-        if self._time_type is not None and isinstance(self._flow.kind, IntegerTimes):
-            times = table.column(whole.time_name).cast(pa.int64())
+        times = table.column(whole.time_name)
+        if self._integers is not None and pa.types.is_int64(times.type):
             try:
-                typed = _as_type(times, self._time_type)
+                table = table.set_column(0, whole.time_name, times.cast(self._integers))
             except pa.ArrowInvalid as error:
                 raise TimeError(
-                    f"output {name!r} has times that are not {self._time_type}, the type of the "
+                    f"output {name!r} has times that are not {self._integers}, the type of the "
                     f"inputs' time columns: cast those to a wider type ({error})"
                 ) from error
-            table = table.set_column(0, whole.time_name, typed)
         return table
 
 
@@ -135,9 +133,3 @@ def _pieces(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
             handle.advance_to(floor)
         yield
     handle.close()
-
-
-def _as_type(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_date32(kind):
-        return times.cast(pa.int32()).cast(kind)
-    return times.cast(kind)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
-from jeton.columns.time_units import Units
+from jeton.columns.time_domain import TimeDomain, Units
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
 from jeton.core.errors import JetonError, LeakedToken, ProtocolError, SnapshotError
@@ -59,6 +59,7 @@ class Worker:
         wake: Callable[[], None],
         restore: Snapshot | None = None,
         bins: int = BINS,
+        domain: TimeDomain | None = None,
     ) -> None:
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
@@ -85,7 +86,7 @@ class Worker:
         self._ends: list[Callable[[], None]] = []
         self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
         self._common: dict[Hashable, Any] = {}
-        self._units = Units()
+        self.units = Units(domain)
         self._announced_unit: str | None = None
         self._lock = Lock()
         self._thread: int | None = None
@@ -119,10 +120,10 @@ class Worker:
                 Connection(book, cell) if cell else None
                 for book, cell in zip(books, row, strict=True)
             ]
-            port = Input(self, location, plan.kind, connections, moment, self._units)
+            port = Input(self, location, plan.kind, connections, moment, self.units)
             self._by_location[location] = (plan.index, port, self._guard(plan.name, wanted.pact))
             inputs.append(port)
-        outputs = [Output(book, plan.time_name, self._units) for book in books]
+        outputs = [Output(book, plan.time_name, self.units) for book in books]
         operator = Operator(plan, inputs, outputs, books, moment)
         for location in node.outputs:
             self._by_book[location] = operator
@@ -289,7 +290,7 @@ class Worker:
         self._inbox.accept(batch)
         if batch.unit is not None:
             try:
-                self._units.learn(batch.unit)
+                self.units.hear(batch.unit)
             except JetonError as error:
                 error.located(worker=self.index)
                 raise
@@ -430,10 +431,10 @@ class Worker:
         """Seal what was settled since the last time into one batch, for the other workers."""
         batch = self._outbox.seal()
         if batch is not None:
-            unit = self._units.unit
+            unit = self.units.unit
             if unit is not self._announced_unit:
                 self._announced_unit = unit
-                batch = batch._replace(unit=unit)
+                batch = batch._replace(unit=self.units.announced)
             for worker in range(self.workers):
                 if worker != self.index:
                     self._network.send_progress(worker, batch)

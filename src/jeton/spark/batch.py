@@ -21,7 +21,9 @@ from pyspark.sql import functions as F
 from jeton.cluster.progress_bar import ProgressBar
 from jeton.cluster.rendezvous import Meeting
 from jeton.columns.batch import Batch
-from jeton.core.errors import BatchError, GraphError
+from jeton.columns.time_domain import Units
+from jeton.columns.time_units import INTEGER, unit_of, zone_of
+from jeton.core.errors import BatchError, GraphError, TimeError
 from jeton.spark.application import Application, context_of, require_slots
 from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
 from jeton.spark.metrics import Frames, accumulator
@@ -178,36 +180,40 @@ def output_schema(
     if known is None or any(pa.types.is_null(field.type) for field in known):
         raise GraphError(
             f"Spark must know the columns of output {name!r} of flow {flow.name!r} beforehand: "
-            "declare the inputs' schemas, so that they follow (flow.input(…, schema=df.schema)), "
-            f"or pass schemas={{{name!r}: pa.schema(…)}}"
+            "declare the inputs' schemas with their time columns, so that they follow "
+            f"(flow.input(…, schema=df.schema)), or pass schemas={{{name!r}: pa.schema(…)}}"
         )
     return as_spark_has_it(pa.schema([pa.field(time, times), *known]), f"output {name!r}")
 
 
 def time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
-    """The type of all inputs' time columns, which outputs' will have too."""
-    found: dict[pa.DataType, str] = {}
-    for name, frame in inputs.items():
+    """The type of outputs' time columns: timestamps of the flow's unit, or the inputs' integers."""
+    units = Units(flow.domain)
+    found: set[pa.DataType] = set()
+    for name in flow.inputs:
         time = flow.operators[flow.handle("input", name)].time_name
-        schema = arrow_schema(frame.schema)
+        schema = arrow_schema(inputs[name].schema)
         if time not in schema.names:
             raise GraphError(
                 f"input {name!r} names {time!r} as its time column, but its DataFrame has "
                 f"{schema.names}"
             )
         kind = schema.field(time).type
-        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        unit = unit_of(kind)
+        if unit is None:
             raise GraphError(
                 f"the time column {time!r} of input {name!r} is of type {kind}: times are "
                 "integers, timestamps or dates"
             )
-        found.setdefault(kind, name)
-    if len(found) > 1:
-        raise GraphError(
-            "all inputs need time columns of one type, so that they mean the same: "
-            + ", ".join(f"{name!r} has {kind}" for kind, name in found.items())
-        )
-    return next(iter(found))
+        try:
+            units.fix(unit, name)
+        except TimeError as error:
+            raise GraphError(error.message) from error
+        found.add(kind)
+    assert units.unit is not None, "a flow on Spark has an input"
+    if units.unit == INTEGER:
+        return found.pop() if len(found) == 1 else pa.int64()
+    return pa.timestamp(flow.domain.unit, None if zone_of(units.unit) is None else "UTC")
 
 
 def union_of_inputs(frames: list[DataFrame]) -> DataFrame:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from jeton.columns.durations import NANOSECONDS
 from jeton.core.errors import GraphError
 from jeton.spark.application import Application, require_slots
 from jeton.spark.batch import (
@@ -294,7 +295,8 @@ def _lateness(flow: Flow, name: str, frame: DataFrame, times: pa.DataType) -> in
     delay = watermark_delay(column)
     if own is not None or delay is None or not pa.types.is_timestamp(times):
         return own
-    return delay * {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 10**9}[times.unit] // 1000
+    # At least as much as Spark allows for.
+    return -(-delay * NANOSECONDS["ms"] // NANOSECONDS[times.unit])
 
 
 def _warn_of_waiting(flow: Flow, lateness: Mapping[str, int | None]) -> None:

@@ -254,6 +254,7 @@ class MicroBatch(SparkBatches):
             kind=handle.kind,
         )
         if len(sent):
+            sent = handle.in_flow_unit(sent)
             handle.send(sent)
             last = int(sent.times.max())
             self._greatest[name] = max(last, self._greatest.get(name, last))

@@ -12,6 +12,7 @@ from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column
+from jeton.columns.time_units import stamped, unit_of
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
@@ -177,7 +178,8 @@ class RecordQueue:
         keys = self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)]
         # Prefixed, since a column of the user's may well be called "bin".
         values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
-        times = {f"time.{whole.time_name}": pa.array(whole.times)}
+        stamps = cols.to_arrow(stamped(whole.times, whole.unit))
+        times = {f"time.{whole.time_name}": stamps}
         return pa.table({BIN: pa.array(bins_of(keys)), **times, **values})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
@@ -185,8 +187,10 @@ class RecordQueue:
         if state.num_rows:
             _, times, *values = state.column_names
             columns = {name[len("value.") :]: cols.as_column(state.column(name)) for name in values}
-            stamps = state.column(times).to_numpy()
-            batch = Batch.trusted(columns, stamps, times[len("time.") :])
+            stamps = state.column(times)
+            unit = unit_of(stamps.type)
+            whole = stamps.cast(pa.int64()).to_numpy()
+            batch = Batch.trusted(columns, whole, times[len("time.") :], unit=unit)
             self.push(tokens[self._tokens.output] if tokens else None, batch)
 
     def _keys(self, whole: Batch) -> list[Column]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from jeton.columns.durations import Duration, seconds
 from jeton.connectors.paths import shared_folder
 from jeton.connectors.sources.source import Reader, Source
 
@@ -32,12 +33,12 @@ class Files(Source):
         path: str | os.PathLike[str],
         *,
         format: str = "parquet",
-        every: float = 0.2,
+        every: float | Duration = 0.2,
         end: bool = False,
     ) -> None:
         self.path = shared_folder(path)
         self.format = format
-        self.every = every
+        self.every = seconds(every, "every=")
         self.end = end
         """Whether to end once all files that are there have been read."""
 

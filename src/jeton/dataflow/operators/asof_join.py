@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from jeton.columns.batch import Batch
+from jeton.columns.durations import Length
 from jeton.columns.ordering import tie_breakers
-from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers, whole
+from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
@@ -32,21 +33,24 @@ def add_asof_join(
     keyed: KeyedStream,
     other: KeyedStream,
     *,
-    tolerance: int | None,
+    tolerance: Length | None,
     how: AsofHow,
     suffix: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.asof_join`."""
     if not keyed.stream.kind.total:
         raise GraphError("asof_join needs integer times: inside a loop, use join()")
+    allowed = None
     if tolerance is not None:
-        tolerance = whole(tolerance, "the tolerance of asof_join")
-        if tolerance < 0:
-            raise GraphError(f"a tolerance cannot be negative, as {tolerance} is")
+        allowed = keyed.stream.flow.domain.length(
+            tolerance, "asof_join(…, tolerance={})", "tolerance"
+        )
+        if allowed < 0:
+            raise GraphError(f"a tolerance cannot be negative, as {tolerance!r} is")
     joined = Joined(keyed, other, how, suffix, "asof_join", hows=get_args(AsofHow))
+    far = FARTHEST if allowed is None else min(allowed, FARTHEST)
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
-        far = FARTHEST if tolerance is None else min(tolerance, FARTHEST)
         asof = Asof(joined, far, info.kind)
         mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
         info.keep(asof.latest, name="latest", shape=others)

@@ -1,4 +1,4 @@
-"""deduplicate: the first record of each key, whole, and the next one after some time."""
+"""deduplicate: the first record of each key, and the next one after some time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
+from jeton.columns.durations import Length
 from jeton.columns.ordering import order_by
-from jeton.columns.time_arithmetic import FARTHEST, distance, shifted, whole
+from jeton.columns.time_arithmetic import FARTHEST, distance, shifted
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import TimeKind
@@ -33,24 +34,25 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-def add_deduplicate(keyed: KeyedStream, within: int | None) -> Stream:
+def add_deduplicate(keyed: KeyedStream, within: Length | None) -> Stream:
     """Add the operator of `KeyedStream.deduplicate`."""
     if not keyed.key:
         raise GraphError("deduplicate needs key columns: key_by() names some")
     if not keyed.stream.kind.total:
         raise GraphError("deduplicate needs integer times: inside a loop, use distinct()")
+    length = None
     if within is not None:
-        within = whole(within, "the time within which records are duplicates")
-        if within < 0:
-            raise GraphError(f"records cannot be duplicates within {within}, a negative time")
+        length = keyed.stream.flow.domain.length(within, "deduplicate(within={})", "length")
+        if length < 0:
+            raise GraphError(f"records cannot be duplicates within {within!r}, a negative time")
     key, stream = keyed.key, keyed.stream
     stream.require_columns(*key, operator="deduplicate")
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, key)
-        firsts = Firsts(key, within, info.kind)
+        firsts = Firsts(key, length, info.kind)
         info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
-        info.keep(firsts, shape=shape_of(f"first within {within}", key))
+        info.keep(firsts, shape=shape_of(f"first within {length}", key))
         token.drop()
 
         def step(input: Input, output: Output) -> None:

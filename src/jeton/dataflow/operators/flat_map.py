@@ -41,7 +41,7 @@ def add_flat_map(
             raise BatchError(f"flat_map gave origins outside the batch of {len(batch)} records")
         times = batch.times[origins.astype(np.intp, copy=False)]
         if own:
-            times = later_times(times, own[0], kind, "flat_map")
+            times = later_times(batch, times, own[0], kind, "flat_map")
         return Batch.trusted({}, times, batch.time_name).with_columns(columns)
 
     return stateless(stream, change, name, schema=schema_after(stream, change, name))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jeton.columns.batch import Batch
-from jeton.columns.time_arithmetic import MOST, later, shifted, whole
+from jeton.columns.durations import Length
+from jeton.columns.time_arithmetic import MOST, later, shifted
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError
 from jeton.core.times import Time, TimeKind
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 def add_interval_join(
     keyed: KeyedStream,
     other: KeyedStream,
-    lower: int,
-    upper: int,
+    lower: Length,
+    upper: Length,
     *,
     how: How,
     suffix: str,
@@ -39,11 +40,12 @@ def add_interval_join(
     """Add the operator of `KeyedStream.interval_join`."""
     if not keyed.stream.kind.total:
         raise GraphError("interval_join needs integer times: inside a loop, use join()")
-    lower = whole(lower, "the lower bound of an interval")
-    upper = whole(upper, "the upper bound of an interval")
-    if not -MOST <= lower <= upper <= MOST:
+    domain = keyed.stream.flow.domain
+    least = domain.length(lower, "interval_join(…, {}, …)", "lower bound")
+    most = domain.length(upper, "interval_join(…, {})", "upper bound")
+    if not -MOST <= least <= most <= MOST:
         raise GraphError(
-            f"an interval from {lower} to {upper} is empty or longer than time itself"
+            f"an interval from {lower!r} to {upper!r} is empty or longer than time itself"
         ).located(operator="interval_join")
     joined = Joined(keyed, other, how, suffix, "interval_join")
     for side in (keyed, other):
@@ -52,7 +54,7 @@ def add_interval_join(
                 f"the key {side.stream.time_name!r} is the time column, and records without a "
                 "partner come at another time: copy it first, with_columns(at=…), and use that"
             ).located(operator="interval_join")
-    return joined.add(keyed.stream, other.stream, pairing(joined, lower, upper))
+    return joined.add(keyed.stream, other.stream, pairing(joined, least, most))
 
 
 def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:

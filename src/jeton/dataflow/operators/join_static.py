@@ -13,6 +13,7 @@ from jeton.columns.batch import Batch, missing
 from jeton.columns.schema import sample, schema_of
 from jeton.columns.tables import as_table
 from jeton.columns.time_arithmetic import Integers
+from jeton.columns.time_units import INTEGER
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.operators.joined import split_known
 from jeton.dataflow.operators.stateless import stateless
@@ -57,7 +58,7 @@ def add_join_static(
     if schema is not None:
         try:
             rows.require_keys(schema)
-            schema = schema_of(rows.beside(sample(schema, stream.time_name, stream.kind)))
+            schema = schema_of(rows.beside(sample(schema, stream.time_name, stream.kind, INTEGER)))
         except BatchError as error:
             raise GraphError(error.message).located(operator="join_static") from error
     return stateless(stream, rows.join, "join_static", schema=schema)

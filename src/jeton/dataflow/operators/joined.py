@@ -12,6 +12,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, known_rows
 from jeton.columns.schema import sample, schema_of
 from jeton.columns.time_columns import Times
+from jeton.columns.time_units import INTEGER
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.operators.binary import BinaryBuild, add_binary
 from jeton.dataflow.pacts import Exchange, Gather, Pact
@@ -93,7 +94,9 @@ class Joined:
         """The columns that come out, if those of both sides are known."""
         if left is None or self._values is None:
             return None
-        sides = [sample(schema, self._time_name, self._kind) for schema in (left, self._values)]
+        sides = [
+            sample(schema, self._time_name, self._kind, INTEGER) for schema in (left, self._values)
+        ]
         try:
             return schema_of(sides[0].beside(sides[1], self._suffix))
         except BatchError as error:

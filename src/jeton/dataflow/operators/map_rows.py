@@ -11,6 +11,7 @@ from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, from_arrow
 from jeton.columns.schema import SchemaLike, as_schema
+from jeton.columns.time_units import one_time, plain_times
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time
 from jeton.dataflow.operators.stateless import stateless
@@ -37,14 +38,14 @@ def add_map_rows(
     def change(batch: Batch) -> Batch:
         made: list[Row] = []
         times: list[Time] = []
-        for row in rows_of(batch):
-            time = row[batch.time_name]
+        for time, row in zip(plain_times(batch.times, None), rows_of(batch), strict=True):
+            at = row[batch.time_name]
             result = function(row)
             if result is None:
                 continue
             for new in (result,) if isinstance(result, dict) else result:
                 made.append(new)
-                times.append(_time_of(new, batch.time_name, time))
+                times.append(_time_of(new, batch, at, time))
         columns = _columns(made, batch.time_name, known)
         return Batch(
             columns, time_columns.as_times(kind, times), time_name=batch.time_name, kind=kind
@@ -56,19 +57,18 @@ def add_map_rows(
 def rows_of(batch: Batch) -> Iterator[Row]:
     """The records as dictionaries of Python values, with their times."""
     names = (batch.time_name, *batch.names)
-    times = batch.times
-    stamps: list[Any] = (
-        times.tolist()
-        if times.ndim == 1
-        else [time_columns.one(times, index) for index in range(len(times))]
-    )
+    stamps = plain_times(batch.times, batch.unit)
     values = map(pylist, batch.columns.values())
     return (dict(zip(names, row, strict=True)) for row in zip(stamps, *values, strict=True))
 
 
-def _time_of(row: Row, time_name: str, time: Time) -> Time:
-    new = row.get(time_name, time)
-    if new is not time and not time <= new:
+def _time_of(row: Row, batch: Batch, shown: Any, time: Time) -> Time:
+    """The time of a new row in the flow's unit; it may name one that is not before its record's."""
+    new = row.get(batch.time_name, shown)
+    if new is shown:
+        return time
+    new = one_time(new, batch.unit, "the time of a row")
+    if not time <= new:
         raise TimeError(f"map_rows would move a record from {time} back to {new}")
     return new
 

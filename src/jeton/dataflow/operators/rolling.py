@@ -12,8 +12,9 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
+from jeton.columns.durations import Length
 from jeton.columns.ordering import order_by
-from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers, whole
+from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers
 from jeton.core.antichain import Antichain
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.times import TimeKind
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.stream import Stream
 
 
-def checked_size(keyed: KeyedStream, size: int | None, rows: int | None) -> tuple[int, bool]:
+def checked_size(keyed: KeyedStream, size: Length | None, rows: int | None) -> tuple[int, bool]:
     """The size of moving windows, and whether it is a number of records."""
     if not keyed.stream.kind.total:
         raise GraphError("moving windows need integer times: inside a loop, use each_time()")
@@ -48,10 +49,10 @@ def checked_size(keyed: KeyedStream, size: int | None, rows: int | None) -> tupl
         if not isinstance(given, int) or not 1 <= rows <= MOST:
             raise GraphError(f"rolling(rows=…) needs an integer, at least one, not {rows!r}")
         return rows, True
-    size = whole(size, "the size of a moving window")
-    if not 1 <= size <= MOST:
-        raise GraphError(f"the size of a moving window must be from 1 to {MOST}, not {size}")
-    return size, False
+    length = keyed.stream.flow.domain.length(size, "rolling({})", "size")
+    if not 1 <= length <= MOST:
+        raise GraphError(f"the size of a moving window must be from 1 to {MOST}, not {size!r}")
+    return length, False
 
 
 def add_rolling(

@@ -12,7 +12,8 @@ import pyarrow as pa
 from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
-from jeton.columns.time_arithmetic import MOST, Integers, later, past_the_end, whole
+from jeton.columns.durations import Length
+from jeton.columns.time_arithmetic import MOST, Integers, later, past_the_end
 from jeton.columns.time_units import column_lengths
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, TimeError
@@ -37,7 +38,7 @@ START = "start"
 """The column of results with the time of a session's first record."""
 
 
-def checked_gap(keyed: KeyedStream, gap: int | None, column: str | None) -> int | str:
+def checked_gap(keyed: KeyedStream, gap: Length | None, column: str | None) -> int | str:
     """The gap between sessions or the column that has it, if sessions can be made by it."""
     if not keyed.stream.kind.total:
         raise GraphError("sessions need integer times: inside a loop, use each_time()")
@@ -52,10 +53,10 @@ def checked_gap(keyed: KeyedStream, gap: int | None, column: str | None) -> int 
     if column is not None:
         require_type(keyed.stream, column, _is_gap, "integers or durations", "session_window")
         return column
-    gap = whole(gap, "the gap between sessions")
-    if not 1 <= gap <= MOST:
-        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap}")
-    return gap
+    length = keyed.stream.flow.domain.length(gap, "session_window({})", "gap")
+    if not 1 <= length <= MOST:
+        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap!r}")
+    return length
 
 
 def add_session_window(
@@ -76,7 +77,8 @@ def add_session_window(
                 f"{label!r} cannot be computed for sessions, since two of them may turn out to be "
                 "one: give fold() a merge function"
             )
-    schema = None if results is None else results.insert(len(key), pa.field(START, pa.int64()))
+    times = keyed.stream.flow.domain.type
+    schema = None if results is None else results.insert(len(key), pa.field(START, times))
     return add_collecting(
         keyed,
         lambda kind: OpenSessions(key, aggregates, kind, gap),
@@ -170,7 +172,7 @@ class OpenSessions:
         slots = self._slots[nodes]
         results = self._groups.columns(slots, ends)
         key = {name: results.pop(name) for name in self._groups.key}
-        columns = {**key, START: self._chains.starts(nodes), **results}
+        columns = {**key, START: output.stamped(self._chains.starts(nodes)), **results}
         right = self._tokens.token_for(int(ends[0]))
         output.session(right).give(Batch.trusted(columns, ends, output.time_name))
         self._groups.remove(slots)

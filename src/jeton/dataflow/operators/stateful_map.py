@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.columns import column as cols
+from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.ordering import order_by
+from jeton.columns.time_units import one_time
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
@@ -85,7 +87,7 @@ class States:
                 raise BatchError(f"{name} must return (state, list of rows), not {moved!r}")
             states[slot], rows = moved
             if rows:
-                answers.add(row, record[batch.time_name], rows)
+                answers.add(row, rows)
         self._groups.remove(np.unique([s for s in slots.tolist() if states[s] is None]).astype(int))
         return answers.batch()
 
@@ -120,14 +122,15 @@ class _Answers:
         self._times: list[Time] = []
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, row: int, time: Time, rows: Sequence[dict[str, Any]]) -> None:
+    def add(self, row: int, rows: Sequence[dict[str, Any]]) -> None:
         """Add the rows that a record led to."""
+        time: Time = time_columns.one(self._batch.times, row)
         for answer in rows:
             if not isinstance(answer, dict):
                 raise BatchError(f"stateful_map sends rows, as dictionaries, not {answer!r}")
             at = answer.get(self._batch.time_name, time)
             if at is not time:
-                at = self._kind.check(at)
+                at = self._kind.check(one_time(at, self._batch.unit, "the time of a row"))
                 if not time <= at:
                     raise TimeError(
                         f"stateful_map cannot send a row at {at}, before its record at {time}"

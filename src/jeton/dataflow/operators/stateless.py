@@ -14,6 +14,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
 from jeton.columns.time_columns import Times
+from jeton.columns.time_units import given_times
 from jeton.core.errors import ColumnTypeError, GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
@@ -104,9 +105,9 @@ def require_type(
         )
 
 
-def later_times(before: Times, given: Any, kind: TimeKind, operator: str) -> Times:
-    """The times that a function gave for records; none may be earlier than ``before``."""
-    times = time_columns.as_times(kind, given)
+def later_times(batch: Batch, before: Times, given: Any, kind: TimeKind, operator: str) -> Times:
+    """The times that a function of a batch gave; none may be earlier than ``before``."""
+    times = given_times(kind, given, batch.unit, f"the times of {operator}")
     if len(times) != len(before):
         raise TimeError(f"{operator} gave {len(times)} times for {len(before)} records")
     for index in time_columns.earlier(before, times)[:1]:

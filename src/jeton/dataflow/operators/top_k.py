@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column
+from jeton.columns.column import Column, plain
 from jeton.columns.keys import hash_columns
 from jeton.columns.ordering import order_by, require_sortable
 from jeton.columns.schema import EVENT_TIME
+from jeton.columns.time_units import stamped
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.unary import add_unary
@@ -47,7 +48,9 @@ def add_top_k(
     schema = stream.schema
     if schema is not None:
         best.require_free(schema.names)
-        schema = pa.schema([*schema, *(pa.field(added, pa.int64()) for added in best.added)])
+        types = {EVENT_TIME: stream.flow.domain.type}
+        added = (pa.field(one, types.get(one, pa.int64())) for one in best.added)
+        schema = pa.schema([*schema, *added])
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, keyed.key, shrink=best.only)
@@ -103,7 +106,11 @@ class Best:
         """The best of each group, group by group, with their ranks."""
         order, ranks = self._order(batch)
         found = ranks <= self._k
-        return batch.take(order[found]).with_columns({self._rank: ranks[found]})
+        chosen = batch.take(order[found])
+        own = {}
+        if self._own_times:
+            own = {EVENT_TIME: stamped(plain(chosen.columns[EVENT_TIME]), batch.unit)}
+        return chosen.with_columns({**own, self._rank: ranks[found]})
 
     def only(self, batch: Batch) -> Batch:
         """The best of each group, in the order in which they were."""

@@ -12,11 +12,20 @@ import pyarrow as pa
 
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
+from jeton.columns.calendars import CalendarGrid
 from jeton.columns.column import plain
+from jeton.columns.durations import Calendar
 from jeton.columns.keys import Hashes
-from jeton.columns.time_arithmetic import LEAST, MOST, sliding_ends, whole, window_ends, within
+from jeton.columns.time_arithmetic import (
+    LEAST,
+    MOST,
+    shifted,
+    sliding_ends,
+    window_ends,
+    within,
+)
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import column_times
+from jeton.columns.time_units import column_times, zone_of
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
@@ -36,6 +45,9 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.intp]
 
+BOUNDS = ("window_start", "window_end")
+"""The columns of results with the bounds of their windows, on request."""
+
 
 class Assigner(ABC):
     """The windows that records belong to, each known by the time at which it is emitted."""
@@ -50,6 +62,10 @@ class Assigner(ABC):
     def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The same, but a single end if all rows belong to the same window."""
         return self.assign(batch)
+
+    def starts(self, ends: Times) -> Times:
+        """Where the windows with these ends start."""
+        raise NotImplementedError(f"windows of {self} have no starts")
 
 
 class EachTime(Assigner):
@@ -69,8 +85,6 @@ class Tumbling(Assigner):
     """Windows ``[start, start + size)``, one after the other."""
 
     def __init__(self, size: int, offset: int) -> None:
-        size = whole(size, "the size of a window")
-        offset = whole(offset, "the offset of windows")
         if not 1 <= size <= MOST:
             raise GraphError(f"a window must be from 1 to {MOST} long, not {size}")
         self._size = size
@@ -91,17 +105,54 @@ class Tumbling(Assigner):
             return np.array([end]), None
         return self.assign(batch)
 
+    def starts(self, ends: Times) -> Times:
+        """The ends less the size."""
+        return shifted(ends, -self._size)
+
     def __str__(self) -> str:
         return f"tumbling {self._size}, offset {self._offset}"
+
+
+class CalendarWindows(Assigner):
+    """Days, weeks or months of a calendar, one after the other."""
+
+    def __init__(self, calendar: Calendar, unit: str, zone: str | None) -> None:
+        self._name = f"calendar {calendar}, {zone or 'no zone'}"
+        self._zone = zone
+        self._grid = CalendarGrid(calendar, unit, zone)
+        self._last = (0, 0)
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The end of the window that each record is in."""
+        if self._zone is not None and zone_of(batch.unit or "") is None:
+            raise TimeError(
+                f"windows in the zone {self._zone} need times with a time zone, which these do not "
+                "have: leave zone= out, or give the time column a zone"
+            )
+        return self._grid.around(batch.times)[1], None
+
+    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """Most batches lie in the window of the one before."""
+        start, end = self._last
+        if len(batch) and not within(plain(batch.times), start, end):
+            ends, rows = self.assign(batch)
+            end = int(ends[-1])
+            self._last = int(self.starts(ends[-1:])[0]), end
+            return ends, rows
+        return (np.array([end]) if len(batch) else batch.times), None
+
+    def starts(self, ends: Times) -> Times:
+        """The starts of the windows that the instants before the ends are in."""
+        return self._grid.around(ends - 1)[0]
+
+    def __str__(self) -> str:
+        return self._name
 
 
 class Sliding(Assigner):
     """Windows ``[end - size, end)`` for every multiple of ``every``."""
 
     def __init__(self, size: int, every: int, offset: int) -> None:
-        size = whole(size, "the size of a window")
-        every = whole(every, "the step of windows")
-        offset = whole(offset, "the offset of windows")
         if not 1 <= every <= size <= MOST:
             raise GraphError(f"windows of {size} cannot slide by {every}")
         self._size = size
@@ -111,6 +162,10 @@ class Sliding(Assigner):
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The ends of all windows that each record is in."""
         return sliding_ends(plain(batch.times), self._size, self._every, self._offset)
+
+    def starts(self, ends: Times) -> Times:
+        """The ends less the size."""
+        return shifted(ends, -self._size)
 
     def __str__(self) -> str:
         return f"sliding {self._size}, every {self._every}, offset {self._offset}"
@@ -148,12 +203,16 @@ def add_windows(
     *,
     name: str,
     schema: pa.Schema | None,
+    bounds: bool = False,
 ) -> Stream:
     """Add the operator of `KeyedStream.tumbling` and the other windows."""
     key = keyed.key
+    if bounds and schema is not None:
+        for bound in reversed(BOUNDS):
+            schema = schema.insert(len(key), pa.field(bound, keyed.stream.flow.domain.type))
     return add_collecting(
         keyed,
-        lambda kind: OpenWindows(key, aggregates, assigner, kind),
+        lambda kind: OpenWindows(key, aggregates, assigner, kind, bounds),
         name=name,
         shape=shape_of(str(assigner), key, aggregates),
         schema=schema,
@@ -169,9 +228,11 @@ class OpenWindows:
         aggregates: Mapping[str, Aggregate],
         assigner: Assigner,
         kind: TimeKind,
+        bounds: bool,
     ) -> None:
         self._assigner = assigner
         self._kind = kind
+        self._bounds = bounds
         self._groups = Groups(key, aggregates, timed=True)
         self._due = DueSlots.of(kind)
         self._tokens = TokenSet()
@@ -205,7 +266,12 @@ class OpenWindows:
         times, slots = self._due.due(frontier, inclusive=self._assigner.inclusive)
         if len(slots) == 0:
             return
-        batch = Batch.trusted(self._groups.columns(slots, times), times, output.time_name)
+        columns = self._groups.columns(slots, times)
+        if self._bounds:
+            found = zip(BOUNDS, (self._assigner.starts(times), times), strict=True)
+            key = {name: columns.pop(name) for name in self._groups.key}
+            columns = {**key, **{n: output.stamped(at) for n, at in found}, **columns}
+        batch = Batch.trusted(columns, times, output.time_name)
         if self._kind.total:
             output.session(self._tokens.token_for(int(times[0]))).give(batch)
         else:
