@@ -19,7 +19,7 @@ def test_a_spark_dataframe_is_collected_at_the_driver(
     people = spark.createDataFrame([("a", "Ann"), ("c", "Cid")], "id string, name string")
     bids = spark.createDataFrame(BIDS, "time long, bidder string, price long")
     flow = jt.Flow("named")
-    keyed = flow.input("bids").key_by("bidder")
+    keyed = flow.input("bids", schema=bids.schema).key_by("bidder")
     flow.output("named", keyed.join_static(people, on="id", how="left"))
     found = flow.on_spark({"bids": bids}, workers=2)["named"].collect()
     assert sorted(map(tuple, found)) == EXPECTED

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-WINDOW: Final = 1_000_000
-"""The length of a window, in microseconds; that many rows fall into it."""
+WINDOW: Final = "1 second"
+"""The length of a window; a million rows fall into it."""
 
 Peer = Callable[["DataFrame"], "DataStreamWriter"]
 """Makes a query of a stream with the columns ``ts``, ``k`` and ``v``."""
@@ -43,7 +43,7 @@ def _spark_mean(frame: DataFrame) -> DataStreamWriter:
     from pyspark.sql import functions as F
 
     marked = frame.withWatermark("ts", "0 seconds")
-    means = marked.groupBy(F.window("ts", "1 second"), "k").agg(F.avg("v"))
+    means = marked.groupBy(F.window("ts", WINDOW), "k").agg(F.avg("v"))
     return means.writeStream.outputMode("append")
 
 
@@ -156,7 +156,7 @@ def _by_window(frame: DataFrame) -> GroupedData:
     from pyspark.sql import functions as F
 
     marked = frame.withWatermark("ts", "0 seconds")
-    return marked.withColumn("w", F.window("ts", "1 second").end).groupBy("w", "k")
+    return marked.withColumn("w", F.window("ts", WINDOW).end).groupBy("w", "k")
 
 
 def _milliseconds(end: Any) -> int:

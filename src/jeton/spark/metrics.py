@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
 
 from jeton.core.checks import suggestion
-from jeton.core.errors import UnknownOutput
+from jeton.core.errors import GraphError, UnknownOutput
 from jeton.runtime.agent import Agent
 from jeton.runtime.metrics import add_metrics
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql.streaming.query import StreamingQuery
 
 COUNTED: Final = ("runs", "rows_in", "rows_out", "late", "messages", "progress_batches")
 
@@ -87,3 +89,20 @@ class Frames(dict[str, DataFrame]):
         which has no accumulators, nothing is known.
         """
         return {} if self._counts is None else dict(self._counts.value[1])
+
+    def write_stream(
+        self,
+        writers: Mapping[str, Callable[[DataFrame, int], None]],
+        *,
+        checkpoint: str | os.PathLike[str],
+        name: str | None = None,
+        trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:
+        """Start one query that writes several outputs: see `StreamingFrames.write_stream`.
+
+        Only streaming inputs make a query; batch DataFrames are written one by one.
+        """
+        raise GraphError(
+            "write_stream needs a streaming input (spark.readStream): these are batch DataFrames, "
+            "write each with frames[name].write"
+        )
