@@ -29,7 +29,13 @@ def test_the_cost_of_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < cost[what]["pause_s"] < cost[what]["total_s"]
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    "query",
+    [
+        name if not at else pytest.param(name, marks=pytest.mark.long)
+        for at, name in enumerate(QUERIES)
+    ],
+)
 def test_all_variants_emit_the_same_rows(spark: SparkSession, tmp_path: Path, query: str) -> None:
     """All but Spark's own running count, which emits less; an open window is not emitted."""
     for batch in range(4):

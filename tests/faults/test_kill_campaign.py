@@ -146,7 +146,8 @@ def last_attempt(folder: Path) -> int:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [1, 6])
 def test_drivers(tmp_path: Path, kills: int) -> None:
     random = Random(kills)
     limit = campaign.RATE * (3 + 2 * kills)

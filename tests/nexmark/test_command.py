@@ -87,6 +87,7 @@ def test_what_makes_no_sense_is_refused(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_tables_go_into_the_page(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,

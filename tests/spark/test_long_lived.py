@@ -130,6 +130,7 @@ def test_stops_at_once_while_other_jobs_run(spark: SparkSession) -> None:
     assert query.status == "ended"
 
 
+@pytest.mark.long
 def test_a_query_that_waits_names_the_jobs_that_hold_the_slots(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
