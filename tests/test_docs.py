@@ -9,6 +9,8 @@ import pytest
 import jeton as jt
 from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
+from jeton.dataflow.scope import Loop
+from jeton.runtime.result import Probe
 from jeton.spark import Frames, Query, StreamingFrames
 
 ROOT = Path(__file__).parent.parent
@@ -33,8 +35,8 @@ PUBLIC = [
     jt.Batch,
     jt.Flow,
     jt.KeyedStream,
-    jt.Loop,
-    jt.Probe,
+    Loop,
+    Probe,
     jt.Run,
     jt.Stream,
     jt.TimestampToken,

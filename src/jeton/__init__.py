@@ -21,10 +21,10 @@ from jeton.dataflow.keyed import KeyedStream
 from jeton.dataflow.pacts import Broadcast, Exchange, Gather, Pact, Pipeline
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.dataflow.scope import Loop, Scope
+from jeton.dataflow.scope import Scope
 from jeton.dataflow.stream import Stream
 from jeton.runtime.in_process import Run
-from jeton.runtime.result import Probe, Result
+from jeton.runtime.result import Result
 from jeton.state import aggregates as agg
 
 __version__ = "0.1.0"
@@ -44,12 +44,10 @@ __all__ = [
     "Input",
     "IntegerTimes",
     "KeyedStream",
-    "Loop",
     "OperatorInfo",
     "Output",
     "Pact",
     "Pipeline",
-    "Probe",
     "Product",
     "Result",
     "Run",

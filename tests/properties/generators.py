@@ -16,6 +16,7 @@ import jeton as jt
 from jeton.core.summaries import SummaryLike
 from jeton.core.times import IntegerTimes, ProductTimes, TimeKind, UserTimes
 from jeton.dataflow.plan import progress_graph
+from jeton.dataflow.scope import Loop
 from jeton.progress.graph import ProgressGraph
 
 Changes = list[tuple[tuple[int, Any], int]]
@@ -155,7 +156,7 @@ class _Sketch:
         self.flow = jt.Flow("sketch")
         self.streams: dict[jt.Scope, list[jt.Stream]] = {self.flow: [self.flow.input("in")]}
         self.open: list[tuple[jt.Scope, Any]] = []
-        self.loops: list[jt.Loop] = []
+        self.loops: list[Loop] = []
         for around in draw(st.sampled_from([(0,), (0, 1), (0, 0), (0, 1, 2), (0, 1, 1)])):
             outer = list(self.streams)[around]
             self.loops.append(outer.loop())
