@@ -155,6 +155,7 @@ def test_a_peer_that_cannot_be_installed_is_not_available(data: Path, tmp_path: 
     assert "not available: ERROR" in row
 
 
+@pytest.mark.long
 def test_an_environment_is_made_once_and_again_if_it_was_cut_short(tmp_path: Path) -> None:
     # With a package that pip has nothing to do for: its own.
     env = Environment("pip", "1", ("pip",))

@@ -89,6 +89,7 @@ def start_program(job: Job, workers: int = 2, master: str = "") -> subprocess.Po
     )
 
 
+@pytest.mark.long
 def test_a_driver_dies_between_two_outputs(tmp_path: Path) -> None:
     """The whole program, JVM and workers with it; another one goes on, with more workers."""
     job = Job(tmp_path, 3)

@@ -98,6 +98,7 @@ def test_same_rows_as_in_one_process(name: str, workers: int, tcp: bool) -> None
     assert all(report.stats["bytes_out"] > 0 for report in reports)
 
 
+@pytest.mark.long
 def test_many_short_runs_end_well() -> None:
     """Good-byes cross each other on the way: nobody takes them for a loss."""
     numbers = {"time": np.arange(6), "n": np.arange(6), "word": ["a"] * 6}

@@ -159,3 +159,74 @@ def test_numbers_go_wherever_arrays_do() -> None:
     assert mine.astype(float).to_list() == [3.0, 1.0, 2.0]
     assert pickle.loads(pickle.dumps(mine)).to_list() == [3, 1, 2]
     assert pc.add(mine, 1).to_pylist() == [4, 2, 3]
+
+
+def test_a_series_is_not_changed_in_place() -> None:
+    mine = column([1, 2, 3])
+    before = mine
+    mine += column([10, 20, 30])
+    assert (mine.to_list(), before.to_list()) == ([11, 22, 33], [1, 2, 3])
+    mine *= 2
+    assert mine.to_list() == [22, 44, 66]
+    assert (before.count(2), before.index(3), list(reversed(before))) == (1, 2, [3, 2, 1])
+    assert before.copy().to_list() == [1, 2, 3]
+    with pytest.raises(TypeError, match="a Series does not change"):
+        before.append(4)
+
+
+@pytest.mark.parametrize(
+    ("values", "filling"),
+    [
+        ([5, None], 0.5),
+        ([5, None], "x"),
+        (pa.array([0, None], pa.timestamp("us")), 5),
+        (pa.array([5, None], pa.date32()), datetime.datetime(2024, 1, 1, 23)),
+        (pa.array([1, None], pa.timestamp("s")), datetime.datetime(2024, 1, 1, 0, 0, 0, 500_000)),
+        (pa.array([1, None], pa.duration("s")), datetime.timedelta(seconds=1.5)),
+        (pa.array([0, None], pa.timestamp("us", "UTC")), datetime.datetime(1970, 1, 1)),
+    ],
+)
+def test_a_filling_that_is_no_value_of_the_column_is_refused(values: Any, filling: Any) -> None:
+    for some in (values, values[:1]):
+        with pytest.raises(BatchError, match="is not a value of type"):
+            column(some).fill_null(filling)
+
+
+def test_fillings_of_other_types_that_fit() -> None:
+    assert column(pa.array([1, None], pa.int8())).fill_null(7).to_list() == [1, 7]
+    assert column([1.5, None]).fill_null(2).to_list() == [1.5, 2.0]
+    assert column(pa.array(["a", None], pa.large_string())).fill_null("b").to_list() == ["a", "b"]
+
+
+def test_is_in_follows_the_rules_of_equality() -> None:
+    assert column(np.array([1, 2], np.int8)).is_in([1, 1000]).to_list() == [True, False]
+    assert column([1, 2]).is_in([1.5, 2.0]).to_list() == [False, True]
+    assert column([None, None]).is_in(["a"]).to_list() == [None, None]
+    for values, wanted in ((["1"], [1]), ([1], ["1"]), ([True], ["true"])):
+        with pytest.raises(BatchError, match="cannot be compared"):
+            column(values).is_in(wanted)
+    with pytest.raises(BatchError, match="not a column or a single text"):
+        column(["a"]).is_in("abc")
+    with pytest.raises(BatchError, match="not a column or a single text"):
+        jt.col("a").is_in(jt.col("b"))  # type: ignore[arg-type]
+
+
+def test_times_do_not_wrap_and_are_not_numbers() -> None:
+    day = column(np.array(["2024-01-01"], "M8[ns]"))
+    with pytest.raises(BatchError, match="does not fit into ns"):
+        _ = day < datetime.datetime(9999, 12, 31)
+    assert (day < datetime.datetime(2024, 1, 2)).to_list() == [True]
+    assert (column(np.array([1], "M8[ns]")) == pd.Timestamp(1)).to_list() == [True]
+    instant = column(pa.array([1], pa.timestamp("ns", "UTC")))
+    assert (instant == pd.Timestamp(1, tz="UTC")).to_list() == [True]
+    hour = datetime.timedelta(hours=1)
+    assert (instant + hour).to_list() == [pd.Timestamp(3600 * 10**9 + 1, tz="UTC")]
+    with pytest.raises(BatchError, match=r"use \.dt\.date\(\)"):
+        _ = instant < datetime.date(2024, 4, 1)
+    length = column(np.array([6], "m8[s]"))
+    assert (length / 2).to_list() == [datetime.timedelta(seconds=3)]
+    for times in (length, day):
+        for name in ("add", "eq", "lt"):
+            with pytest.raises(BatchError, match="numbers are not times"):
+                getattr(operator, name)(times, 1)
+    assert (column(pa.array([1, 2]).dictionary_encode()) == 1).to_list() == [True, False]

@@ -444,3 +444,29 @@ def test_state_of_a_sketch_with_other_parameters_is_refused() -> None:
             flow_with(after).open(restore=snapshot),
         ):
             pass
+
+
+@pytest.mark.parametrize("order", [[0, 2, 4], [0, 4, 2], [4, 0, 2]])
+def test_variances_of_sessions_that_had_only_nulls(order: list[int]) -> None:
+    flow = jt.Flow("sessions")
+    flow.output("o", flow.input("i").key_by("k").session_window(3).std("v", ddof=0))
+    with flow.open() as run:
+        for time in order:
+            value = pa.array([1e200 if time == 0 else None], pa.float64())
+            run.input("i").send(pa.table({"time": [time], "k": [1], "v": value}))
+            run.run_to_rest()
+        assert run.finish()["o"]["std"].to_pylist() == [0.0]
+
+
+@pytest.mark.parametrize("low", [0.0, -math.inf])
+def test_ranks_of_quantiles_are_exact(low: float) -> None:
+    """100 * 0.29 is a little less than 29."""
+    flow = jt.Flow("ranks")
+    groups = flow.input("i").key_by().each_time()
+    flow.output(
+        "o", groups.aggregate(a=jt.agg.approx_quantile("x", 0.29), e=jt.agg.quantile("x", 0.29))
+    )
+    rows = {"time": [0] * 101, "x": [low] * 29 + [1000.0] * 72}
+    (found,) = flow.run({"i": rows})["o"].to_pylist()
+    assert found["a"] == pytest.approx(1000.0, rel=0.01)
+    assert found["e"] == 1000.0

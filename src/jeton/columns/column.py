@@ -228,7 +228,7 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
     have = pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
     if have == kind or pa.types.is_null(kind):
         return column
-    if _family(have) == _family(kind) or pa.types.is_null(have):
+    if family(have) == family(kind) or pa.types.is_null(have):
         try:
             return from_arrow(to_arrow(column).cast(kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -240,11 +240,11 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
     )
 
 
-def _family(kind: pa.DataType) -> object:
+def family(kind: pa.DataType) -> object:
     """Types between which a cast keeps the meaning: Arrow would also turn text into numbers."""
     types = pa.types
     if types.is_dictionary(kind):
-        return _family(kind.value_type)
+        return family(kind.value_type)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
     if is_text(kind):

@@ -16,7 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns.column import Column, as_column, from_arrow, is_plain_type, to_arrow
+from jeton.columns.column import (
+    Column,
+    as_column,
+    family,
+    from_arrow,
+    is_plain_type,
+    to_arrow,
+)
 from jeton.core.errors import BatchError, ColumnTypeError
 
 SIGNS: Final = {
@@ -62,6 +69,9 @@ _LOGIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 """Logic with nulls: the result is known where the other side decides it alone."""
 
+_INSTANT: Final = pa.timestamp("ns", "UTC")
+_UNITS: Final = ("ns", "us", "ms", "s", "m", "h", "D", "W")
+
 _EXACT: Final = 1 << 53
 """Up to here, integers are the same as floating-point numbers."""
 
@@ -83,7 +93,9 @@ def binary(name: str, left: Any, right: Any) -> Column:
     """
     if left is None or right is None:
         raise BatchError("nothing equals None: use is_null() or is_not_null()")
-    left, right = _scalar(left), _scalar(right)
+    left, right = _decoded(_scalar(left)), _decoded(_scalar(right))
+    if _is_time(left) or _is_time(right):
+        left, right = _times(name, left, right)
     try:
         if name in _LOGIC and _is_logic(left) and _is_logic(right):
             return as_column(_LOGIC[name](_logic(left), _logic(right)))
@@ -96,7 +108,7 @@ def binary(name: str, left: Any, right: Any) -> Column:
         if name == "add" and _is_text(left) and _is_text(right):
             return _joined(left, right)
         if name in _ARROW and not (_is_number(left) or _is_number(right)):
-            return as_column(_ARROW[name](_decoded(left), _decoded(right)))
+            return as_column(_ARROW[name](left, right))
         if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
             return as_column(_ARROW[name](left, right))
     except (pa.ArrowInvalid, OverflowError) as error:
@@ -150,40 +162,77 @@ def is_nan(column: Column) -> Column:
 
 
 def is_in(column: Column, values: Any) -> Column:
-    """Whether each value is one of some; null for a null."""
-    wanted = to_arrow(as_column(list(values) if not hasattr(values, "__len__") else values))
+    """Whether each value is one of some; null for a null.
+
+    >>> is_in(np.array([1, 2], np.int8), [2, 1000])
+    array([False,  True])
+    >>> is_in(pa.array(["1"]), [1])
+    Traceback (most recent call last):
+    jeton.core.errors.ColumnTypeError: is_in: string cannot be compared with int64
+    """
+    wanted = to_arrow(as_column(list(values)))
     array = _decoded(to_arrow(column))
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.bool_())
     if len(wanted) == 0:
         return _with_nulls(lambda values: np.zeros(len(values), bool), _ones(column))
     if wanted.null_count:
         raise BatchError("is_in has None among its values, which nothing equals: use is_null()")
-    try:
-        found = pc.is_in(array, value_set=wanted.cast(array.type))
-    except pa.ArrowException as error:
-        raise ColumnTypeError(
-            f"is_in: {array.type} cannot be compared with {wanted.type}: {error}"
-        ) from error
+    if family(array.type) != family(wanted.type):
+        raise ColumnTypeError(f"is_in: {array.type} cannot be compared with {wanted.type}")
+    fitting = [each for value in wanted if (each := _exactly(value, array.type)) is not None]
+    found = pc.is_in(array, value_set=pa.array(fitting, array.type))
     return as_column(pc.if_else(array.is_valid(), found, None))
 
 
 def fill_null(column: Column, value: Any) -> Column:
-    """Another value, or the one of another column, wherever there is a null."""
-    if isinstance(column, np.ndarray):
-        return column
-    if pa.types.is_null(column.type):
-        if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+    """Another value, or the one of another column, wherever there is a null.
+
+    >>> fill_null(pa.array([5, None]), 0.5)
+    Traceback (most recent call last):
+    jeton.core.errors.ColumnTypeError: fill_null: 0.5 is not a value of type int64: cast the ...
+    """
+    array = _decoded(to_arrow(column))
+    if isinstance(value, np.ndarray | pa.Array):
+        if pa.types.is_null(array.type):
             return as_column(value)
-        return from_arrow(pa.repeat(value, len(column)))
-    array = _decoded(column)
+        try:
+            return as_column(pc.coalesce(array, to_arrow(value).cast(array.type)))
+        except pa.ArrowException as error:
+            raise ColumnTypeError(f"fill_null: {error}") from error
+    if pa.types.is_null(array.type):
+        return from_arrow(pa.repeat(value, len(array)))
+    filling = None
     try:
-        other = to_arrow(value) if isinstance(value, np.ndarray) else value
-        if isinstance(other, pa.Array):
-            return as_column(pc.coalesce(array, other.cast(array.type)))
-        return as_column(array.fill_null(pa.scalar(other, array.type)))
-    except (pa.ArrowException, TypeError, OverflowError) as error:
+        given = _arrow_scalar(value)
+        if family(given.type) == family(array.type):
+            filling = _exactly(given, array.type)
+    except (pa.ArrowException, TypeError, OverflowError):
+        pass
+    if filling is None:
         raise ColumnTypeError(
-            f"fill_null: {value!r} is not of type {array.type}: {error}"
-        ) from error
+            f"fill_null: {value!r} is not a value of type {array.type}: cast the column first"
+        )
+    return column if isinstance(column, np.ndarray) else as_column(array.fill_null(filling))
+
+
+def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """The value as another type; nothing if that type does not have it."""
+    if value.type == kind:
+        return value
+    try:
+        cast = value.cast(kind)
+        return cast if cast.cast(value.type) == value else None
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _arrow_scalar(value: Any) -> pa.Scalar:
+    """One value of a user as Arrow has it, with the nanoseconds of pandas' values."""
+    value = _scalar(value)
+    if isinstance(value, np.generic):
+        return pa.array(np.array([value]))[0]
+    return value if isinstance(value, pa.Scalar) else pa.scalar(value)
 
 
 def choose(condition: Column, value: Any, other: Any) -> Column:
@@ -317,9 +366,98 @@ def _scalar(value: Any) -> Any:
             return pa.array([value]).to_numpy()[0]
         plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         return value.as_py() if plain else value
-    if isinstance(value, datetime.datetime) and value.tzinfo is None:
-        return np.datetime64(value)
+    pandas: Any = value
+    if hasattr(value, "to_timedelta64"):  # pandas' values have nanoseconds
+        return pandas.to_timedelta64()
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is not None and hasattr(value, "as_unit"):
+            return pa.scalar(pandas.as_unit("ns").value, _INSTANT)
+        if value.tzinfo is None:
+            has_own = hasattr(value, "to_datetime64")
+            return pandas.to_datetime64() if has_own else np.datetime64(value)
     return np.timedelta64(value) if isinstance(value, datetime.timedelta) else value
+
+
+def _is_time(value: Any) -> bool:
+    """Whether values are timestamps, dates or durations."""
+    if isinstance(value, np.datetime64 | np.timedelta64 | datetime.date):
+        return True
+    kind = _kind(value)
+    return kind is not None and bool(pa.types.is_temporal(kind))
+
+
+def _times(name: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """Both sides, at least one of which has times, in one unit; refused if that has no meaning."""
+    sides = [left, right]
+    for one, other in (sides, sides[::-1]):
+        if _is_number(other) and not isinstance(other, np.timedelta64):
+            # A duration can be multiplied and divided; what else 5 would be, depends on the unit.
+            if not (_is_length(one) and name in ("mul", "truediv", "floordiv")):
+                raise ColumnTypeError(
+                    f"{described(name, left, right)}: numbers are not times; write a timedelta"
+                )
+            return left, right
+    if all(_is_plain(side) for side in sides):
+        units = [np.datetime_data(_dtype(side))[0] for side in sides]
+        finest = min(units, key=_UNITS.index)
+        return _in_unit(left, finest, name), _in_unit(right, finest, name)
+    zoned = [_is_zoned(side) for side in sides]
+    dates = [_is_date(side) for side in sides]
+    if any(zoned) and any(dates):
+        raise ColumnTypeError(
+            f"{described(name, left, right)}: an instant has a date in a zone only: use .dt.date()"
+        )
+    # Arrow adds durations of its own to instants and dates.
+    first, second = (
+        pa.array(np.array([side]))[0] if isinstance(side, np.timedelta64) else side
+        for side in sides
+    )
+    return first, second
+
+
+def _is_length(value: Any) -> bool:
+    kind = _kind(value)
+    return isinstance(value, np.timedelta64) or (kind is not None and pa.types.is_duration(kind))
+
+
+def _is_zoned(value: Any) -> bool:
+    if isinstance(value, datetime.datetime):
+        return value.tzinfo is not None
+    kind = _kind(value)
+    return kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+def _is_date(value: Any) -> bool:
+    if isinstance(value, datetime.date):
+        return not isinstance(value, datetime.datetime)
+    kind = _kind(value)
+    return kind is not None and bool(pa.types.is_date(kind))
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    found: np.dtype[Any] = value.dtype if not isinstance(value, pa.Array) else _numpy(value.type)
+    return found
+
+
+def _numpy(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(f"{'m' if pa.types.is_duration(kind) else 'M'}8[{kind.unit}]")
+
+
+def _in_unit(value: Any, unit: str, name: str) -> Any:
+    """Times in a finer unit; NumPy would let those that do not fit wrap around."""
+    have = np.datetime_data(_dtype(value))[0]
+    if have == unit:
+        return value
+    array = value if isinstance(value, pa.Array) else pa.array(np.atleast_1d(value))
+    kind = pa.duration(unit) if pa.types.is_duration(array.type) else pa.timestamp(unit)
+    try:
+        cast = array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise BatchError(f"{SIGNS[name]}: a time does not fit into {unit}: {error}") from error
+    if isinstance(value, pa.Array):
+        return cast
+    plain = cast.to_numpy(zero_copy_only=False)
+    return plain if isinstance(value, np.ndarray) else plain[0]
 
 
 def _filled(value: Any) -> Any:

@@ -140,6 +140,8 @@ def _value(value: Any, batch: Batch) -> Any:
     """The values of an expression, or a constant for all records."""
     if isinstance(value, Expr):
         return value(batch).values
+    if isinstance(value, Series):
+        return value.values
     return from_arrow(pa.repeat(pa.scalar(value), len(batch)))
 
 

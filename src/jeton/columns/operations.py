@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from jeton.columns import compute
 from jeton.columns.types import as_type
+from jeton.core.errors import ColumnTypeError
 
 Of = TypeVar("Of", bound="Operations")
 
@@ -168,7 +169,9 @@ class Operations:
         >>> jt.Batch({"k": ["a", "b"]}, times=[0, 0])["k"].is_in(["b", "c"]).to_list()
         [False, True]
         """
-        return self._apply(compute.is_in, values)
+        if isinstance(values, Operations | str | bytes):
+            raise ColumnTypeError("is_in takes a list of values, not a column or a single text")
+        return self._apply(compute.is_in, list(values))
 
     def is_between(self, lower: Any, upper: Any) -> Self:
         """Whether each value is between two others, or equals one of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,12 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
 
     def _apply(self, function: Callable[..., Any], *args: Any, **options: Any) -> Series:
         return Series(function(self.values, *map(bare, args), **options))
+
+    def __iadd__(self, other: Any) -> Series:
+        return self._binary("add", other)
+
+    def __imul__(self, other: Any) -> Series:
+        return self._binary("mul", other)
 
     # Values
 
@@ -184,6 +190,27 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
         if chosen.dtype == np.bool_:
             return Series(as_column(values.filter(pa.array(chosen))))
         return Series(as_column(values.take(pa.array(chosen))))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return iter(self.to_list()[::-1])
+
+    def count(self, value: Any) -> int:
+        """How often a value occurs."""
+        return self.to_list().count(value)
+
+    def index(self, value: Any, *places: Any) -> int:
+        """The first place of a value."""
+        return self.to_list().index(value, *places)
+
+    def copy(self) -> Series:
+        """The same values."""
+        return Series(self.values)
+
+    def _fixed(self, *_: Any, **options: Any) -> NoReturn:
+        raise TypeError("a Series does not change: compute another one, or use to_list()")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _fixed
+    __setitem__ = __delitem__ = _fixed
 
     def __contains__(self, value: object) -> bool:
         return value in self.to_list()

@@ -166,7 +166,8 @@ def _numbers(column: Column | None) -> tuple[Values, Slots]:
 @nb.njit(cache=True)
 def _at(counts, start, stop, total, q):  # type: ignore[no-untyped-def]
     """The bucket of the value of a rank: the last at or below the quantile."""
-    rank = math.floor((total - 1) * q)
+    # 100 * 0.29 is a little less than 29.
+    rank = math.floor((total - 1) * q * (1 + 1e-12))
     at = start
     while at < stop - 1 and rank >= counts[at]:
         rank -= counts[at]

@@ -129,7 +129,9 @@ def _roll(seen, mean, squares, slots, values, valid, seen_after, squares_after):
 def _merge(seen, mean, squares, into, others):  # type: ignore[no-untyped-def]
     for i in range(len(into)):
         slot, other = into[i], others[i]
-        if seen[other]:
+        if seen[other] and not seen[slot]:
+            seen[slot], mean[slot], squares[slot] = seen[other], mean[other], squares[other]
+        elif seen[other]:
             both = seen[slot] + seen[other]
             distance = mean[other] - mean[slot]
             squares[slot] += squares[other] + distance * distance * (

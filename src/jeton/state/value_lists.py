@@ -161,6 +161,9 @@ class Quantile(ValueLists):
         counts = np.diff(offsets)
         seen = counts > 0
         place = (counts[seen] - 1) * self._q
+        # 100 * 0.29 is a little less than 29.
+        whole = np.rint(place)
+        place = np.where(np.isclose(place, whole, rtol=1e-12, atol=0.0), whole, place)
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, counts[seen] - 1)
         left, right = numbers[offsets[:-1][seen] + below], numbers[offsets[:-1][seen] + above]
