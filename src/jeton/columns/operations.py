@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
@@ -24,11 +25,13 @@ class Operations:
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
+    @abstractmethod
     def _binary(self, name: str, other: Any, *, swapped: bool = False) -> Self:
-        raise NotImplementedError
+        """An operator of Python's `operator` module between this and another value."""
 
+    @abstractmethod
     def _apply(self, function: Callable[..., Any], *args: Any, **options: Any) -> Self:
-        raise NotImplementedError
+        """A function of `jeton.columns.compute` of this and other values."""
 
     # Operators
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -14,12 +15,15 @@ from jeton.columns import compute
 from jeton.columns.column import Column, Wrapped, as_column, bare, to_arrow
 from jeton.columns.operations import Operations
 
-_LOGIC: Final = {"and_": operator.and_, "or_": operator.or_, "xor": operator.xor}
-_NUMPY: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    name: getattr(operator, name)
+_LOGIC: Final = ("and_", "or_", "xor")
+_NUMBERS: Final = "iuf"
+_PLAIN: Final[dict[tuple[str, str, str], Callable[[Any, Any], Any]]] = {
+    (name, left, right): getattr(operator, name)
     for name in compute.SIGNS
-    if name not in _LOGIC and name not in ("floordiv", "mod")  # by zero they have no result
+    if name not in ("floordiv", "mod")  # by zero they have no result
+    for left, right in ([("b", "b")] if name in _LOGIC else product(_NUMBERS, _NUMBERS))
 }
+"""What Python's operators do right, by their names and the kinds of both arrays."""
 _KINDS: Final = {int: "i", float: "f", bool: "b"}
 
 _UFUNCS: Final[dict[Any, str]] = {
@@ -73,19 +77,19 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
     # Operators and methods
 
     def _binary(self, name: str, other: Any, *, swapped: bool = False) -> Series:
-        left, right = self.values, bare(other)
+        left = self.values
+        there = _KINDS.get(type(other))
+        if there is None:
+            other = other.values if isinstance(other, Wrapped) else other
+            there = other.dtype.kind if type(other) is np.ndarray else "O"
         if type(left) is np.ndarray:
             # Nearly always, so without looking for nulls and types.
-            kind = left.dtype.kind
-            there = right.dtype.kind if type(right) is np.ndarray else _KINDS.get(type(right), "O")
-            function = _LOGIC.get(name) if kind == there == "b" else None
-            if kind in "iuf" and there in "iuf":
-                function = _NUMPY.get(name)
+            function = _PLAIN.get((name, left.dtype.kind, there))
             if function is not None:
-                return Series(function(right, left) if swapped else function(left, right))
-        if isinstance(right, list | tuple):
-            right = as_column(right)
-        sides = (right, left) if swapped else (left, right)
+                return Series(function(other, left) if swapped else function(left, other))
+        if isinstance(other, list | tuple):
+            other = as_column(other)
+        sides = (other, left) if swapped else (left, other)
         return Series(compute.binary(name, *sides))
 
     def _apply(self, function: Callable[..., Any], *args: Any, **options: Any) -> Series:

@@ -185,22 +185,24 @@ class KeyGuard:
     def __init__(self, key: Sequence[str]) -> None:
         self._key = tuple(key)
         self._types = KeyColumnTypes(len(self._key))
-        self._last: list[object] = [None] * len(self._key)
+        self._last: dict[str, object] = dict.fromkeys(self._key)
         """The latest type of each column, which is most often that of the next one too."""
-        self._seen: list[set[object]] = [set() for _ in self._key]
+        self._seen: dict[str, set[object]] = {name: set() for name in self._key}
 
     def admits(self, batch: Batch) -> bool:
         """Whether a message has records; raises if their keys are not of one type."""
         last = self._last
-        for at, name in enumerate(self._key):
-            column = batch.column(name)
+        for name, before in last.items():
+            column = batch.columns.get(name)
+            if column is None:
+                column = batch.column(name)
             kind = column.dtype if isinstance(column, np.ndarray) else column.type
-            if kind is not last[at]:
-                if kind not in self._seen[at]:
-                    self._types.learn(at, to_arrow(column[:0]).type)
-                    self._seen[at].add(kind)
-                last[at] = kind
-        return len(batch) > 0
+            if kind is not before:
+                if kind not in self._seen[name]:
+                    self._types.learn(self._key.index(name), to_arrow(column[:0]).type)
+                    self._seen[name].add(kind)
+                last[name] = kind
+        return len(batch.times) > 0
 
     def learn(self, stored: pa.Schema) -> None:
         """Record the types of the keys in the state that a run goes on from."""

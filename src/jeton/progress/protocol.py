@@ -28,7 +28,7 @@ class Outbox:
     """Gathers one worker's changes and seals them into numbered batches.
 
     The worker applies its own changes earlier than it sends them to the others: it may settle the
-    changes of whole invocations at any time.
+    changes of whole invocations at any time. If it is ``alone``, nothing is sealed.
 
     >>> outbox = Outbox(worker=0)
     >>> for pointstamp, delta in [((3, 17), +1), ((3, 17), -1), ((4, 5), +1)]:
@@ -45,10 +45,11 @@ class Outbox:
     True
     """
 
-    __slots__ = ("_changes", "_sequence", "_settled", "add", "worker")
+    __slots__ = ("_alone", "_changes", "_sequence", "_settled", "add", "worker")
 
-    def __init__(self, worker: int) -> None:
+    def __init__(self, worker: int, *, alone: bool = False) -> None:
         self.worker = worker
+        self._alone = alone
         self._changes = ChangeBatch[Pointstamp]()
         self._settled = ChangeBatch[Pointstamp]()
         self._sequence = 0
@@ -60,7 +61,8 @@ class Outbox:
         net = self._changes.net
         if net:
             self._changes.net = {}
-            self._settled.absorb(net)
+            if not self._alone:
+                self._settled.absorb(net)
         return net
 
     def seal(self) -> ProgressBatch | None:

@@ -319,14 +319,18 @@ class Agent:
             yield
 
     def step(self, random: Random | None = None) -> bool:
-        """Take a turn without reading or waiting: for a host with a schedule of its own.
+        """Take a turn without reading or waiting, if a turn may do something now.
 
-        With ``random``, the worker invokes only some operators, in any order.
+        This is for a host with a schedule of its own. With ``random``, the worker invokes only
+        some operators, in any order.
         """
+        worker = self.worker
         if self.driver is not None:
-            return self.turn(random=random, reading=False)
+            return self.is_ready and self.turn(random=random, reading=False)
+        if not worker.has_work:
+            return False
         self._thread = get_ident()
-        self.worker.step(random)
+        worker.step(random)
         return True
 
     def turn(

@@ -286,8 +286,7 @@ class Run:
     def _step_in_order(self) -> bool:
         did = self.network.deliver_all()
         for agent in self.agents:
-            if agent.is_ready:
-                did = agent.step() or did
+            did = agent.step() or did
         return did or self._feed_one(0)
 
     def _step_at_random(self, random: Random) -> bool:

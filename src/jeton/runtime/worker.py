@@ -79,7 +79,7 @@ class Worker:
         self._clock = clock
         self._wake = wake
         self._restore = restore
-        self._outbox = Outbox(index)
+        self._outbox = Outbox(index, alone=workers == 1)
         self.consumed = self._outbox.add
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
@@ -339,7 +339,8 @@ class Worker:
         finally:
             self._thread = None
         self._settle()
-        self._tell()
+        if self.workers > 1:
+            self._tell()
 
     def _go_on(self) -> None:
         """Invoke sources or the others, never both, so that progress is sent sooner."""

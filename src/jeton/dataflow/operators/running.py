@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -36,11 +37,8 @@ def add_running(
     """Add the operator of `KeyedStream.running`; ``results`` has the keys and aggregates."""
     key = keyed.key
     known = keyed.stream.schema
-    if known is not None:
-        try:
-            _require_free(aggregates, known.names)
-        except BatchError as error:
-            raise GraphError(error.message).located(operator=name) from error
+    if known is not None and not aggregates.keys().isdisjoint(known.names):
+        raise GraphError(_taken(aggregates, known.names)).located(operator=name)
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         groups = RunningGroups(key, aggregates)
@@ -65,8 +63,7 @@ class RunningGroups(Groups):
 
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
-        _require_free(self.aggregates, batch.columns)
-        slots, _ = self.find(batch)
+        slots, _ = self._find(batch)
         return batch.with_columns(self.roll(slots, batch))
 
     def rolled_in_order(self, batch: Batch) -> Batch:
@@ -74,8 +71,7 @@ class RunningGroups(Groups):
 
         The answer must not depend on which of them came first.
         """
-        _require_free(self.aggregates, batch.columns)
-        slots, _ = self.find(batch)
+        slots, _ = self._find(batch)
         times = batch.times
         if times.ndim > 1 or times.dtype == object or (times[1:] == times[:-1]).any():
             order = order_by(batch, slots)
@@ -83,6 +79,11 @@ class RunningGroups(Groups):
                 order = order[np.argsort(times[order], kind="stable")]
             batch, slots = batch.take(order), slots[order]
         return batch.with_columns(self.roll(slots, batch))
+
+    def _find(self, batch: Batch) -> tuple[Slots, Slots]:
+        if not self.aggregates.keys().isdisjoint(batch.columns):
+            raise BatchError(_taken(self.aggregates, batch.columns))
+        return self.find(batch)
 
     def snapshot(self) -> pa.Table:
         """All groups."""
@@ -94,14 +95,13 @@ class RunningGroups(Groups):
             self.load(state)
 
 
-def _require_free(aggregates: Mapping[str, Aggregate], names: Container[str]) -> None:
-    """Refuse results that would take the place of a column of the records."""
-    for name in aggregates:
-        if name in names:
-            raise BatchError(
-                f"running() adds a column {name!r}, but there is one already: give the aggregate "
-                "another name, or drop() the column first"
-            )
+def _taken(aggregates: Iterable[str], names: Container[str]) -> str:
+    """The message about a result that would take the place of a column of the records."""
+    name = next(name for name in aggregates if name in names)
+    return (
+        f"running() adds a column {name!r}, but there is one already: give the aggregate another "
+        "name, or drop() the column first"
+    )
 
 
 def _as_it_comes(groups: RunningGroups, input: Input, output: Output) -> None:
