@@ -161,13 +161,15 @@ def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) 
                 least = stage.least
                 if least is not None and not held.covers(least):
                     held.insert(ref.retain(least))
-        results = stage.take(_least(inputs))
+        least, limit = stage.least, _least(inputs)
+        if least is None or (limit is not None and limit < least):
+            return
+        results = stage.take(limit)
         if results is not None:
             outputs[0].session(*held).give(results)
         # Also if what is complete led to no result.
-        pending = () if stage.least is None else (stage.least,)
-        if held.times != pending:
-            held.downgrade(pending)
+        least = stage.least
+        held.downgrade(() if least is None else (least,))
 
     return step
 
@@ -215,6 +217,8 @@ def _keep(info: jt.OperatorInfo, stage: Stage, shape: str) -> None:
 
 def _least(inputs: Sequence[jt.Input]) -> int | None:
     """The least time that may still arrive on any input."""
+    if len(inputs) == 1:
+        return inputs[0].frontier.only
     open_ = [time for input in inputs if (time := input.frontier.only) is not None]
     return min(open_, default=None)
 
