@@ -18,7 +18,7 @@ def alerts() -> jt.Flow:
 
 
 def rows(*seconds: int) -> dict[str, Any]:
-    """Readings of one hot machine, so many seconds after noon."""
+    """Readings of one hot machine, at the given seconds after noon."""
     noon = datetime(2024, 5, 6, 12)
     times = [noon + timedelta(seconds=second) for second in seconds]
     return {"at": times, "machine": ["A"] * len(seconds), "celsius": [95.0] * len(seconds)}

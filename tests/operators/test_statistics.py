@@ -365,7 +365,7 @@ def test_wrong_parameters_are_errors_at_the_call() -> None:
 
 
 def sketched(rows: list[Row]) -> Row:
-    """What sketches say of few values: the count is exact, the quantile that of its bucket."""
+    """Sketches of few values: the count is exact, the quantile that of its bucket."""
     values = sorted(in_time(rows), key=order)
     return {
         "about": pl.Series(values).n_unique() if values else 0,

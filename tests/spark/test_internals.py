@@ -1,4 +1,4 @@
-"""What Spark does not promise: each use on the PySpark that is installed, and where it is missing.
+"""Internals of Spark: each use on the PySpark that is installed, and where it is missing.
 
 `make spark-versions` runs this on other versions of PySpark.
 """
@@ -37,7 +37,7 @@ def rate(spark: SparkSession) -> DataFrame:
 
 
 def test_a_part_is_missing_only_if_it_is_not_there(spark: SparkSession) -> None:
-    """An error that it raises itself is no sign of that."""
+    """An error that it raises itself does not count."""
     java: Any = spark.sparkContext._jsc
     with (
         pytest.raises(MissingInternal, match=r"has no noSuchMethod .*: use another"),
@@ -133,7 +133,7 @@ def test_the_delay_of_a_watermark(spark: SparkSession) -> None:
 
 
 def test_a_running_query_and_its_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """What the driver sees of the query, and its tasks of the micro-batch."""
+    """The driver sees the query, and its tasks the micro-batch."""
 
     def names(batches: Any) -> Any:
         from pyspark import BarrierTaskContext

@@ -16,7 +16,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -253,8 +253,7 @@ class Mesh:
                     if not link.flush():
                         still.append(link)
             waiting = still
-            if waiting:
-                time.sleep(0.01)
+            _await(waiting, selectors.EVENT_WRITE, deadline)
 
     def begin_goodbye(self) -> None:
         """Announce that nothing more comes from here; from now on, arriving frames are dropped."""
@@ -368,7 +367,7 @@ class Mesh:
                 return
             if found is not None:
                 raise found from None
-            time.sleep(0.005)
+            _await([link], selectors.EVENT_READ, deadline)
 
     def _interest(self, link: Link) -> int:
         reading = not (self._paused and link is self._data.get(link.peer))
@@ -392,6 +391,15 @@ class Mesh:
         with suppress(BlockingIOError):
             while self._wake_in.recv(4096):
                 pass
+
+
+def _await(links: Sequence[Link], events: int, deadline: float) -> None:
+    """Wait until one of the links is ready, or until the deadline."""
+    with selectors.DefaultSelector() as selector:
+        for link in links:
+            selector.register(link.sock, events)
+        if links:
+            selector.select(max(0.0, deadline - time.monotonic()))
 
 
 def _last_words(kind: int, number: int, payload: Buffer) -> PeerFailed | PeerLost:
