@@ -21,6 +21,13 @@ TESTS = [
     "tests/spark/test_rollback.py",
     "tests/spark/test_long_lived.py",
 ]
+LENIENT = [
+    "-W",
+    "default::ResourceWarning",
+    "-W",
+    "default::pytest.PytestUnraisableExceptionWarning",
+]
+"""PySpark 4.0 leaves the sockets of collect() to the garbage collector."""
 
 
 def main() -> None:
@@ -39,7 +46,7 @@ def passes(version: str, tests: list[str]) -> bool:
     probe = "import pyspark; print(pyspark.__version__)"
     found = subprocess.check_output([python, "-c", probe], text=True).strip()
     print(f"spark-versions: PySpark {found}", flush=True)
-    return subprocess.call([python, "-m", "pytest", "-q", *tests], cwd=ROOT) == 0
+    return subprocess.call([python, "-m", "pytest", "-q", *LENIENT, *tests], cwd=ROOT) == 0
 
 
 def environment(version: str) -> str:

@@ -303,7 +303,8 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """
     with private("pyspark.sql.pandas.types.from_arrow_schema"):
         from pyspark.sql.pandas.types import from_arrow_schema
-    found: StructType = from_arrow_schema(schema)
+    # Before 4.1, times without a zone were taken for those of the session.
+    found: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     return found
 
 
