@@ -200,7 +200,16 @@ def test_timers_and_sources_wait_while_all_rest() -> None:
 
         return step
 
+    def eager(token: jt.TimestampToken, info: jt.OperatorInfo) -> object:
+        def step(output: jt.Output) -> None:
+            output.session(token).give(n=1)
+            token.downgrade(token.time + 1)
+            info.activator.activate()
+
+        return step
+
     flow = jt.Flow("ticking")
+    flow.output("eager", flow.source(eager))  # type: ignore[arg-type]
     flow.output("source", flow.source(ticking))  # type: ignore[arg-type]
     flow.output("timer", flow.input("numbers").unary(ticking))  # type: ignore[arg-type]
     agent = Agent(flow)
@@ -212,7 +221,7 @@ def test_timers_and_sources_wait_while_all_rest() -> None:
     def all_more_than(before: list[int]) -> bool:
         return all(now > then for now, then in zip(counts(), before, strict=True))
 
-    run_until(agent, lambda: all_more_than([3, 3]))
+    run_until(agent, lambda: all_more_than([3, 3, 3]))
     for number in (1, 2, 3):
         assert rest(agent, number, patience=30.0)
         there = counts()

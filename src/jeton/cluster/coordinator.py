@@ -20,7 +20,7 @@ from jeton.cluster.failures import Failure
 from jeton.connectors.deliveries import Inbox
 from jeton.core.errors import JetonError
 from jeton.dataflow.partitions import least_of_active
-from jeton.runtime.commands import Checkpoint, Command, Connection
+from jeton.runtime.commands import Checkpoint, Command, Connection, Stop
 
 REST_PATIENCE: Final = 60.0
 """Seconds after which a worker gives up to come to rest for a checkpoint."""
@@ -206,6 +206,7 @@ class CheckpointSchedule:
         *,
         every: float | None = None,
         failed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
         background: bool = True,
     ) -> None:
         """``failed`` is called if a version cannot be committed."""
@@ -213,11 +214,14 @@ class CheckpointSchedule:
         self._committer = committer
         self._every = every
         self._failed = failed
+        self._clock = clock
         self._next = restore_point.next_version
         self._under_way: Checkpoint | None = None
-        self._began = self._not_before = time.monotonic()
+        self._began = self._not_before = self._clock()
         self._wanted: int | None = None
         """The least version that satisfies the pending requests."""
+        self._last: int | None = None
+        """The least version after which the workers are to end, once the flow is complete."""
         self._parts: list[Answer] | None = None
         """The parts of the version under way, once they are all there."""
         self._staged: dict[str, list[Any]] = {}
@@ -236,7 +240,7 @@ class CheckpointSchedule:
     def joined(self) -> None:
         """A worker has joined; checkpoints begin when all have."""
         with self._changed:
-            self._began = time.monotonic()
+            self._began = self._clock()
             self._changed.notify_all()
 
     def hear(self, worker: int, header: Answer) -> None:
@@ -244,7 +248,7 @@ class CheckpointSchedule:
         with self._changed:
             kind, under_way = header["kind"], self._under_way
             if kind == "complete":
-                self._wanted = self._next
+                self._wanted = self._last = self._next
             else:
                 if kind == "part":
                     # They are covered by this version or, should it be missed, the next.
@@ -256,7 +260,7 @@ class CheckpointSchedule:
                     else:
                         self._committer.missed(under_way.version, header["why"])
                         self._end()
-                        self._not_before = time.monotonic() + BREATH
+                        self._not_before = self._clock() + BREATH
             self._changed.notify_all()
 
     # The query
@@ -284,7 +288,7 @@ class CheckpointSchedule:
         """Commit the version whose parts are all there, or begin one that is due."""
         if self._parts is not None:
             self._commit(self._parts)
-        elif (due := self._due()) is not None and due <= time.monotonic():
+        elif (due := self._due()) is not None and due <= self._clock():
             self._begin()
         else:
             return False
@@ -321,7 +325,7 @@ class CheckpointSchedule:
                 if self._over:
                     return False
                 due = self._due()
-                now = time.monotonic()
+                now = self._clock()
                 if due is not None and due <= now:
                     return True
                 self._changed.wait(None if due is None else due - now)
@@ -338,7 +342,7 @@ class CheckpointSchedule:
     def _begin(self) -> None:
         with self._changed:
             version, self._next = self._next, self._next + 1
-            self._began = time.monotonic()
+            self._began = self._clock()
             command = Checkpoint(version=version, patience=REST_PATIENCE)
             self._under_way = self._coordinator.numbered(command)
         # Without the lock: workers are heard meanwhile.
@@ -350,13 +354,16 @@ class CheckpointSchedule:
             staged, self._staged = self._staged, {}
         assert under_way is not None
         version = under_way.version
-        seconds = time.monotonic() - self._began
+        seconds = self._clock() - self._began
         self._committer.commit(version, dict(enumerate(parts)), staged, seconds)
         with self._changed:
             self._end()
             if self._wanted is not None and version >= self._wanted:
                 self._wanted = None
             self._changed.notify_all()
+        # Not before it is committed: a worker may have missed it, and must find the others there.
+        if self._last is not None and version >= self._last:
+            self._coordinator.send(Stop())
 
     def _end(self) -> None:
         if self._under_way is not None:

@@ -230,8 +230,6 @@ class Agent:
         """The writer of checkpoints, if it takes any."""
         self.is_stopped = False
         """Whether the loop ends at once."""
-        self.is_last = False
-        """Whether it ends when the present command is done."""
         self._clock = clock
         self._thread = get_ident()
         self._line = _Line(self.peers)
@@ -285,7 +283,7 @@ class Agent:
         self._reported_operators = -math.inf
         for operator in self.worker.operators:
             operator.reset_counts()
-        self.is_stopped = self.is_last = self._told_complete = False
+        self.is_stopped = self._told_complete = False
         self._counted = self._counts()
 
     def rejoin(self, peers: Peers) -> None:
@@ -382,8 +380,8 @@ class Agent:
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop ends. With checkpoints, the last of them ends it."""
-        if self._round is None and (self.is_last or (self.parts is None and self.is_complete)):
+        """Whether the loop ends; with checkpoints, the driver ends it after the last of them."""
+        if self.parts is None and self._round is None and self.is_complete:
             return True
         return self.is_stopped
 

@@ -145,14 +145,11 @@ class Checkpoint(QuiescentCommand):
         """Take a snapshot in memory, and the positions of the sources."""
         agent.sink.write()
         try:
-            found = agent.worker.snapshot(), agent.feed.positions()
+            return agent.worker.snapshot(), agent.feed.positions()
         except SnapshotError as error:
             if self.hold or agent.is_complete:
                 raise
             raise NotDone(str(error)) from error
-        # All workers have heard of everything that happened: so all agree on this.
-        agent.is_last = agent.is_complete and not self.hold
-        return found
 
     def finish(self, agent: Agent, found: Any, pause: float) -> None:
         """Write it, and report to the driver."""
