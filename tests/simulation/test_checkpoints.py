@@ -202,7 +202,8 @@ class Query:
 
         return take
 
-    def attempt(self, committer: CheckpointCommitter, dies: bool) -> None:
+    def begin(self, committer: CheckpointCommitter) -> tuple[Run, CheckpointSchedule, list[End]]:
+        """Begin an attempt: its workers, and the driver's part in it."""
         random = self.random
         restore_point = committer.recover()
         workers = random.choice([1, 2, 3, 4])
@@ -218,7 +219,11 @@ class Query:
             coordinator, committer, restore_point, clock=lambda: run.now, background=False
         )
         ends = [self.attach(run, restore_point, worker, coordinator) for worker in range(workers)]
-        steps = random.randrange(1, 1200) if dies else STEPS
+        return run, schedule, ends
+
+    def attempt(self, committer: CheckpointCommitter, dies: bool) -> None:
+        run, schedule, ends = self.begin(committer)
+        steps = self.random.randrange(1, 1200) if dies else STEPS
         with run:
             for _ in range(steps):
                 if all(agent.is_over for agent in run.agents):
@@ -319,3 +324,20 @@ def test_every_row_arrives_once_whatever_crashes(start: int) -> None:
     assert crashes > 10
     assert restored > 3, "some attempts go on from a version"
     assert missed > 3, "some versions are given up"
+
+
+def test_one_request_makes_one_version() -> None:
+    query = Query(Random(3))
+    query.hurry = 0.0
+    committer = query.driver()
+    run, schedule, ends = query.begin(committer)
+
+    with run:
+        for _ in range(3):
+            wanted = schedule.want()
+            while committer.version != wanted:
+                run.now += 0.01
+                if not (query.hear(schedule, ends) or schedule.poll()):
+                    run.step()
+            run.now += 60.0
+            assert not schedule.poll(), "no more than one was asked for"

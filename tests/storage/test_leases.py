@@ -54,6 +54,20 @@ def test_an_entry_that_is_not_listed_was_replaced(tmp_path: Path) -> None:
     assert files.gone
 
 
+def test_a_number_that_is_free_again_does_not_count(tmp_path: Path) -> None:
+    """Old entries are deleted: a run that slept for long finds the number after its own free."""
+    asleep, awake = Checkpoints(tmp_path), Checkpoints(tmp_path)
+    asleep.commit(1, [], flow="f")
+    awake.take_lease()
+    for version in range(2, 8):
+        awake.commit(version, [], flow="f")
+    numbers = sorted(int(path.stem) for path in (tmp_path / "log").glob("*.json"))
+    assert numbers[0] > 2, "the entry after that of the first run is gone"
+    with pytest.raises(Superseded, match="another run has taken over"):
+        asleep.commit(8, [], flow="f")
+    assert Checkpoints(tmp_path).versions()[-1] == 7
+
+
 def test_a_file_that_is_deleted_during_a_listing_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
