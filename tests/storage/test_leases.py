@@ -12,7 +12,7 @@ import pytest
 
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
-from jeton.storage.leases import Superseded
+from jeton.storage.leases import Committed, Entry, Lease, Superseded
 from tests.cluster.test_checkpoint_committer import PART, committer
 
 
@@ -56,16 +56,17 @@ def test_an_entry_that_is_not_listed_was_replaced(tmp_path: Path) -> None:
 
 def test_a_number_that_is_free_again_does_not_count(tmp_path: Path) -> None:
     """Old entries are deleted: a run that slept for long finds the number after its own free."""
-    asleep, awake = Checkpoints(tmp_path), Checkpoints(tmp_path)
-    asleep.commit(1, [], flow="f")
-    awake.take_lease()
-    for version in range(2, 8):
-        awake.commit(version, [], flow="f")
-    numbers = sorted(int(path.stem) for path in (tmp_path / "log").glob("*.json"))
-    assert numbers[0] > 2, "the entry after that of the first run is gone"
+    asleep, awake = Lease(Files(tmp_path)), Lease(Files(tmp_path))
+    asleep.take(lambda newest: newest or Entry())
+    awake.take(lambda newest: newest or Entry())
+    for version in range(1, 6):
+        awake.append(awake.own.with_version(Committed(version, 0, f"{version}.json")))
+    number = asleep.own.number + 1
+    assert not (tmp_path / "log" / f"{number:012d}.json").exists()
     with pytest.raises(Superseded, match="another run has taken over"):
-        asleep.commit(8, [], flow="f")
-    assert Checkpoints(tmp_path).versions()[-1] == 7
+        asleep.append(asleep.own.with_version(Committed(9, 0, "9.json")))
+    newest = Lease(Files(tmp_path)).newest()
+    assert newest == awake.own
 
 
 def test_a_file_that_is_deleted_during_a_listing_is_in_it(
