@@ -344,8 +344,9 @@ class KeyedStream:
 
         The result has the left columns and the right ones that are not keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left names and types stay, also for right records without a partner. A null in
-        a key equals nothing, NaN equals NaN.
+        sides: the left names stay, and the left types. A ``"right"`` or ``"full"`` join has keys
+        of both sides, in a type that holds both: ``float64`` for ``float32`` and ``float64``. A
+        null in a key equals nothing, NaN equals NaN.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("sales")
