@@ -111,7 +111,10 @@ class KeyedStream:
         With a ``size``, these are the records in ``(time - size, time]``, also all others at the
         record's own time, as in Polars' ``rolling``. With ``rows``, they are the last ``rows``
         records in the order of their times; those of one key and time come by the values of their
-        columns, from the first to the last. Each record comes out at its time, once that is
+        columns, from the first to the last. ``first``, ``last`` and ``collect`` follow that order
+        of records, as SQL's ``ROWS`` windows do, so that the last one of a window is the record
+        itself. In windows by time, records of one time are ordered by the value that is asked for.
+        Neither depends on the order of arrival. Each record comes out at its time, once that is
         complete, with a column for each aggregate.
 
         The operator keeps the records of the last ``size`` of time, or the last ``rows`` records
