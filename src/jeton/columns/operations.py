@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
-from jeton.columns import compute
+from jeton.columns import compute, parsing
 from jeton.columns.types import as_type
 from jeton.core.errors import ColumnTypeError
 
@@ -384,15 +384,24 @@ class Text(Generic[Of]):
             stop = None
         return self._of._apply(compute.text, "utf8_slice_codeunits", start=offset, stop=stop)
 
-    def to_datetime(self, format: str, *, unit: str = "us") -> Of:
-        """Timestamps that texts show in a format of `time.strptime`; other texts are an error.
+    def to_datetime(self, format: str, *, unit: str = "us", strict: bool = True) -> Of:
+        """Timestamps that texts show in a format of ``datetime.strptime``.
+
+        Other texts, such as a 30 February, are an error, or null if ``strict`` is false. ``%f`` is
+        a fraction of a second with up to nine digits, as many as the ``unit`` has. With ``%z``,
+        timestamps are in UTC.
 
         >>> import jeton as jt
         >>> days = jt.Batch({"k": ["2024-05-06"]}, times=[0])["k"].str.to_datetime("%Y-%m-%d")
         >>> days.dt.day().to_list()
         [6]
+        >>> texts = jt.Batch({"k": ["07:08:09.25", "07:08:60.0"]}, times=[0, 0])["k"]
+        >>> texts.str.to_datetime("%H:%M:%S.%f", strict=False).dt.second().to_list()
+        [9, None]
         """
-        return self._of._apply(compute.text, "strptime", format=format, unit=unit)
+        if unit not in ("s", "ms", "us", "ns"):
+            raise ColumnTypeError(f"to_datetime: unit={unit!r} is not one of s, ms, us and ns")
+        return self._of._apply(parsing.to_datetime, format, unit, strict)
 
 
 class Dates(Generic[Of]):
