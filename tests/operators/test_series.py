@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.errors import BatchError
+from jeton.errors import BatchError, GraphError
 
 ROWS = {"time": [1, 2, 3], "k": ["a", "b", "a"], "n": [1, 2, 3], "m": [1, 2, None]}
 
@@ -230,3 +230,36 @@ def test_times_do_not_wrap_and_are_not_numbers() -> None:
             with pytest.raises(BatchError, match="numbers are not times"):
                 getattr(operator, name)(times, 1)
     assert (column(pa.array([1, 2]).dictionary_encode()) == 1).to_list() == [True, False]
+
+
+def test_instants_and_clocks_are_cast_by_their_zone_only() -> None:
+    instants = column(pa.array([0], pa.timestamp("us", "Europe/Berlin")))
+    clock = column(pa.array([0], pa.timestamp("us")))
+    for times, kind in ((instants, datetime.datetime), (clock, pa.timestamp("us", "UTC"))):
+        with pytest.raises(BatchError, match=r"use \.dt\.replace_time_zone"):
+            times.cast(kind)
+    midnight = datetime.datetime(1970, 1, 1)
+    shown = instants.dt.replace_time_zone(None)
+    assert shown.to_list() == [midnight.replace(hour=1)]
+    assert instants.dt.convert_time_zone("UTC").dt.replace_time_zone(None).to_list() == [midnight]
+    assert shown.dt.replace_time_zone("Europe/Berlin").to_list() == instants.to_list()
+    assert clock.dt.replace_time_zone("UTC").to_list() == instants.to_list()
+    assert instants.cast(pa.timestamp("s", "UTC")).to_list() == instants.to_list()
+    assert instants.cast(str).to_list() == ["1970-01-01 01:00:00.000000+0100"]
+    late = column(pa.array([82_800], pa.timestamp("s", "Europe/Berlin")))
+    assert late.cast(datetime.date).to_list() == [datetime.date(1970, 1, 2)]
+    assert late.dt.date().to_list() == [datetime.date(1970, 1, 2)]
+
+
+def test_times_that_a_zone_does_not_have() -> None:
+    spring = column([datetime.datetime(2024, 3, 31, 2, 30)])
+    autumn = column([datetime.datetime(2024, 10, 27, 2, 30)])
+    for times in (spring, autumn):
+        with pytest.raises(BatchError, match="assume_timezone: Timestamp"):
+            times.dt.replace_time_zone("Europe/Berlin")
+    with pytest.raises(GraphError, match="no time zone 'Mars'"):
+        spring.dt.replace_time_zone("Mars")
+    with pytest.raises(BatchError, match=r"no zone to convert from: replace_time_zone\(\)"):
+        spring.dt.convert_time_zone("UTC")
+    with pytest.raises(BatchError, match="for timestamps, not for int64"):
+        column([1]).dt.convert_time_zone("UTC")

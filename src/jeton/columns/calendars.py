@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import zoneinfo
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns.durations import NANOSECONDS, Calendar
 from jeton.columns.time_arithmetic import Integers, before_the_start, past_the_end
-from jeton.core.errors import GraphError
+from jeton.columns.time_units import require_zone
 
 MONDAY = 3
 """Days from the Monday before the epoch, which was a Thursday, to the epoch."""
@@ -31,12 +29,7 @@ class CalendarGrid:
 
     def __init__(self, calendar: Calendar, unit: str, zone: str | None) -> None:
         if zone is not None:
-            try:
-                zoneinfo.ZoneInfo(zone)
-            except (ValueError, OSError, KeyError):
-                raise GraphError(
-                    f"there is no time zone {zone!r}: write one such as 'Europe/Berlin' or 'UTC'"
-                ) from None
+            require_zone(zone)
         self._calendar = calendar
         self._unit = unit
         self._zone = zone

@@ -24,6 +24,7 @@ from jeton.columns.column import (
     is_plain_type,
     to_arrow,
 )
+from jeton.columns.time_units import require_zone
 from jeton.core.errors import BatchError, ColumnTypeError
 
 SIGNS: Final = {
@@ -251,8 +252,21 @@ def choose(condition: Column, value: Any, other: Any) -> Column:
 
 def cast(column: Column, kind: pa.DataType) -> Column:
     """The same values as another type; one that does not fit is an error."""
+    array = _decoded(to_arrow(column))
+    if (
+        pa.types.is_timestamp(array.type)
+        and pa.types.is_timestamp(kind)
+        and (array.type.tz is None) != (kind.tz is None)
+    ):
+        # pandas refuses this too; in Polars the result is the time in UTC, in Spark that of a zone.
+        raise ColumnTypeError(
+            f"cast: {array.type} to {kind}: an instant and the time that a clock shows are "
+            "different things: use .dt.replace_time_zone(None) for the time that the zone's clock "
+            "shows, after .dt.convert_time_zone('UTC') for the one in UTC, or "
+            ".dt.replace_time_zone('UTC') for instants"
+        )
     try:
-        return as_column(_decoded(to_arrow(column)).cast(kind))
+        return as_column(array.cast(kind))
     except pa.ArrowInvalid as error:
         raise BatchError(f"cast: {error}") from error
     except pa.ArrowException as error:
@@ -299,6 +313,38 @@ def date(column: Column) -> Column:
         column = moment(column, "local_timestamp")
     # Down to whole days first, also before 1970.
     return cast(moment(column, "floor_temporal", unit="day"), pa.date32())
+
+
+def convert_time_zone(column: Column, zone: str) -> Column:
+    """The same instants as the clocks of another zone show them."""
+    kind = _zone_kind(column, zone)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        raise ColumnTypeError(
+            f"convert_time_zone: {kind} has no zone to convert from: replace_time_zone() gives it one"
+        )
+    unit = kind.unit if pa.types.is_timestamp(kind) else "us"
+    return cast(column, pa.timestamp(unit, zone))
+
+
+def replace_time_zone(column: Column, zone: str | None) -> Column:
+    """The times that clocks show, as those of another zone, or without one."""
+    kind = _zone_kind(column, zone)
+    if pa.types.is_null(kind):
+        return cast(column, pa.timestamp("us", zone))
+    if kind.tz is not None:
+        column = moment(column, "local_timestamp")
+    if zone is None:
+        return column
+    return moment(column, "assume_timezone", timezone=zone)
+
+
+def _zone_kind(column: Column, zone: str | None) -> pa.DataType:
+    kind = _kind(column)
+    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
+        raise ColumnTypeError(f"time zones are for timestamps, not for {kind}")
+    if zone is not None:
+        require_zone(zone)
+    return kind
 
 
 def clip(column: Column, lower: Any, upper: Any) -> Column:

@@ -188,6 +188,9 @@ class Operations:
     def cast(self, kind: Any) -> Self:
         """The values as another type; one that does not fit is an error.
 
+        Timestamps with a zone are not cast to timestamps without one, nor the other way around:
+        see ``.dt.replace_time_zone``. Their dates and texts are those of their own zone.
+
         >>> import jeton as jt
         >>> jt.Batch({"n": ["1", "2"]}, times=[0, 0])["n"].cast(int).to_list()
         [1, 2]
@@ -476,6 +479,29 @@ class Dates(Generic[Of]):
         [9]
         """
         return self._of._apply(compute.moment, "second")
+
+    def convert_time_zone(self, zone: str) -> Of:
+        """The same instants, as the clocks of another zone show them.
+
+        >>> import jeton as jt, pyarrow as pa
+        >>> at = jt.Batch({"d": pa.array([0], pa.timestamp("s", "UTC"))}, times=[0])["d"]
+        >>> at.dt.convert_time_zone("Europe/Berlin").dt.hour().to_list()
+        [1]
+        """
+        return self._of._apply(compute.convert_time_zone, zone)
+
+    def replace_time_zone(self, zone: str | None) -> Of:
+        """The times that clocks show, as those of another zone; without one if it is ``None``.
+
+        A time that the clocks of the zone show twice or never is an error.
+
+        >>> import datetime, jeton as jt
+        >>> at = jt.Batch({"d": [datetime.datetime(2024, 5, 6, 7)]}, times=[0])["d"]
+        >>> instants = at.dt.replace_time_zone("Europe/Berlin")
+        >>> instants.dt.convert_time_zone("UTC").dt.replace_time_zone(None).to_list()
+        [datetime.datetime(2024, 5, 6, 5, 0)]
+        """
+        return self._of._apply(compute.replace_time_zone, zone)
 
     def date(self) -> Of:
         """The date of each.
