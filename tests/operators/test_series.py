@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import operator
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -263,3 +264,71 @@ def test_times_that_a_zone_does_not_have() -> None:
         spring.dt.convert_time_zone("UTC")
     with pytest.raises(BatchError, match="for timestamps, not for int64"):
         column([1]).dt.convert_time_zone("UTC")
+
+
+DIGITS = Decimal("1" * 38)
+
+
+def test_decimals_of_38_digits() -> None:
+    longest = column(pa.array([DIGITS, None]))
+    assert (longest + 1).to_list() == [Decimal("1" * 37 + "2"), None]
+    assert (longest + longest).to_list() == [Decimal("2" * 38), None]
+    assert (-longest).to_list() == [Decimal("-" + "1" * 38), None]
+    assert (longest - longest).type == pa.decimal128(38, 0)
+    assert (column(pa.array([DIGITS], pa.decimal128(38, 0))[:0]) + 1).type == pa.decimal128(38, 0)
+    assert (column(pa.array([Decimal("1.5")])) + 1).to_list() == [Decimal("2.5")]
+    most = column(pa.array([Decimal("9" * 38)]))
+    for function, left in (
+        (operator.add, most),
+        (operator.mul, longest),
+        (operator.truediv, longest),
+    ):
+        with pytest.raises(BatchError, match=r"decimal128\(38, 0\).*more digits.*38: cast"):
+            function(left, left)
+
+
+def test_a_null_does_not_take_methods_away() -> None:
+    for values in ([3, None, 1], [3.5, None, float("nan")], [True, None, False]):
+        some, plain = column(values), column([value for value in values if value is not None])
+        for name in ("max", "min", "sum", "mean", "std", "any", "all"):
+            np.testing.assert_equal(getattr(some, name)(), getattr(plain, name)())
+        assert type(some.max()) is type(plain.max())
+    assert column([1, None]).astype(float).to_list() == [1.0, None]
+    assert column([1.5, None]).astype(int).to_list() == [1, None]
+    assert column([1, None]).astype("datetime64[s]").to_list() == [
+        datetime.datetime(1970, 1, 1, 0, 0, 1),
+        None,
+    ]
+    assert column(["b", "a", None]).max() == "b"
+    assert column([None, 1])[:1].max() is None
+    assert (~column([1, None])).to_list() == [-2, None]
+    with pytest.raises(AttributeError, match="a column of type int64 has no attribute 'foo'"):
+        column([1, None]).foo()
+
+
+def test_none_is_not_a_number_and_no_bound() -> None:
+    with pytest.raises(BatchError, match=r"int64 \+ None: None has no type"):
+        column([1, 2]) + None
+    with pytest.raises(BatchError, match="use is_null"):
+        _ = column([1, 2]) == None  # noqa: E711
+    assert column([1, 5, 9]).clip(None, 4).to_list() == [1, 4, 4]
+    assert column([1, 5, None]).clip(lower=2).to_list() == [2, 5, None]
+    assert column([1, 5, 9]).clip().to_list() == [1, 5, 9]
+
+
+INTERVALS = pa.array([(1, 0, 0), (0, 30, 0), None], pa.month_day_nano_interval())
+
+
+def test_intervals_of_months_and_days_have_no_order() -> None:
+    table = pa.table({"time": [1, 1, 2], "k": [7, 7, 7], "x": INTERVALS})
+    first, other, _ = INTERVALS.to_pylist()
+    for order in ([0, 1, 2], [1, 0, 2]):
+        found = run_one(lambda s: s.key_by("k").tumbling(10).collect("x"), table.take(order))
+        assert found["collect"].to_pylist() == [sorted([first, other], key=repr)]
+        found = run_one(lambda s: s.key_by("k").tumbling(10).first("x"), table.take(order))
+        assert found["first"].to_pylist() == [min(first, other, key=repr)]
+    for name in ("min", "max"):
+        with pytest.raises(BatchError, match=f"have no order, so none is the {name}"):
+            run_one(lambda s, n=name: getattr(s.key_by("k").tumbling(10), n)("x"), table)
+    with pytest.raises(BatchError, match="which has no order"):
+        run_one(lambda s: s.key_by("k").tumbling(10).top_k(1, by="x"), table)

@@ -25,6 +25,7 @@ from jeton.columns.column import (
     to_arrow,
 )
 from jeton.columns.time_units import require_zone
+from jeton.columns.types import as_type
 from jeton.core.errors import BatchError, ColumnTypeError
 
 SIGNS: Final = {
@@ -93,7 +94,12 @@ def binary(name: str, left: Any, right: Any) -> Column:
     jeton.core.errors.ColumnTypeError: int64 > 'a': these do not go together
     """
     if left is None or right is None:
-        raise BatchError("nothing equals None: use is_null() or is_not_null()")
+        if name in _COMPARISONS:
+            raise BatchError("nothing equals None: use is_null() or is_not_null()")
+        raise BatchError(
+            f"{described(name, left, right)}: None has no type, and every result would be null: "
+            "leave it out, or give a value"
+        )
     left, right = _decoded(_scalar(left)), _decoded(_scalar(right))
     if _is_time(left) or _is_time(right):
         left, right = _times(name, left, right)
@@ -108,15 +114,48 @@ def binary(name: str, left: Any, right: Any) -> Column:
             return _unknown(name, left, right)
         if name == "add" and _is_text(left) and _is_text(right):
             return _joined(left, right)
-        if name in _ARROW and not (_is_number(left) or _is_number(right)):
-            return as_column(_ARROW[name](left, right))
         if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
+            return _decimals(name, left, right)
+        if name in _ARROW and not (_is_number(left) or _is_number(right)):
             return as_column(_ARROW[name](left, right))
     except (pa.ArrowInvalid, OverflowError) as error:
         raise BatchError(f"{described(name, left, right)}: {error}") from error
     except (pa.ArrowException, TypeError) as error:
         raise ColumnTypeError(f"{described(name, left, right)}: {error}") from error
     raise ColumnTypeError(f"{described(name, left, right)}: these do not go together")
+
+
+def _decimals(name: str, left: Any, right: Any) -> Column:
+    """The results for decimals, with no more than 38 digits if their operands have no more.
+
+    Arrow makes room for every result there could be, and stops where its types end.
+    """
+    try:
+        return as_column(_ARROW[name](left, right))
+    except pa.ArrowInvalid as error:
+        if "precision out of range" not in str(error):
+            raise
+    sides = [_wide_decimal(side) for side in (left, right)]
+    try:
+        wide = _ARROW[name](*sides)
+        return as_column(wide.cast(pa.decimal128(38, wide.type.scale)))
+    except pa.ArrowInvalid as error:
+        if "Divide by zero" in str(error):
+            raise
+        raise BatchError(
+            f"{described(name, left, right)}: a result may have more digits than decimals have "
+            "room for, which is 38: cast to decimals of fewer digits, or to float, first"
+        ) from error
+
+
+def _wide_decimal(value: Any) -> Any:
+    """Decimals of 128 bits as ones of 256."""
+    kind = _kind(value)
+    if kind is None:
+        scalar = pa.scalar(value)
+        kind = scalar.type
+        value = scalar
+    return value.cast(pa.decimal256(kind.precision, kind.scale)) if _is_decimal(value) else value
 
 
 def described(name: str, left: Any, right: Any) -> str:
@@ -142,6 +181,8 @@ def invert(column: Column) -> Column:
         if column.dtype.kind not in "biu":
             raise ColumnTypeError(f"~ needs booleans, not {_kind(column)}")
         return ~column
+    if pa.types.is_integer(column.type):
+        return _with_nulls(np.invert, column)
     if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise ColumnTypeError(f"~ needs booleans, not {column.type}")
     return as_column(pc.invert(column.cast(pa.bool_())))
@@ -320,7 +361,8 @@ def convert_time_zone(column: Column, zone: str) -> Column:
     kind = _zone_kind(column, zone)
     if pa.types.is_timestamp(kind) and kind.tz is None:
         raise ColumnTypeError(
-            f"convert_time_zone: {kind} has no zone to convert from: replace_time_zone() gives it one"
+            f"convert_time_zone: {kind} has no zone to convert from: replace_time_zone() gives it "
+            "one"
         )
     unit = kind.unit if pa.types.is_timestamp(kind) else "us"
     return cast(column, pa.timestamp(unit, zone))
@@ -348,10 +390,54 @@ def _zone_kind(column: Column, zone: str | None) -> pa.DataType:
 
 
 def clip(column: Column, lower: Any, upper: Any) -> Column:
-    """The values, those below or above the bounds moved to them."""
-    return choose(
-        binary("lt", column, lower), lower, choose(binary("gt", column, upper), upper, column)
-    )
+    """The values, those below or above the bounds moved to them; ``None`` is no bound."""
+    if upper is not None:
+        column = choose(binary("gt", column, upper), upper, column)
+    if lower is not None:
+        column = choose(binary("lt", column, lower), lower, column)
+    return column
+
+
+_REDUCTIONS: Final = ("all", "any", "max", "mean", "min", "prod", "std", "sum", "var")
+
+
+def reduction(column: pa.Array, name: str) -> Callable[..., Any] | None:
+    """A method of NumPy's arrays that makes one value of all, for those that are not null.
+
+    >>> reduction(pa.array([1, None, 3]), "max")()
+    np.int64(3)
+    """
+    if name not in _REDUCTIONS:
+        return None
+    known = from_arrow(_decoded(column).drop_null())
+    if isinstance(known, np.ndarray):
+        values = known
+
+        def reduce(*args: Any, **options: Any) -> Any:
+            empty = not len(values) and name not in ("all", "any", "prod", "sum")
+            return None if empty else getattr(values, name)(*args, **options)
+
+        return reduce
+    if name in ("max", "min"):
+        return lambda: arrow_scalar(known, name)
+    return None
+
+
+def arrow_scalar(column: pa.Array, name: str) -> Any:
+    """The least or the greatest of values that NumPy has no arrays for, such as text."""
+    try:
+        return getattr(pc, name)(column).as_py()
+    except pa.ArrowException as error:
+        raise ColumnTypeError(f"{name} of {column.type}: {error}") from error
+
+
+def astype(column: pa.Array, dtype: Any) -> Column:
+    """The values as NumPy would convert them, null where they are."""
+    target = np.dtype(dtype)
+    array = _decoded(column)
+    if _is_plain(array) and target.kind in "biufmM":
+        return _with_nulls(lambda values: values.astype(target), array)
+    return cast(array, as_type(dtype))
 
 
 def _with_nulls(function: Callable[..., Any], *values: Any) -> Column:

@@ -384,6 +384,11 @@ def _least_or_greatest(
             f"values of type {values.type} have no order, so none is the {how}: choose one of "
             "their fields, with_columns(x=lambda batch: pc.struct_field(batch[…], …))"
         )
+    if isinstance(values, pa.Array) and pa.types.is_interval(values.type):
+        raise BatchError(
+            f"values of type {values.type} have no order, so none is the {how}: months have "
+            "different lengths"
+        )
     return Extreme(function, merge=function)
 
 
