@@ -332,3 +332,51 @@ def test_intervals_of_months_and_days_have_no_order() -> None:
             run_one(lambda s, n=name: getattr(s.key_by("k").tumbling(10), n)("x"), table)
     with pytest.raises(BatchError, match="which has no order"):
         run_one(lambda s: s.key_by("k").tumbling(10).top_k(1, by="x"), table)
+
+
+@pytest.mark.parametrize(
+    ("values", "fillings"),
+    [
+        (pa.array(["a", None]), pa.array([1, 2])),
+        (pa.array([True, None]), pa.array([1, 2])),
+        (pa.array([1, None]), pa.array([1, 2], pa.timestamp("s"))),
+        (pa.array([0.5, None], pa.float32()), pa.array([0.1, 0.1])),
+        (pa.array([1, None]), pa.array([0.5, 0.5])),
+        (pa.array([1, None], pa.uint64()), pa.array([-1, -1])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_a_column_of_fillings_has_values_of_the_type(values: pa.Array, fillings: pa.Array) -> None:
+    with pytest.raises(BatchError, match=r"fill_null: .*: cast one of them first"):
+        column(values).fill_null(column(fillings))
+
+
+def test_columns_of_fillings_that_fit() -> None:
+    whole = column(pa.array([0.5, None], pa.float32())).fill_null(column([1.0, 0.25]))
+    assert whole.to_list() == [0.5, 0.25]
+    empty = column(pa.array([0.5, None], pa.float32())).fill_null(column([1.0, float("nan")]))
+    assert np.isnan(empty.to_list()[1])
+    assert column(["a", None]).fill_null(column(pa.array(["x", "y"]))).to_list() == ["a", "y"]
+    unknown = column(pa.array([1.5, None], pa.float32())).fill_null(column([None, None]))
+    assert unknown.to_list() == [1.5, None]
+
+
+def test_numbers_beyond_a_narrow_type_are_errors() -> None:
+    with pytest.raises(BatchError, match=r"cast: 1e\+300 is beyond float"):
+        column([1e300]).cast(np.float32)
+    with pytest.raises(BatchError, match=r"is beyond halffloat"):
+        column([1e6]).cast(np.float16)
+    assert column([0.5, None]).cast(np.float16).to_list() == [0.5, None]
+    assert column([0.1, float("inf"), None]).cast(np.float32).to_list()[1:] == [float("inf"), None]
+    flow = jt.Flow("narrow")
+    flow.output("out", flow.input("in", schema={"x": np.float32}))
+    with pytest.raises(BatchError, match=r"'x' is of type double and does not fit float: 1e\+300"):
+        flow.run({"in": {"time": [0], "x": [1e300]}})
+
+
+def test_powers_and_comparisons_of_long_decimals() -> None:
+    with pytest.raises(BatchError, match=r"int64 \*\* -1: Integers to negative"):
+        column([2, None]) ** -1
+    longest = column(pa.array([DIGITS, None]))
+    assert (longest > Decimal("1.5")).to_list() == [True, None]
+    assert (longest == column(pa.array([Decimal("1.5"), Decimal(2)]))).to_list() == [False, None]

@@ -328,7 +328,7 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
         return column
     if family(have) == family(kind) or pa.types.is_null(have):
         try:
-            return from_arrow(to_arrow(column).cast(kind))
+            return from_arrow(cast_within(to_arrow(column), kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise BatchError(
                 f"{what}: column {field.name!r} is of type {have} and does not fit {kind}: {error}"
@@ -336,6 +336,29 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
     raise BatchError(
         f"{what}: column {field.name!r} is of type {have}, its schema says {kind}: cast it first"
     )
+
+
+def cast_within(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Arrow's cast, which makes infinities of numbers beyond narrower types: they do not fit.
+
+    >>> cast_within(pa.array([1e300]), pa.float32())
+    Traceback (most recent call last):
+        ...
+    pyarrow.lib.ArrowInvalid: 1e+300 is beyond float
+    """
+    made = array.cast(kind)
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        beyond = pc.and_(pc.is_inf(made), pc.invert(_is_infinite(array)))
+        if pc.any(beyond).as_py():
+            value = array.filter(beyond)[0]
+            raise pa.ArrowInvalid(f"{value} is beyond {kind}")
+    return made
+
+
+def _is_infinite(array: pa.Array) -> Any:
+    if pa.types.is_floating(array.type):
+        return pc.is_inf(array)
+    return pa.array(np.zeros(len(array), dtype=bool))
 
 
 def family(kind: pa.DataType) -> object:

@@ -19,11 +19,13 @@ import pyarrow.compute as pc
 from jeton.columns.column import (
     Column,
     as_column,
+    cast_within,
     family,
     from_arrow,
     is_plain_type,
     to_arrow,
 )
+from jeton.columns.keys import same_values
 from jeton.columns.time_units import require_zone
 from jeton.columns.types import as_type
 from jeton.core.errors import BatchError, ColumnTypeError
@@ -118,7 +120,7 @@ def binary(name: str, left: Any, right: Any) -> Column:
             return _decimals(name, left, right)
         if name in _ARROW and not (_is_number(left) or _is_number(right)):
             return as_column(_ARROW[name](left, right))
-    except (pa.ArrowInvalid, OverflowError) as error:
+    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
         raise BatchError(f"{described(name, left, right)}: {error}") from error
     except (pa.ArrowException, TypeError) as error:
         raise ColumnTypeError(f"{described(name, left, right)}: {error}") from error
@@ -138,6 +140,8 @@ def _decimals(name: str, left: Any, right: Any) -> Column:
     sides = [_wide_decimal(side) for side in (left, right)]
     try:
         wide = _ARROW[name](*sides)
+        if name in _COMPARISONS:
+            return as_column(wide)
         return as_column(wide.cast(pa.decimal128(38, wide.type.scale)))
     except pa.ArrowInvalid as error:
         if "Divide by zero" in str(error):
@@ -238,10 +242,7 @@ def fill_null(column: Column, value: Any) -> Column:
     if isinstance(value, np.ndarray | pa.Array):
         if pa.types.is_null(array.type):
             return as_column(value)
-        try:
-            return as_column(pc.coalesce(array, to_arrow(value).cast(array.type)))
-        except pa.ArrowException as error:
-            raise ColumnTypeError(f"fill_null: {error}") from error
+        return as_column(pc.coalesce(array, _fillings(_decoded(to_arrow(value)), array.type)))
     if pa.types.is_null(array.type):
         return from_arrow(pa.repeat(value, len(array)))
     filling = None
@@ -256,6 +257,26 @@ def fill_null(column: Column, value: Any) -> Column:
             f"fill_null: {value!r} is not a value of type {array.type}: cast the column first"
         )
     return column if isinstance(column, np.ndarray) else as_column(array.fill_null(filling))
+
+
+def _fillings(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of a column for the nulls of another, in its type, in which none may change."""
+    if pa.types.is_null(values.type):
+        return values.cast(kind)
+    if family(values.type) != family(kind):
+        raise ColumnTypeError(
+            f"fill_null: {values.type} are not values of type {kind}: cast one of them first"
+        )
+    try:
+        made = values.cast(kind)
+        if pa.types.is_floating(kind) and not same_values(made, values).all():
+            raise pa.ArrowInvalid("some would be rounded")
+        return made
+    except pa.ArrowInvalid as error:
+        raise BatchError(
+            f"fill_null: values of type {values.type} do not fit {kind} ({error}): cast one of "
+            "them first"
+        ) from error
 
 
 def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
@@ -307,7 +328,7 @@ def cast(column: Column, kind: pa.DataType) -> Column:
             ".dt.replace_time_zone('UTC') for instants"
         )
     try:
-        return as_column(array.cast(kind))
+        return as_column(cast_within(array, kind))
     except pa.ArrowInvalid as error:
         raise BatchError(f"cast: {error}") from error
     except pa.ArrowException as error:
