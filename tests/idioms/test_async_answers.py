@@ -189,3 +189,21 @@ def test_a_coroutines_own_answers_are_of_the_schema() -> None:
     flow.output("out", seen)
     assert seen.schema == pa.schema({"n": pa.float64()})
     assert flow.run({"in": ROWS})["out"]["n"].to_pylist() == [3.0, 4.0]
+
+
+def test_an_error_without_text_is_its_type() -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+    errors: list[Exception] = [TimeoutError(), ValueError("bad"), Unreadable()]
+
+    async def ask(row: dict[str, Any]) -> None:
+        raise errors[row["n"]]
+
+    flow = jt.Flow("f")
+    _, rejected = try_map_async(flow.input("in"), ask, order="by time")
+    flow.output("out", rejected)
+    found = flow.run({"in": {"time": [0, 1, 2], "n": [0, 1, 2]}})["out"]["error"].to_pylist()
+    assert found[:2] == ["TimeoutError", "ValueError: bad"]
+    assert found[2].startswith("Unreadable: its text cannot be had")

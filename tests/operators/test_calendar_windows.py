@@ -143,9 +143,104 @@ def test_what_cannot_be() -> None:
         stream.tumbling("1 hour", zone="UTC")
     with pytest.raises(GraphError, match=r"offset= is for others"):
         stream.tumbling("1 month", offset="1h")
-    with pytest.raises(GraphError, match=r"months and years have no fixed length"):
+    with pytest.raises(GraphError, match=r"needs a size that is a whole number of steps"):
         stream.sliding("1 month", every="1 day")
+    with pytest.raises(GraphError, match=r"needs a size that is a whole number of steps"):
+        stream.sliding("3 months", every="2 months")
+    with pytest.raises(GraphError, match=r"needs a size that is a whole number of steps"):
+        stream.sliding("90 minutes", every="1 day", zone="UTC")
+    with pytest.raises(GraphError, match=r"windows of the calendar: offset= is for others"):
+        stream.sliding("2 months", every="1 month", offset="1h")
     with pytest.raises(JetonError, match=r"need times with a time zone"):
         windows("1 day", zone="UTC").run({"in": {"at": [datetime.datetime(2024, 1, 1)]}})
     with pytest.raises(TimeError, match="the last time there is"):
         CalendarGrid(Calendar(1, "month"), "ns", None).around(np.array([2**63 - 1]))
+
+
+def test_seven_days_count_from_the_epoch_and_weeks_from_mondays() -> None:
+    at = [datetime.datetime(2024, 4, 30)]
+    monday, thursday = datetime.datetime(2024, 4, 29), datetime.datetime(2024, 4, 25)
+    for size, start in (("1 week", monday), ("7 days", thursday)):
+        found = windows(size).run({"in": {"at": at}})["out"]
+        assert found["window_start"].to_pylist() == [start]
+        flow = jt.Flow("sliding")
+        stream = flow.input("in", time="at").key_by()
+        flow.output("out", stream.sliding(size, every=size, bounds=True).count())
+        assert flow.run({"in": {"at": at}})["out"].equals(found)
+    flow = jt.Flow("two weeks")
+    stream = flow.input("in", time="at").key_by()
+    flow.output("out", stream.sliding("2 weeks", every="2 weeks").count())
+    other = windows("2 weeks").run({"in": {"at": at}})["out"]
+    assert flow.run({"in": {"at": at}})["out"]["at"] == other["at"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(seconds, min_size=1, max_size=12),
+    st.sampled_from(ZONES),
+    st.sampled_from(
+        [("3 months", "month", 1, 3), ("1 week", "day", 1, 7), ("1 year", "month", 3, 4)]
+    ),
+    st.integers(1, 3),
+)
+def test_sliding_windows_of_the_calendar_are_runs_of_tumbling_ones(
+    at: list[int], zone: str, choice: tuple[str, Any, int, int], workers: int
+) -> None:
+    size, part, count, steps = choice
+    times = pa.array(at, pa.timestamp("s", zone))
+    flow = jt.Flow("sliding")
+    stream = flow.input("in", time="at").key_by()
+    every = f"{count} {part}"
+    flow.output("out", stream.sliding(size, every=every, zone=zone, bounds=True).count())
+    found = flow.run({"in": pa.table({"at": times})}, workers=workers)["out"]
+    grid = CalendarGrid(Calendar(count, part), "s", zone)
+    expected: dict[int, list[int]] = {}
+    for time in at:
+        start, end = (int(bound[0]) for bound in grid.around(np.array([time])))
+        for _ in range(steps):
+            expected.setdefault(end, []).append(time)
+            end = int(grid.around(np.array([end]))[1][0])
+    ends = found["window_end"].cast(pa.timestamp("s", zone)).cast(pa.int64()).to_pylist()
+    assert dict(zip(ends, found["count"].to_pylist(), strict=True)) == {
+        end: len(rows) for end, rows in expected.items()
+    }
+    for end, start in zip(ends, found["window_start"].to_pylist(), strict=True):
+        first = end
+        for _ in range(steps):
+            first = int(grid.around(np.array([first - 1]))[0][0])
+        assert start.timestamp() == first
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_a_start_before_the_first_time_is_an_error(unit: str) -> None:
+    day = 86_400 * PER_SECOND[unit]
+    least = -(2**63) // day * day + day
+    for at, fits in ((least, True), (least - 1, False)):
+        for length in ("1 day", "24 hours"):
+            flow = jt.Flow("early", unit=unit)
+            stream = flow.input("in", time="at").key_by()
+            flow.output("out", stream.tumbling(length, bounds=True).count())
+            rows = pa.table({"at": pa.array([at], pa.timestamp(unit))})
+            if fits:
+                starts = flow.run({"in": rows})["out"]["window_start"].cast(pa.int64())
+                assert starts.to_pylist() == [least]
+            else:
+                with pytest.raises(TimeError, match="before -9223372036854775808"):
+                    flow.run({"in": rows})
+    flow = jt.Flow("integers")
+    flow.output("out", flow.input("in").key_by().tumbling(2, bounds=True).count())
+    found = flow.run({"in": {"time": [-(2**63)]}})["out"]
+    assert found["window_start"].to_pylist() == [-(2**63)]
+    flow = jt.Flow("integers")
+    flow.output("out", flow.input("in").key_by().sliding(4, every=2, bounds=True).count())
+    with pytest.raises(TimeError, match="before -9223372036854775808"):
+        flow.run({"in": {"time": [-(2**63)]}})
+
+
+def test_a_start_that_is_the_null_of_timestamps_is_an_error() -> None:
+    flow = jt.Flow("powers", unit="ns")
+    stream = flow.input("in", time="at").key_by()
+    flow.output("out", stream.tumbling("1024ns", bounds=True).count())
+    rows = pa.table({"at": pa.array([5 - 2**63], pa.timestamp("ns"))})
+    with pytest.raises(TimeError, match="before -9223372036854775808"):
+        flow.run({"in": rows})

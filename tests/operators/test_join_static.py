@@ -145,3 +145,16 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown.output("out", unknown.input("in").key_by("key").join_static({"key": [1]}))
     with pytest.raises(BatchError, match=r"'key' \(string\) and 'key' \(int64\) are never equal"):
         unknown.run({"in": {"time": [0], "key": ["a"]}})
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+def test_integers_with_and_without_a_sign(nulls: bool) -> None:
+    signed = pa.array([7, -1, None] if nulls else [7, -1])
+    unsigned = pa.array([7, 2**64 - 1, None] if nulls else [7, 2**64 - 1], pa.uint64())
+    for keys, known in ((signed, unsigned), (unsigned, signed)):
+        flow = jt.Flow("signs")
+        table = pa.table({"k": known, "v": pa.array(range(len(known)))})
+        flow.output("out", flow.input("in").key_by("k").join_static(table, how="left"))
+        found = flow.run({"in": pa.table({"time": [0] * len(keys), "k": keys})})["out"]
+        assert found["k"].to_pylist() == keys.to_pylist()
+        assert found["v"].to_pylist() == [0, *[None] * (len(keys) - 1)]

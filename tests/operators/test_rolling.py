@@ -204,3 +204,39 @@ def test_what_is_refused() -> None:
     flow.output("out", flow.input("in").key_by().rolling(3).sum("sum"))
     with pytest.raises(BatchError, match="column 'sum', but there is one already"):
         flow.run({"in": {"time": [0], "sum": [1]}})
+
+
+@settings(max_examples=40)
+@given(st.permutations(range(7)), st.integers(1, 3))
+def test_ties_do_not_follow_the_order_of_arrival(order: list[int], workers: int) -> None:
+    """With rows=, records of one time are ordered by their columns, and the last is the own."""
+    records = [
+        (0, "b", 1),
+        (0, "a", 2),
+        (0, "a", 1),
+        (1, "c", 0),
+        (1, "b", 5),
+        (1, "b", 4),
+        (2, "a", 9),
+    ]
+    flow = jt.Flow("ties")
+    keyed = flow.input("in").key_by()
+    found = {"first": jt.agg.first("n"), "last": jt.agg.last("n"), "all": jt.agg.collect("n")}
+    flow.output("rows", keyed.rolling(rows=3).aggregate(**found))
+    flow.output("time", keyed.rolling(2).aggregate(**found))
+    with flow.open(workers=workers) as run:
+        for place, at in enumerate(order):
+            time, word, n = records[at]
+            run.input("in", place % workers).send({"time": [time], "word": [word], "n": [n]})
+        result = run.finish()
+    ordered = sorted(records)
+    for at, row in enumerate(
+        sorted(result["rows"].to_pylist(), key=lambda r: (r["time"], r["word"], r["n"]))
+    ):
+        window = [n for _, _, n in ordered[max(at - 2, 0) : at + 1]]
+        assert [row["first"], row["last"], row["all"]] == [window[0], window[-1], window]
+        assert row["last"] == row["n"]
+    for row in result["time"].to_pylist():
+        pairs = sorted((t, n) for t, _, n in records if row["time"] - 2 < t <= row["time"])
+        values = [n for _, n in pairs]
+        assert [row["first"], row["last"], row["all"]] == [values[0], values[-1], values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import operator
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.errors import BatchError
+from jeton.errors import BatchError, GraphError
 
 ROWS = {"time": [1, 2, 3], "k": ["a", "b", "a"], "n": [1, 2, 3], "m": [1, 2, None]}
 
@@ -230,3 +231,152 @@ def test_times_do_not_wrap_and_are_not_numbers() -> None:
             with pytest.raises(BatchError, match="numbers are not times"):
                 getattr(operator, name)(times, 1)
     assert (column(pa.array([1, 2]).dictionary_encode()) == 1).to_list() == [True, False]
+
+
+def test_instants_and_clocks_are_cast_by_their_zone_only() -> None:
+    instants = column(pa.array([0], pa.timestamp("us", "Europe/Berlin")))
+    clock = column(pa.array([0], pa.timestamp("us")))
+    for times, kind in ((instants, datetime.datetime), (clock, pa.timestamp("us", "UTC"))):
+        with pytest.raises(BatchError, match=r"use \.dt\.replace_time_zone"):
+            times.cast(kind)
+    midnight = datetime.datetime(1970, 1, 1)
+    shown = instants.dt.replace_time_zone(None)
+    assert shown.to_list() == [midnight.replace(hour=1)]
+    assert instants.dt.convert_time_zone("UTC").dt.replace_time_zone(None).to_list() == [midnight]
+    assert shown.dt.replace_time_zone("Europe/Berlin").to_list() == instants.to_list()
+    assert clock.dt.replace_time_zone("UTC").to_list() == instants.to_list()
+    assert instants.cast(pa.timestamp("s", "UTC")).to_list() == instants.to_list()
+    assert instants.cast(str).to_list() == ["1970-01-01 01:00:00.000000+0100"]
+    late = column(pa.array([82_800], pa.timestamp("s", "Europe/Berlin")))
+    assert late.cast(datetime.date).to_list() == [datetime.date(1970, 1, 2)]
+    assert late.dt.date().to_list() == [datetime.date(1970, 1, 2)]
+
+
+def test_times_that_a_zone_does_not_have() -> None:
+    spring = column([datetime.datetime(2024, 3, 31, 2, 30)])
+    autumn = column([datetime.datetime(2024, 10, 27, 2, 30)])
+    for times in (spring, autumn):
+        with pytest.raises(BatchError, match="assume_timezone: Timestamp"):
+            times.dt.replace_time_zone("Europe/Berlin")
+    with pytest.raises(GraphError, match="no time zone 'Mars'"):
+        spring.dt.replace_time_zone("Mars")
+    with pytest.raises(BatchError, match=r"no zone to convert from: replace_time_zone\(\)"):
+        spring.dt.convert_time_zone("UTC")
+    with pytest.raises(BatchError, match="for timestamps, not for int64"):
+        column([1]).dt.convert_time_zone("UTC")
+
+
+DIGITS = Decimal("1" * 38)
+
+
+def test_decimals_of_38_digits() -> None:
+    longest = column(pa.array([DIGITS, None]))
+    assert (longest + 1).to_list() == [Decimal("1" * 37 + "2"), None]
+    assert (longest + longest).to_list() == [Decimal("2" * 38), None]
+    assert (-longest).to_list() == [Decimal("-" + "1" * 38), None]
+    assert (longest - longest).type == pa.decimal128(38, 0)
+    assert (column(pa.array([DIGITS], pa.decimal128(38, 0))[:0]) + 1).type == pa.decimal128(38, 0)
+    assert (column(pa.array([Decimal("1.5")])) + 1).to_list() == [Decimal("2.5")]
+    most = column(pa.array([Decimal("9" * 38)]))
+    for function, left in (
+        (operator.add, most),
+        (operator.mul, longest),
+        (operator.truediv, longest),
+    ):
+        with pytest.raises(BatchError, match=r"decimal128\(38, 0\).*more digits.*38: cast"):
+            function(left, left)
+
+
+def test_a_null_does_not_take_methods_away() -> None:
+    for values in ([3, None, 1], [3.5, None, float("nan")], [True, None, False]):
+        some, plain = column(values), column([value for value in values if value is not None])
+        for name in ("max", "min", "sum", "mean", "std", "any", "all"):
+            np.testing.assert_equal(getattr(some, name)(), getattr(plain, name)())
+        assert type(some.max()) is type(plain.max())
+    assert column([1, None]).astype(float).to_list() == [1.0, None]
+    assert column([1.5, None]).astype(int).to_list() == [1, None]
+    assert column([1, None]).astype("datetime64[s]").to_list() == [
+        datetime.datetime(1970, 1, 1, 0, 0, 1),
+        None,
+    ]
+    assert column(["b", "a", None]).max() == "b"
+    assert column([None, 1])[:1].max() is None
+    assert (~column([1, None])).to_list() == [-2, None]
+    with pytest.raises(AttributeError, match="a column of type int64 has no attribute 'foo'"):
+        column([1, None]).foo()
+
+
+def test_none_is_not_a_number_and_no_bound() -> None:
+    with pytest.raises(BatchError, match=r"int64 \+ None: None has no type"):
+        column([1, 2]) + None
+    with pytest.raises(BatchError, match="use is_null"):
+        _ = column([1, 2]) == None  # noqa: E711
+    assert column([1, 5, 9]).clip(None, 4).to_list() == [1, 4, 4]
+    assert column([1, 5, None]).clip(lower=2).to_list() == [2, 5, None]
+    assert column([1, 5, 9]).clip().to_list() == [1, 5, 9]
+
+
+INTERVALS = pa.array([(1, 0, 0), (0, 30, 0), None], pa.month_day_nano_interval())
+
+
+def test_intervals_of_months_and_days_have_no_order() -> None:
+    table = pa.table({"time": [1, 1, 2], "k": [7, 7, 7], "x": INTERVALS})
+    first, other, _ = INTERVALS.to_pylist()
+    for order in ([0, 1, 2], [1, 0, 2]):
+        found = run_one(lambda s: s.key_by("k").tumbling(10).collect("x"), table.take(order))
+        assert found["collect"].to_pylist() == [sorted([first, other], key=repr)]
+        found = run_one(lambda s: s.key_by("k").tumbling(10).first("x"), table.take(order))
+        assert found["first"].to_pylist() == [min(first, other, key=repr)]
+    for name in ("min", "max"):
+        with pytest.raises(BatchError, match=f"have no order, so none is the {name}"):
+            run_one(lambda s, n=name: getattr(s.key_by("k").tumbling(10), n)("x"), table)
+    with pytest.raises(BatchError, match="which has no order"):
+        run_one(lambda s: s.key_by("k").tumbling(10).top_k(1, by="x"), table)
+
+
+@pytest.mark.parametrize(
+    ("values", "fillings"),
+    [
+        (pa.array(["a", None]), pa.array([1, 2])),
+        (pa.array([True, None]), pa.array([1, 2])),
+        (pa.array([1, None]), pa.array([1, 2], pa.timestamp("s"))),
+        (pa.array([0.5, None], pa.float32()), pa.array([0.1, 0.1])),
+        (pa.array([1, None]), pa.array([0.5, 0.5])),
+        (pa.array([1, None], pa.uint64()), pa.array([-1, -1])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_a_column_of_fillings_has_values_of_the_type(values: pa.Array, fillings: pa.Array) -> None:
+    with pytest.raises(BatchError, match=r"fill_null: .*: cast one of them first"):
+        column(values).fill_null(column(fillings))
+
+
+def test_columns_of_fillings_that_fit() -> None:
+    whole = column(pa.array([0.5, None], pa.float32())).fill_null(column([1.0, 0.25]))
+    assert whole.to_list() == [0.5, 0.25]
+    empty = column(pa.array([0.5, None], pa.float32())).fill_null(column([1.0, float("nan")]))
+    assert np.isnan(empty.to_list()[1])
+    assert column(["a", None]).fill_null(column(pa.array(["x", "y"]))).to_list() == ["a", "y"]
+    unknown = column(pa.array([1.5, None], pa.float32())).fill_null(column([None, None]))
+    assert unknown.to_list() == [1.5, None]
+
+
+def test_numbers_beyond_a_narrow_type_are_errors() -> None:
+    with pytest.raises(BatchError, match=r"cast: 1e\+300 is beyond float"):
+        column([1e300]).cast(np.float32)
+    with pytest.raises(BatchError, match=r"is beyond halffloat"):
+        column([1e6]).cast(np.float16)
+    assert column([0.5, None]).cast(np.float16).to_list() == [0.5, None]
+    assert column([0.1, float("inf"), None]).cast(np.float32).to_list()[1:] == [float("inf"), None]
+    flow = jt.Flow("narrow")
+    flow.output("out", flow.input("in", schema={"x": np.float32}))
+    with pytest.raises(BatchError, match=r"'x' is of type double and does not fit float: 1e\+300"):
+        flow.run({"in": {"time": [0], "x": [1e300]}})
+
+
+def test_powers_and_comparisons_of_long_decimals() -> None:
+    with pytest.raises(BatchError, match=r"int64 \*\* -1: Integers to negative"):
+        column([2, None]) ** -1
+    longest = column(pa.array([DIGITS, None]))
+    assert (longest > Decimal("1.5")).to_list() == [True, None]
+    assert (longest == column(pa.array([Decimal("1.5"), Decimal(2)]))).to_list() == [False, None]

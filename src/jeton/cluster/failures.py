@@ -27,6 +27,7 @@ from jeton.core.errors import (
     OperatorFailed,
     TimeError,
     TokenError,
+    summary,
 )
 from jeton.core.source_lines import raising_line, user_line
 from jeton.mesh.link import PeerLost
@@ -114,7 +115,7 @@ class Failure:
             error=type(first).__qualname__ + ("" if number is None else f" {number}"),
             operator=shown.operator,
             frame=None if line is None else f"{line.file}:{line.number}",
-            summary=_shortened(f"{type(error).__name__}: {error}" if at_driver else str(shown)),
+            summary=_shortened(summary(error) if at_driver else str(shown)),
             traceback=_shortened("".join(traceback.format_exception(first)).rstrip()),
             final=isinstance(shown, _FINAL) or shown.operator is not None,
             lost=isinstance(error, PeerLost),

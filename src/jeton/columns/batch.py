@@ -330,7 +330,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
                 "cannot be put together"
             )
     return Batch.trusted(
-        {name: cols.join([batch.columns[name] for batch in batches]) for name in names},
+        {name: cols.join([b.columns[name] for b in batches], f"column {name!r}") for name in names},
         np.concatenate([batch.times for batch in batches]),
         first.time_name,
         unit=next((batch.unit for batch in batches if batch.unit is not None), None),

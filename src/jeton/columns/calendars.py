@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import zoneinfo
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns.durations import NANOSECONDS, Calendar
-from jeton.columns.time_arithmetic import Integers, past_the_end
-from jeton.core.errors import GraphError
+from jeton.columns.time_arithmetic import Integers, before_the_start, past_the_end
+from jeton.columns.time_units import require_zone
 
 MONDAY = 3
 """Days from the Monday before the epoch, which was a Thursday, to the epoch."""
@@ -31,12 +29,7 @@ class CalendarGrid:
 
     def __init__(self, calendar: Calendar, unit: str, zone: str | None) -> None:
         if zone is not None:
-            try:
-                zoneinfo.ZoneInfo(zone)
-            except (ValueError, OSError, KeyError):
-                raise GraphError(
-                    f"there is no time zone {zone!r}: write one such as 'Europe/Berlin' or 'UTC'"
-                ) from None
+            require_zone(zone)
         self._calendar = calendar
         self._unit = unit
         self._zone = zone
@@ -44,6 +37,42 @@ class CalendarGrid:
 
     def around(self, times: Integers) -> tuple[Integers, Integers]:
         """The start and the end of the part of the calendar that each time is in."""
+        _, starts, ends = self._located(times)
+        return starts, ends
+
+    def next_ends(self, times: Integers, count: int) -> Integers:
+        """For each time, the ends of its part of the calendar and of those after it, as a row.
+
+        >>> grid = CalendarGrid(Calendar(1, "month"), "D", None)
+        >>> grid.next_ends(np.array([0]), 3)
+        array([[31, 59, 90]])
+        """
+        parts, _, ends = self._located(times)
+        found = np.empty((len(times), count), dtype=np.int64)
+        for column in range(count):
+            known, inverse = np.unique(parts + (column + 1), return_inverse=True)
+            found[:, column] = self._starts(known)[inverse]
+            wrong = found[:, column] < ends
+            if wrong.any():
+                raise past_the_end(times[wrong.argmax()], f"a window of {count} x {self._calendar}")
+        return found
+
+    def starts_before(self, ends: Integers, count: int) -> Integers:
+        """The starts of ``count`` parts of the calendar that end at some times.
+
+        >>> grid = CalendarGrid(Calendar(1, "month"), "D", None)
+        >>> grid.starts_before(np.array([59]), 2)
+        array([0])
+        """
+        parts, own, _ = self._located(ends - 1)
+        found = self._starts(parts - (count - 1))
+        wrong = found > own
+        if wrong.any():
+            raise before_the_start(ends[wrong.argmax()], f"{count} x {self._calendar}")
+        return found
+
+    def _located(self, times: Integers) -> tuple[Integers, Integers, Integers]:
+        """The number, the start and the end of the part of the calendar that each time is in."""
         parts = self._parts(times)
         known, inverse = np.unique(parts, return_inverse=True)
         starts, ends = self._starts(known)[inverse], self._starts(known + 1)[inverse]
@@ -54,8 +83,9 @@ class CalendarGrid:
             starts, ends = self._starts(parts), self._starts(parts + 1)
         outside = (times < starts) | (times >= ends)
         if outside.any():
-            raise past_the_end(times[outside.argmax()], f"its window of {self._calendar}")
-        return starts, ends
+            time, what = times[outside.argmax()], f"its window of {self._calendar}"
+            raise past_the_end(time, what) if time > 0 else before_the_start(time, what)
+        return parts, starts, ends
 
     def _parts(self, times: Integers) -> Integers:
         """The number of the part of the calendar in which each time is, by its date."""

@@ -18,8 +18,6 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
 
 _NUMPY_KINDS = "biufmM"
 
-_MOST: Final = int(np.iinfo(np.int64).max)
-
 _FEW: Final = 64
 """The number of plain values up to which a column is made sooner without Arrow, which also yields
 the interpreter: another thread may take it for a while, and single records wait."""
@@ -192,34 +190,134 @@ def cut(column: Column, start: int, stop: int) -> Column:
     return column.slice(start, stop - start)
 
 
-def join(columns: Sequence[Column]) -> Column:
-    """Columns one after the other."""
+def join(columns: Sequence[Column], what: str = "a column") -> Column:
+    """Columns one after the other; ``what`` names them in errors.
+
+    Columns of different types become one only if each value stays what it is.
+
+    >>> join([np.array([1, 2], np.int8), np.array([0.5])])
+    array([1. , 2. , 0.5])
+    >>> join([np.array([True]), np.array([5])], "column 'n'")
+    Traceback (most recent call last):
+        ...
+    jeton.core.errors.BatchError: column 'n' is of type bool in one batch and int64 in another: ...
+    """
+    first = columns[0]
     if len(columns) == 1:
-        return columns[0]
-    for column in columns:
-        if not isinstance(column, np.ndarray):
-            break
-    else:
-        joined: npt.NDArray[Any] = np.concatenate(columns)
-        if joined.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
-            if not any(
-                column.dtype == np.uint64 and column.max(initial=0) > _MOST for column in columns
+        return first
+    if isinstance(first, np.ndarray):
+        dtype = first.dtype
+        for column in columns:
+            if not isinstance(column, np.ndarray) or (
+                column.dtype is not dtype and column.dtype != dtype
             ):
-                return np.concatenate([column.astype(np.int64, copy=False) for column in columns])
-            both = " and ".join(sorted({str(column.dtype) for column in columns}))
-            raise BatchError(
-                f"columns of {both} cannot be one, since values are beyond int64: cast one of them"
-            )
-        return joined
+                break
+        else:
+            joined: npt.NDArray[Any] = np.concatenate(columns)
+            return joined
     arrays = [to_arrow(column) for column in columns]
-    kinds = {array.type for array in arrays}
-    if len(kinds) > 1:
-        arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
-        kinds = {array.type for array in arrays}
-        fields = [pa.schema([("column", kind)]) for kind in kinds]
-        common = pa.unify_schemas(fields, promote_options="permissive").field(0).type
-        arrays = [array.cast(common) for array in arrays]
+    if any(array.type != arrays[0].type for array in arrays):
+        arrays = _of_one_type(arrays, what)
     return from_arrow(pa.concat_arrays(arrays))
+
+
+def _of_one_type(arrays: list[pa.Array], what: str) -> list[pa.Array]:
+    arrays = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+    # No values are of any type: the arrays that have some decide.
+    telling = [a for a in arrays if len(a) and not pa.types.is_null(a.type)] or arrays
+    kinds = sorted({array.type for array in telling}, key=str)
+    common = pa.null()
+    for kind in kinds:
+        wider = common_type(common, kind)
+        if wider is None:
+            raise BatchError(
+                f"{what} is of type {common} in one batch and {kind} in another: cast it to one "
+                "type, or give the input a schema=…"
+            )
+        common = wider
+    try:
+        return [array.cast(common) for array in arrays if len(array)] or [pa.nulls(0, common)]
+    except pa.ArrowException as error:
+        both = " and ".join(map(str, kinds))
+        raise BatchError(
+            f"{what} is of types {both} in different batches, and not all values fit {common} "
+            f"({error}): cast it to one type, or give the input a schema=…"
+        ) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type of values of either type; ``None`` if they do not mean the same.
+
+    A cast to it either keeps a value or fails.
+
+    >>> common_type(pa.int8(), pa.float32()), common_type(pa.bool_(), pa.int64())
+    (DataType(float), None)
+    """
+    types = pa.types
+    if left == right or types.is_null(right):
+        return left
+    if types.is_null(left):
+        return right
+    if types.is_nested(left) and types.is_nested(right):
+        return _common_nested(left, right)
+    if family(left) != family(right):
+        return None
+    decimals = [types.is_decimal(kind) for kind in (left, right)]
+    if any(decimals):
+        if types.is_floating(left) or types.is_floating(right):
+            return None  # of most decimals, floating-point numbers have only the first digits
+        return _common_decimal(left, right)
+    if types.is_integer(left) and types.is_integer(right) and pa.uint64() in (left, right):
+        if types.is_signed_integer(left) or types.is_signed_integer(right):
+            return pa.int64()
+        return pa.uint64()
+    return _unified(left, right)
+
+
+def _unified(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    try:
+        fields = [pa.schema({"column": kind}) for kind in (left, right)]
+        return pa.unify_schemas(fields, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+
+
+def _common_nested(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The common type of lists or structures, if there is one for the values in them."""
+    common = _unified(left, right)
+    if common is None:
+        return None
+    if pa.types.is_struct(left):
+        parts = [
+            (left.field(f.name).type, right.field(f.name).type)
+            for f in left
+            if right.get_field_index(f.name) >= 0
+        ]
+    elif pa.types.is_map(left):
+        parts = [(left.key_type, right.key_type), (left.item_type, right.item_type)]
+    else:
+        parts = [(left.value_type, right.value_type)]
+    return None if any(common_type(*part) is None for part in parts) else common
+
+
+_DIGITS: Final = 20
+"""The digits of the longest integer of 64 bits."""
+
+
+def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """A decimal with all digits of two types, at least one of which is of decimals."""
+    whole, scale, wide = 0, 0, False
+    for kind in (left, right):
+        if pa.types.is_decimal(kind):
+            whole, scale = max(whole, kind.precision - kind.scale), max(scale, kind.scale)
+            wide = wide or kind.precision > 38
+        else:
+            whole = max(whole, _DIGITS)
+    digits = whole + scale
+    if digits > 38 and wide:
+        return pa.decimal256(min(digits, 76), scale)
+    return pa.decimal128(min(digits, 38), scale)
 
 
 def conform(column: Column, field: pa.Field, what: str) -> Column:
@@ -230,7 +328,7 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
         return column
     if family(have) == family(kind) or pa.types.is_null(have):
         try:
-            return from_arrow(to_arrow(column).cast(kind))
+            return from_arrow(cast_within(to_arrow(column), kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise BatchError(
                 f"{what}: column {field.name!r} is of type {have} and does not fit {kind}: {error}"
@@ -238,6 +336,29 @@ def conform(column: Column, field: pa.Field, what: str) -> Column:
     raise BatchError(
         f"{what}: column {field.name!r} is of type {have}, its schema says {kind}: cast it first"
     )
+
+
+def cast_within(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Arrow's cast, which makes infinities of numbers beyond narrower types: they do not fit.
+
+    >>> cast_within(pa.array([1e300]), pa.float32())
+    Traceback (most recent call last):
+        ...
+    pyarrow.lib.ArrowInvalid: 1e+300 is beyond float
+    """
+    made = array.cast(kind)
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        beyond = pc.and_(pc.is_inf(made), pc.invert(_is_infinite(array)))
+        if pc.any(beyond).as_py():
+            value = array.filter(beyond)[0]
+            raise pa.ArrowInvalid(f"{value} is beyond {kind}")
+    return made
+
+
+def _is_infinite(array: pa.Array) -> Any:
+    if pa.types.is_floating(array.type):
+        return pc.is_inf(array)
+    return pa.array(np.zeros(len(array), dtype=bool))
 
 
 def family(kind: pa.DataType) -> object:
@@ -253,6 +374,8 @@ def family(kind: pa.DataType) -> object:
         return "bytes"
     if types.is_date(kind):
         return "date"
+    if types.is_time(kind):
+        return "time of day"
     if types.is_timestamp(kind):
         # An instant and what a clock shows are different things, between which a zone decides.
         return "instant" if kind.tz is not None else "clock"

@@ -19,11 +19,15 @@ import pyarrow.compute as pc
 from jeton.columns.column import (
     Column,
     as_column,
+    cast_within,
     family,
     from_arrow,
     is_plain_type,
     to_arrow,
 )
+from jeton.columns.keys import same_values
+from jeton.columns.time_units import require_zone
+from jeton.columns.types import as_type
 from jeton.core.errors import BatchError, ColumnTypeError
 
 SIGNS: Final = {
@@ -92,7 +96,12 @@ def binary(name: str, left: Any, right: Any) -> Column:
     jeton.core.errors.ColumnTypeError: int64 > 'a': these do not go together
     """
     if left is None or right is None:
-        raise BatchError("nothing equals None: use is_null() or is_not_null()")
+        if name in _COMPARISONS:
+            raise BatchError("nothing equals None: use is_null() or is_not_null()")
+        raise BatchError(
+            f"{described(name, left, right)}: None has no type, and every result would be null: "
+            "leave it out, or give a value"
+        )
     left, right = _decoded(_scalar(left)), _decoded(_scalar(right))
     if _is_time(left) or _is_time(right):
         left, right = _times(name, left, right)
@@ -107,15 +116,50 @@ def binary(name: str, left: Any, right: Any) -> Column:
             return _unknown(name, left, right)
         if name == "add" and _is_text(left) and _is_text(right):
             return _joined(left, right)
+        if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
+            return _decimals(name, left, right)
         if name in _ARROW and not (_is_number(left) or _is_number(right)):
             return as_column(_ARROW[name](left, right))
-        if name in _ARROW and (_is_decimal(left) or _is_decimal(right)):
-            return as_column(_ARROW[name](left, right))
-    except (pa.ArrowInvalid, OverflowError) as error:
+    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
         raise BatchError(f"{described(name, left, right)}: {error}") from error
     except (pa.ArrowException, TypeError) as error:
         raise ColumnTypeError(f"{described(name, left, right)}: {error}") from error
     raise ColumnTypeError(f"{described(name, left, right)}: these do not go together")
+
+
+def _decimals(name: str, left: Any, right: Any) -> Column:
+    """The results for decimals, with no more than 38 digits if their operands have no more.
+
+    Arrow makes room for every result there could be, and stops where its types end.
+    """
+    try:
+        return as_column(_ARROW[name](left, right))
+    except pa.ArrowInvalid as error:
+        if "precision out of range" not in str(error):
+            raise
+    sides = [_wide_decimal(side) for side in (left, right)]
+    try:
+        wide = _ARROW[name](*sides)
+        if name in _COMPARISONS:
+            return as_column(wide)
+        return as_column(wide.cast(pa.decimal128(38, wide.type.scale)))
+    except pa.ArrowInvalid as error:
+        if "Divide by zero" in str(error):
+            raise
+        raise BatchError(
+            f"{described(name, left, right)}: a result may have more digits than decimals have "
+            "room for, which is 38: cast to decimals of fewer digits, or to float, first"
+        ) from error
+
+
+def _wide_decimal(value: Any) -> Any:
+    """Decimals of 128 bits as ones of 256."""
+    kind = _kind(value)
+    if kind is None:
+        scalar = pa.scalar(value)
+        kind = scalar.type
+        value = scalar
+    return value.cast(pa.decimal256(kind.precision, kind.scale)) if _is_decimal(value) else value
 
 
 def described(name: str, left: Any, right: Any) -> str:
@@ -141,6 +185,8 @@ def invert(column: Column) -> Column:
         if column.dtype.kind not in "biu":
             raise ColumnTypeError(f"~ needs booleans, not {_kind(column)}")
         return ~column
+    if pa.types.is_integer(column.type):
+        return _with_nulls(np.invert, column)
     if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise ColumnTypeError(f"~ needs booleans, not {column.type}")
     return as_column(pc.invert(column.cast(pa.bool_())))
@@ -196,10 +242,7 @@ def fill_null(column: Column, value: Any) -> Column:
     if isinstance(value, np.ndarray | pa.Array):
         if pa.types.is_null(array.type):
             return as_column(value)
-        try:
-            return as_column(pc.coalesce(array, to_arrow(value).cast(array.type)))
-        except pa.ArrowException as error:
-            raise ColumnTypeError(f"fill_null: {error}") from error
+        return as_column(pc.coalesce(array, _fillings(_decoded(to_arrow(value)), array.type)))
     if pa.types.is_null(array.type):
         return from_arrow(pa.repeat(value, len(array)))
     filling = None
@@ -214,6 +257,26 @@ def fill_null(column: Column, value: Any) -> Column:
             f"fill_null: {value!r} is not a value of type {array.type}: cast the column first"
         )
     return column if isinstance(column, np.ndarray) else as_column(array.fill_null(filling))
+
+
+def _fillings(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of a column for the nulls of another, in its type, in which none may change."""
+    if pa.types.is_null(values.type):
+        return values.cast(kind)
+    if family(values.type) != family(kind):
+        raise ColumnTypeError(
+            f"fill_null: {values.type} are not values of type {kind}: cast one of them first"
+        )
+    try:
+        made = values.cast(kind)
+        if pa.types.is_floating(kind) and not same_values(made, values).all():
+            raise pa.ArrowInvalid("some would be rounded")
+        return made
+    except pa.ArrowInvalid as error:
+        raise BatchError(
+            f"fill_null: values of type {values.type} do not fit {kind} ({error}): cast one of "
+            "them first"
+        ) from error
 
 
 def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
@@ -251,8 +314,21 @@ def choose(condition: Column, value: Any, other: Any) -> Column:
 
 def cast(column: Column, kind: pa.DataType) -> Column:
     """The same values as another type; one that does not fit is an error."""
+    array = _decoded(to_arrow(column))
+    if (
+        pa.types.is_timestamp(array.type)
+        and pa.types.is_timestamp(kind)
+        and (array.type.tz is None) != (kind.tz is None)
+    ):
+        # pandas refuses this too; in Polars the result is the time in UTC, in Spark that of a zone.
+        raise ColumnTypeError(
+            f"cast: {array.type} to {kind}: an instant and the time that a clock shows are "
+            "different things: use .dt.replace_time_zone(None) for the time that the zone's clock "
+            "shows, after .dt.convert_time_zone('UTC') for the one in UTC, or "
+            ".dt.replace_time_zone('UTC') for instants"
+        )
     try:
-        return as_column(_decoded(to_arrow(column)).cast(kind))
+        return as_column(cast_within(array, kind))
     except pa.ArrowInvalid as error:
         raise BatchError(f"cast: {error}") from error
     except pa.ArrowException as error:
@@ -301,11 +377,88 @@ def date(column: Column) -> Column:
     return cast(moment(column, "floor_temporal", unit="day"), pa.date32())
 
 
+def convert_time_zone(column: Column, zone: str) -> Column:
+    """The same instants as the clocks of another zone show them."""
+    kind = _zone_kind(column, zone)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        raise ColumnTypeError(
+            f"convert_time_zone: {kind} has no zone to convert from: replace_time_zone() gives it "
+            "one"
+        )
+    unit = kind.unit if pa.types.is_timestamp(kind) else "us"
+    return cast(column, pa.timestamp(unit, zone))
+
+
+def replace_time_zone(column: Column, zone: str | None) -> Column:
+    """The times that clocks show, as those of another zone, or without one."""
+    kind = _zone_kind(column, zone)
+    if pa.types.is_null(kind):
+        return cast(column, pa.timestamp("us", zone))
+    if kind.tz is not None:
+        column = moment(column, "local_timestamp")
+    if zone is None:
+        return column
+    return moment(column, "assume_timezone", timezone=zone)
+
+
+def _zone_kind(column: Column, zone: str | None) -> pa.DataType:
+    kind = _kind(column)
+    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
+        raise ColumnTypeError(f"time zones are for timestamps, not for {kind}")
+    if zone is not None:
+        require_zone(zone)
+    return kind
+
+
 def clip(column: Column, lower: Any, upper: Any) -> Column:
-    """The values, those below or above the bounds moved to them."""
-    return choose(
-        binary("lt", column, lower), lower, choose(binary("gt", column, upper), upper, column)
-    )
+    """The values, those below or above the bounds moved to them; ``None`` is no bound."""
+    if upper is not None:
+        column = choose(binary("gt", column, upper), upper, column)
+    if lower is not None:
+        column = choose(binary("lt", column, lower), lower, column)
+    return column
+
+
+_REDUCTIONS: Final = ("all", "any", "max", "mean", "min", "prod", "std", "sum", "var")
+
+
+def reduction(column: pa.Array, name: str) -> Callable[..., Any] | None:
+    """A method of NumPy's arrays that makes one value of all, for those that are not null.
+
+    >>> reduction(pa.array([1, None, 3]), "max")()
+    np.int64(3)
+    """
+    if name not in _REDUCTIONS:
+        return None
+    known = from_arrow(_decoded(column).drop_null())
+    if isinstance(known, np.ndarray):
+        values = known
+
+        def reduce(*args: Any, **options: Any) -> Any:
+            empty = not len(values) and name not in ("all", "any", "prod", "sum")
+            return None if empty else getattr(values, name)(*args, **options)
+
+        return reduce
+    if name in ("max", "min"):
+        return lambda: arrow_scalar(known, name)
+    return None
+
+
+def arrow_scalar(column: pa.Array, name: str) -> Any:
+    """The least or the greatest of values that NumPy has no arrays for, such as text."""
+    try:
+        return getattr(pc, name)(column).as_py()
+    except pa.ArrowException as error:
+        raise ColumnTypeError(f"{name} of {column.type}: {error}") from error
+
+
+def astype(column: pa.Array, dtype: Any) -> Column:
+    """The values as NumPy would convert them, null where they are."""
+    target = np.dtype(dtype)
+    array = _decoded(column)
+    if _is_plain(array) and target.kind in "biufmM":
+        return _with_nulls(lambda values: values.astype(target), array)
+    return cast(array, as_type(dtype))
 
 
 def _with_nulls(function: Callable[..., Any], *values: Any) -> Column:

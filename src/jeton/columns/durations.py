@@ -74,6 +74,19 @@ class Calendar:
     count: int
     part: Part
 
+    def steps(self, part: Calendar) -> int | None:
+        """How many times another length goes into this one; ``None`` if not a whole number.
+
+        >>> day, week, month = Calendar(1, "day"), Calendar(1, "week"), Calendar(1, "month")
+        >>> week.steps(day), day.steps(week), month.steps(day)
+        (7, None, None)
+        """
+        (mine, months), (step, its_months) = (
+            (each.count * (7 if each.part == "week" else 1), each.part == "month")
+            for each in (self, part)
+        )
+        return mine // step if months == its_months and mine % step == 0 else None
+
     def __str__(self) -> str:
         return f"{self.count} {self.part}" + ("s" if self.count > 1 else "")
 

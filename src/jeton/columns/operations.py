@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
-from jeton.columns import compute
+from jeton.columns import compute, parsing
 from jeton.columns.types import as_type
 from jeton.core.errors import ColumnTypeError
 
@@ -188,6 +188,9 @@ class Operations:
     def cast(self, kind: Any) -> Self:
         """The values as another type; one that does not fit is an error.
 
+        Timestamps with a zone are not cast to timestamps without one, nor the other way around:
+        see ``.dt.replace_time_zone``. Their dates and texts are those of their own zone.
+
         >>> import jeton as jt
         >>> jt.Batch({"n": ["1", "2"]}, times=[0, 0])["n"].cast(int).to_list()
         [1, 2]
@@ -257,8 +260,8 @@ class Operations:
         """
         return self._apply(compute.arrow, "ln")
 
-    def clip(self, lower: Any, upper: Any) -> Self:
-        """The values, those below or above the bounds moved to them.
+    def clip(self, lower: Any = None, upper: Any = None) -> Self:
+        """The values, those below or above the bounds moved to them; ``None`` is no bound.
 
         >>> import jeton as jt
         >>> jt.Batch({"n": [1, 5, 9]}, times=[0, 0, 0])["n"].clip(2, 8).to_list()
@@ -384,15 +387,24 @@ class Text(Generic[Of]):
             stop = None
         return self._of._apply(compute.text, "utf8_slice_codeunits", start=offset, stop=stop)
 
-    def to_datetime(self, format: str, *, unit: str = "us") -> Of:
-        """Timestamps that texts show in a format of `time.strptime`; other texts are an error.
+    def to_datetime(self, format: str, *, unit: str = "us", strict: bool = True) -> Of:
+        """Timestamps that texts show in a format of ``datetime.strptime``.
+
+        Other texts, such as a 30 February, are an error, or null if ``strict`` is false. ``%f`` is
+        a fraction of a second with up to nine digits, as many as the ``unit`` has. With ``%z``,
+        timestamps are in UTC.
 
         >>> import jeton as jt
         >>> days = jt.Batch({"k": ["2024-05-06"]}, times=[0])["k"].str.to_datetime("%Y-%m-%d")
         >>> days.dt.day().to_list()
         [6]
+        >>> texts = jt.Batch({"k": ["07:08:09.25", "07:08:60.0"]}, times=[0, 0])["k"]
+        >>> texts.str.to_datetime("%H:%M:%S.%f", strict=False).dt.second().to_list()
+        [9, None]
         """
-        return self._of._apply(compute.text, "strptime", format=format, unit=unit)
+        if unit not in ("s", "ms", "us", "ns"):
+            raise ColumnTypeError(f"to_datetime: unit={unit!r} is not one of s, ms, us and ns")
+        return self._of._apply(parsing.to_datetime, format, unit, strict)
 
 
 class Dates(Generic[Of]):
@@ -467,6 +479,29 @@ class Dates(Generic[Of]):
         [9]
         """
         return self._of._apply(compute.moment, "second")
+
+    def convert_time_zone(self, zone: str) -> Of:
+        """The same instants, as the clocks of another zone show them.
+
+        >>> import jeton as jt, pyarrow as pa
+        >>> at = jt.Batch({"d": pa.array([0], pa.timestamp("s", "UTC"))}, times=[0])["d"]
+        >>> at.dt.convert_time_zone("Europe/Berlin").dt.hour().to_list()
+        [1]
+        """
+        return self._of._apply(compute.convert_time_zone, zone)
+
+    def replace_time_zone(self, zone: str | None) -> Of:
+        """The times that clocks show, as those of another zone; without one if it is ``None``.
+
+        A time that the clocks of the zone show twice or never is an error.
+
+        >>> import datetime, jeton as jt
+        >>> at = jt.Batch({"d": [datetime.datetime(2024, 5, 6, 7)]}, times=[0])["d"]
+        >>> instants = at.dt.replace_time_zone("Europe/Berlin")
+        >>> instants.dt.convert_time_zone("UTC").dt.replace_time_zone(None).to_list()
+        [datetime.datetime(2024, 5, 6, 5, 0)]
+        """
+        return self._of._apply(compute.replace_time_zone, zone)
 
     def date(self) -> Of:
         """The date of each.

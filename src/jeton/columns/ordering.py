@@ -48,7 +48,7 @@ def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
         return np.where(known, _float_keys(numbers, descending), np.iinfo(np.int64).max)
     elif pa.types.is_null(kind):
         return np.zeros(len(column), dtype=np.int64)
-    elif pa.types.is_nested(kind):
+    elif pa.types.is_nested(kind) or pa.types.is_interval(kind):
         return None
     order = "descending" if descending else "ascending"
     ranks: Sortable = pc.rank(column, sort_keys=order, tiebreaker="dense").to_numpy()

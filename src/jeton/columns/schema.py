@@ -87,17 +87,12 @@ def unify(left: pa.Schema | None, right: pa.Schema | None, what: str) -> pa.Sche
 
 
 def _common(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    if left == right or pa.types.is_null(left):
-        return left
-    if pa.types.is_null(right):
-        return right
-    try:
-        both = [pa.schema({name: kind}) for kind in (left, right)]
-        return pa.unify_schemas(both, promote_options="permissive").field(0).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    common = cols.common_type(left, right)
+    if common is None:
         raise GraphError(
             f"column {name!r} is {left} in one stream and {right} in another: cast one of them"
-        ) from None
+        )
+    return common
 
 
 class _Sample(Batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any, Final, NoReturn
 
@@ -48,6 +49,13 @@ _UFUNCS: Final[dict[Any, str]] = {
     np.logical_xor: "xor",
 }
 """The functions of NumPy that are operators."""
+
+
+def _like_numpy(values: pa.Array, name: str) -> Callable[..., Any] | None:
+    """A method of NumPy's arrays for one of Arrow's, so that a null changes nothing else."""
+    if name == "astype":
+        return partial(compute.astype, values)
+    return compute.reduction(values, name)
 
 
 class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
@@ -167,12 +175,19 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = getattr(self.values, name)
+        values = self.values
+        found: Any = None if isinstance(values, np.ndarray) else _like_numpy(values, name)
+        if found is None:
+            found = getattr(values, name, None)
+        if found is None:
+            raise AttributeError(f"a column of type {self.type} has no attribute {name!r}")
         if not callable(found):
             return found
 
         def method(*args: Any, **options: Any) -> Any:
             made = found(*map(bare, args), **options)
+            if isinstance(made, pa.Scalar):
+                return made.as_py()
             return Series(made) if isinstance(made, np.ndarray | pa.Array) else made
 
         return method

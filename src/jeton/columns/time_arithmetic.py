@@ -64,6 +64,26 @@ def past_the_end(time: Any, what: str) -> TimeError:
     )
 
 
+def earlier(ends: Integers, size: int, what: str) -> Integers:
+    """The starts of windows with these ends.
+
+    >>> earlier(np.array([10]), 10, "its window of 10")
+    array([0])
+    """
+    early = ends < LEAST + size
+    if early.any():
+        raise before_the_start(ends[early.argmax()], what)
+    return ends - size
+
+
+def before_the_start(end: Any, what: str) -> TimeError:
+    """The error for a window whose start would be at a time that does not exist."""
+    return TimeError(
+        f"a window has a record or its end at {int(end)}: {what} would start before {LEAST}, the "
+        "first time there is"
+    )
+
+
 def window_ends(times: Integers, size: int, offset: int) -> Integers:
     """The end of each time's window ``[start, start + size)``; offsets are less than the size.
 

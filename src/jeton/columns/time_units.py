@@ -7,6 +7,7 @@ the timestamps have a time zone, which makes them instants.
 
 from __future__ import annotations
 
+import zoneinfo
 from datetime import date
 from fractions import Fraction
 from typing import Any, Final
@@ -18,7 +19,7 @@ import pyarrow as pa
 from jeton.columns.column import Column, as_column, bare
 from jeton.columns.durations import NANOSECONDS
 from jeton.columns.time_columns import Times, as_times, one
-from jeton.core.errors import TimeError
+from jeton.core.errors import GraphError, TimeError
 from jeton.core.times import END_OF_TIME, START_OF_TIME, TimeKind
 
 INTEGER: Final = "integer"
@@ -39,6 +40,16 @@ def zone_of(unit: str) -> str | None:
     ('Europe/Berlin', None)
     """
     return unit.partition(" ")[2] or None
+
+
+def require_zone(zone: str) -> None:
+    """Refuse a time zone that does not exist."""
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (ValueError, OSError, KeyError, TypeError):
+        raise GraphError(
+            f"there is no time zone {zone!r}: write one such as 'Europe/Berlin' or 'UTC'"
+        ) from None
 
 
 def with_zone(unit: str, zone: str | None) -> str:

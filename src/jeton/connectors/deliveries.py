@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jeton.connectors.sinks import Delivery, DriverSink, Retry, StagedWriter
-from jeton.core.errors import JetonError, SnapshotError
+from jeton.core.errors import JetonError, SnapshotError, summary
 from jeton.storage.files import Files
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def hand_over(
             if not isinstance(error, Exception) and _in_main_thread():
                 raise
             if at == len(waits) or wait(waits[at]):
-                text = f"{type(error).__name__}: {error}"
+                text = summary(error)
                 raise SinkFailed(
                     f"the sink of output {output!r} failed {at + 1} times in a row to take "
                     f"{table.num_rows} rows{_of(delivery)}: {text}"
@@ -242,8 +242,7 @@ class Inbox:
             self._failed(error)
         except BaseException as error:
             failure = SinkFailed(
-                f"rows could not be handed to the sink of output {self._output!r}: "
-                f"{type(error).__name__}: {error}"
+                f"rows could not be handed to the sink of output {self._output!r}: {summary(error)}"
             )
             failure.__cause__ = error
             self._failed(failure)

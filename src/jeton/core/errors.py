@@ -105,15 +105,29 @@ class OperatorFailed(JetonError):
     @classmethod
     def because(cls, error: BaseException, doing: str = "") -> Self:
         """An error caused by one of user code; ``doing`` is the action that raised it."""
-        # What is not an `Exception` has an argument rather than a message.
-        plain = isinstance(error, Exception)
-        try:
-            text, name = (str(error), type(error).__name__) if plain else ("", repr(error))
-        except Exception as broken:
-            text, name = f"its text cannot be had: {broken!r}", type(error).__name__
+        name, text = _name_and_text(error)
         failed = cls(f"{name}{doing and ' while '}{doing}" + (f": {text}" if text else ""))
         failed.__cause__ = error
         return failed
+
+
+def summary(error: BaseException) -> str:
+    """An exception in one text: its type, and its message if it has one.
+
+    >>> summary(ValueError("no price")), summary(TimeoutError())
+    ('ValueError: no price', 'TimeoutError')
+    """
+    name, text = _name_and_text(error)
+    return f"{name}: {text}" if text else name
+
+
+def _name_and_text(error: BaseException) -> tuple[str, str]:
+    if not isinstance(error, Exception):
+        return repr(error), ""  # it has an argument rather than a message
+    try:
+        return type(error).__name__, str(error)
+    except Exception as broken:
+        return type(error).__name__, f"its text cannot be had: {broken!r}"
 
 
 class FlowStalled(JetonError):

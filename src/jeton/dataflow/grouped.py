@@ -18,7 +18,13 @@ from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
 from jeton.dataflow.operators.top_k import add_top_k
-from jeton.dataflow.operators.windows import BOUNDS, Assigner, EachTime, add_windows
+from jeton.dataflow.operators.windows import (
+    BOUNDS,
+    Assigner,
+    BoundedAssigner,
+    EachTime,
+    add_windows,
+)
 from jeton.state import aggregates as agg
 from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
@@ -433,10 +439,12 @@ class Windows(Grouped):
     [{'time': 10, 'count': 2}, {'time': 40, 'count': 1}]
     """
 
-    def __init__(self, keyed: KeyedStream, assigner: Assigner, *, bounds: bool = False) -> None:
+    def __init__(
+        self, keyed: KeyedStream, assigner: Assigner, *, bounds: BoundedAssigner | None = None
+    ) -> None:
         super().__init__(keyed)
         self._bounds = bounds
-        for name in BOUNDS if bounds else ():
+        for name in BOUNDS if bounds is not None else ():
             if name in keyed.key or name == keyed.stream.time_name:
                 raise GraphError(f"bounds=True adds a column {name!r}: rename the one of that name")
         if not isinstance(assigner, EachTime) and not keyed.stream.kind.total:
@@ -459,7 +467,7 @@ class Windows(Grouped):
         [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
          {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
         """
-        if self._bounds:
+        if self._bounds is not None:
             raise GraphError("top_k() has no bounds of windows: leave bounds= out")
         return add_top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
 
@@ -479,7 +487,7 @@ class Windows(Grouped):
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         require_own_time(self.keyed, name)
-        for taken in aggregates if self._bounds else ():
+        for taken in aggregates if self._bounds is not None else ():
             if taken in BOUNDS:
                 raise GraphError(f"bounds=True adds a column {taken!r}: rename the aggregate")
         results = self._results(aggregates, name)

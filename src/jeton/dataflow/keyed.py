@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jeton.columns.calendars import MONDAY
 from jeton.columns.durations import Length, calendar
 from jeton.columns.schema import SchemaLike
 from jeton.columns.time_arithmetic import MOST
@@ -24,7 +25,15 @@ from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
-from jeton.dataflow.operators.windows import CalendarWindows, EachTime, Sliding, Tumbling, Until
+from jeton.dataflow.operators.windows import (
+    BoundedAssigner,
+    CalendarWindows,
+    EachTime,
+    Sliding,
+    SlidingCalendar,
+    Tumbling,
+    Until,
+)
 from jeton.dataflow.pacts import Gather, KeyExchange, Pact
 from jeton.dataflow.plan import Notify
 
@@ -102,7 +111,10 @@ class KeyedStream:
         With a ``size``, these are the records in ``(time - size, time]``, also all others at the
         record's own time, as in Polars' ``rolling``. With ``rows``, they are the last ``rows``
         records in the order of their times; those of one key and time come by the values of their
-        columns, from the first to the last. Each record comes out at its time, once that is
+        columns, from the first to the last. ``first``, ``last`` and ``collect`` follow that order
+        of records, as SQL's ``ROWS`` windows do, so that the last one of a window is the record
+        itself. In windows by time, records of one time are ordered by the value that is asked for.
+        Neither depends on the order of arrival. Each record comes out at its time, once that is
         complete, with a column for each aggregate.
 
         The operator keeps the records of the last ``size`` of time, or the last ``rows`` records
@@ -156,6 +168,11 @@ class KeyedStream:
         >>> flow.run({"n": rows})["means"].to_pylist()
         [{'time': 10, 'key': 1, 'mean': 1.5}, {'time': 20, 'key': 1, 'mean': 4.0}]
 
+        Windows start at multiples of their size, counted from 1970-01-01T00:00 where times are
+        timestamps, as Spark's ``window`` and Polars' ``group_by_dynamic`` do. ``offset`` moves
+        them. Weeks are different: ``"1 week"`` starts on Mondays, as in Polars and ISO 8601, while
+        ``"7 days"`` counts from 1970-01-01, a Thursday.
+
         Weeks, months, quarters and years are those of the calendar, in UTC or in a ``zone``, and
         so are days in a zone: those on which clocks change have 23 or 25 hours.
 
@@ -175,7 +192,7 @@ class KeyedStream:
                     f"windows of {parts} start with the calendar: offset= is for others"
                 )
             domain.require_stamps(f"tumbling({size!r}) has a duration as its size")
-            return Windows(self, CalendarWindows(parts, domain.unit, zone), bounds=bounds)
+            return self._windows(CalendarWindows(parts, domain.unit, zone), bounds)
         if zone is not None:
             raise GraphError(
                 f"tumbling({size!r}, zone={zone!r}) has a size that is the same in all zones: "
@@ -185,14 +202,24 @@ class KeyedStream:
         if not 1 <= length <= MOST:
             raise GraphError(f"a window must be from 1 to {MOST} long, not {size!r}")
         start = domain.length(offset, "tumbling(…, offset={})", "offset")
-        return Windows(self, Tumbling(length, start), bounds=bounds)
+        return self._windows(Tumbling(length, start), bounds)
+
+    def _windows(self, assigner: BoundedAssigner, bounds: bool) -> Windows:
+        return Windows(self, assigner, bounds=assigner if bounds else None)
 
     def sliding(
-        self, size: Length, *, every: Length, offset: Length = 0, bounds: bool = False
+        self,
+        size: Length,
+        *,
+        every: Length,
+        offset: Length = 0,
+        zone: str | None = None,
+        bounds: bool = False,
     ) -> Windows:
         """Windows of ``size`` that end at every multiple of ``every``.
 
-        Lengths and ``bounds`` are as for `tumbling`.
+        Lengths, ``offset``, ``zone`` and ``bounds`` are as for `tumbling`: multiples are counted
+        from 1970-01-01T00:00, and those of weeks from a Monday.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("counts")
@@ -201,14 +228,41 @@ class KeyedStream:
         ...     "counts"
         ... ].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
         [{'time': 10, 'count': 1}, {'time': 20, 'count': 2}, {'time': 30, 'count': 1}]
+
+        Months, and days or weeks in a ``zone``, are those of the calendar. A window is then a
+        whole number of steps: three months, every month.
+
+        >>> from datetime import datetime
+        >>> flow = jt.Flow("quarters")
+        >>> sales = flow.input("sales").key_by()
+        >>> flow.output("sums", sales.sliding("3 months", every="1 month").sum("n"))
+        >>> rows = {"time": [datetime(2024, 1, 31), datetime(2024, 2, 29)], "n": [1, 2]}
+        >>> flow.run({"sales": rows})["sums"]["sum"].to_pylist()
+        [1, 3, 3, 2]
         """
         domain = self.stream.flow.domain
+        whole, part = calendar(size), calendar(every)
+        in_months = any(found and found.part == "month" for found in (whole, part))
+        if zone is not None or in_months:
+            call = f"sliding({size!r}, every={every!r})"
+            if offset:
+                raise GraphError(f"{call} has windows of the calendar: offset= is for others")
+            count = None if whole is None or part is None else whole.steps(part)
+            if part is None or count is None:
+                raise GraphError(
+                    f"{call} needs a size that is a whole number of steps, both in days, in "
+                    "weeks or in months: sliding('3 months', every='1 month')"
+                )
+            domain.require_stamps(f"{call} has durations")
+            return self._windows(SlidingCalendar(part, count, domain.unit, zone), bounds)
         length = domain.length(size, "sliding({}, …)", "size")
         step = domain.length(every, "sliding(…, every={})", "step")
         start = domain.length(offset, "sliding(…, offset={})", "offset")
         if not 1 <= step <= length <= MOST:
             raise GraphError(f"windows of {size!r} cannot slide by {every!r}")
-        return Windows(self, Sliding(length, step, start), bounds=bounds)
+        if part is not None and part.part == "week":
+            start -= MONDAY * (step // (7 * part.count))
+        return self._windows(Sliding(length, step, start), bounds)
 
     def until(self, column: str) -> Windows:
         """Windows whose end is in a column of each record, such as the expiry of an auction.
@@ -344,8 +398,9 @@ class KeyedStream:
 
         The result has the left columns and the right ones that are not keys; a right column that
         the left side has too gets the ``suffix``. Key columns may have different names on both
-        sides: the left names and types stay, also for right records without a partner. A null in
-        a key equals nothing, NaN equals NaN.
+        sides: the left names stay, and the left types. A ``"right"`` or ``"full"`` join has keys
+        of both sides, in a type that holds both: ``float64`` for ``float32`` and ``float64``. A
+        null in a key equals nothing, NaN equals NaN.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("sales")

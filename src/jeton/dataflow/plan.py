@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 
 from jeton.columns import time_columns
-from jeton.core.errors import GraphError, JetonError, SnapshotError
+from jeton.core.errors import GraphError, JetonError, SnapshotError, summary
 from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
@@ -208,7 +208,7 @@ class OperatorInfo:
             except Exception as error:
                 raise SnapshotError(
                     f"state {name!r} is not what the snapshot has under this name, with the "
-                    f"columns {table.column_names}: {type(error).__name__}: {error}"
+                    f"columns {table.column_names}: {summary(error)}"
                 ) from error
 
     def keep_nothing(self) -> None:

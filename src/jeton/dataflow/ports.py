@@ -14,7 +14,7 @@ from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column, as_column
 from jeton.columns.time_columns import Times
 from jeton.columns.time_domain import Units
-from jeton.columns.time_units import given_times, stamped
+from jeton.columns.time_units import INTEGER, given_times, stamped
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Connection
 from jeton.core.errors import BatchError, JetonError, OperatorFailed, TokenError
@@ -176,6 +176,11 @@ class Output:
     def stamped(self, times: Times) -> Column:
         """Times as a column of records: timestamps, if those of the flow are."""
         return stamped(times, self.units.unit)
+
+    @property
+    def has_stamps(self) -> bool:
+        """Whether the times of the flow are timestamps, and known to be."""
+        return self.units.unit not in (None, INTEGER)
 
     def one_time(self, time: Any) -> Time:
         """A time as a user gives it, checked: timestamps are converted to the flow's unit."""

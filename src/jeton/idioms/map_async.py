@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import jeton as jt
-from jeton.errors import BatchError, GraphError
+from jeton.errors import BatchError, GraphError, OperatorFailed
 from jeton.idioms.asynchronous import Schema, async_operator, require_coroutine
 from jeton.idioms.event_loop import AsyncInput, AsyncOutput, Client, Event
 from jeton.idioms.pending_calls import Order
@@ -210,7 +210,7 @@ def _map(
             except Exception as error:
                 if not rejected:
                     raise
-                text = f"{type(error).__name__}: {error}"
+                text = OperatorFailed.because(error).message
                 reasons = ([text] * len(batch), [retries + 1] * len(batch))
                 names = _free_names((*batch.names, batch.time_name))
                 rejected[0].give(event, batch.with_columns(dict(zip(names, reasons, strict=True))))

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from jeton.columns.batch import Batch
-from jeton.core.errors import JetonError, ProtocolError
+from jeton.core.errors import JetonError, ProtocolError, summary
 from jeton.core.times import Time
 from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.listener import Address, Listener
@@ -239,7 +239,7 @@ class Mesh:
             kind, number, text = Kind.FAILED, error.peer, error.text
         else:
             kind, number = Kind.FAILED, self.worker
-        reason = (text or f"{type(error).__name__}: {error}").encode()[:65_536]
+        reason = (text or summary(error)).encode()[:65_536]
         waiting = []
         for link in self._control.values():
             with suppress(JetonError):

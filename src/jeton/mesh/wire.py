@@ -20,7 +20,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
 from jeton.columns.time_units import UNITS
-from jeton.core.errors import ProtocolError, TimeError
+from jeton.core.errors import ProtocolError, TimeError, summary
 from jeton.core.times import Product, Time
 from jeton.progress.protocol import ProgressBatch
 
@@ -231,7 +231,7 @@ class Decoder:
 
 def _garbled(what: str, error: Exception) -> ProtocolError:
     """The error for bytes that could not be read."""
-    return ProtocolError(f"{what} cannot be read: {type(error).__name__}: {error}")
+    return ProtocolError(f"{what} cannot be read: {summary(error)}")
 
 
 def _layout(batch: Batch) -> Layout:

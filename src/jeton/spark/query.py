@@ -17,7 +17,7 @@ from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure, QueryFailed
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
-from jeton.core.errors import GraphError, JetonError, ProtocolError
+from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.runtime.commands import Advance, Stop, Taken
 from jeton.runtime.metrics import add_metrics
 from jeton.spark.internals import holders_of_slots
@@ -394,7 +394,7 @@ class Query:
 
     def misheard(self, coordinator: Coordinator, worker: int, error: Exception) -> None:
         """A frame cannot be understood: that ends the attempt."""
-        text = f"{type(error).__name__}: {error}"
+        text = summary(error)
         if isinstance(error, KeyError):
             text = f"a frame of a kind that needs {error} does not have it"
         log.warning("query %r gives up an attempt: worker %d said: %s", self.name, worker, text)

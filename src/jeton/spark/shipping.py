@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jeton.core.checks import type_name
-from jeton.core.errors import GraphError
+from jeton.core.errors import GraphError, summary
 from jeton.core.source_lines import SourceLine
 from jeton.spark.internals import dumps_by_value
 
@@ -37,7 +37,7 @@ def require_picklable(flow: Flow) -> None:
         if error is None:
             continue
         found = _culprit(plan.build, set())
-        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        cause = summary(error).splitlines()[0]
         if found is None:
             raise GraphError(f"the operator cannot be sent to workers: {cause}").located(
                 operator=plan.name, line=plan.defined

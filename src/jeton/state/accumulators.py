@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jeton.columns.column import Column, from_arrow, plain, to_arrow
+from jeton.columns.column import Column, from_arrow, is_plain_type, plain, to_arrow
 from jeton.core.errors import BatchError
 from jeton.state import fold_loops as loops
 from jeton.state.slot_pool import Slots, grown
@@ -24,6 +24,10 @@ _ALL: Mask = np.empty(0, dtype=bool)
 
 _MOST: Final = 2**63 - 1
 """The greatest sum of integers that is within both types of them."""
+
+
+_EXACT: Final = 1 << 53
+"""Up to here, integers are the same as floating-point numbers."""
 
 
 class Accumulator(ABC):
@@ -245,8 +249,7 @@ class Numeric(Accumulator):
             return plain(column), _ALL
         valid = valid_mask(column)
         if not isinstance(column, np.ndarray):
-            column = filled(column, self._shown or self._value.dtype)
-            assert isinstance(column, np.ndarray), "other types have accumulators of their own"
+            column = plain_numbers(column, self._shown or self._value.dtype)
         if column.dtype.kind in "mM":
             if self._shown is not None and self._shown != column.dtype and self._seen.any():
                 raise BatchError(
@@ -261,6 +264,8 @@ class Numeric(Accumulator):
         if self._value.dtype != kept:
             self._require_common(column.dtype, kept)
             self._keep_as(np.promote_types(self._value.dtype, kept) if self._seen.any() else kept)
+            if self._how in ("min", "max") and self._value.dtype.kind != column.dtype.kind:
+                _require_exact(column, "values are", self._value.dtype)
         self._grow(size)
         usual = valid is _ALL and column.dtype == self._value.dtype and self._shown is None
         self._usual = column.dtype if usual else None
@@ -277,6 +282,8 @@ class Numeric(Accumulator):
 
     def _keep_as(self, kept: np.dtype[Any]) -> None:
         """Values of another type from here on: integers may be followed by other numbers."""
+        if self._how in ("min", "max") and kept.kind == "f":
+            _require_exact(self._value[self._seen > 0], "values before were", kept)
         value = self._value.astype(kept, copy=False)
         if self._exact and kept.kind == "f":
             value = value + self._carry * 2.0**64
@@ -354,6 +361,24 @@ def filled(column: pa.Array, unknown: Any = np.int64) -> Column:
     return from_arrow(column.fill_null(pa.scalar(0).cast(column.type)))
 
 
+def plain_numbers(column: pa.Array, unknown: Any = np.int64) -> Values:
+    """The same, for values that were numbers or times in earlier batches."""
+    require_plain(column)
+    found = filled(column, unknown)
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+def require_plain(column: pa.Array) -> None:
+    """Refuse values that are not numbers or times, as those of earlier batches were."""
+    kind = column.type
+    if not (pa.types.is_null(kind) or pa.types.is_decimal(kind) or is_plain_type(kind)):
+        raise BatchError(
+            f"values are of type {kind}, but they were numbers or times before: cast them to one "
+            "type, or give the input a schema=…"
+        )
+
+
 def valid_mask(column: Column | None) -> Mask:
     """Which values are not null; empty if all are."""
     if column is None or isinstance(column, np.ndarray) or column.null_count == 0:
@@ -385,6 +410,15 @@ def _as_decimals(values: Values, carry: Values, seen: Mask) -> Column:
     kind = pa.decimal128(38, 0)
     whole = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words.tobytes())])
     return whole if seen.all() else pc.if_else(pa.array(seen), whole, pa.scalar(None, kind))
+
+
+def _require_exact(values: Values, are: str, kept: np.dtype[Any]) -> None:
+    """Refuse integers that floating-point numbers would round: one of them may be the result."""
+    if values.dtype.kind in "iu" and _farthest(values) > _EXACT:
+        raise BatchError(
+            f"{are} integers beyond 2**53, beside floating-point numbers, and {kept} cannot hold "
+            "them: cast them to one type, or give the input a schema=…"
+        )
 
 
 def _farthest(values: Values) -> int:

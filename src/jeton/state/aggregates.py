@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from jeton.columns.column import Column, is_plain_type, to_arrow
 from jeton.columns.kernel import Kernel
+from jeton.columns.keys import key_family
 from jeton.core.errors import BatchError, GraphError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.state.buckets import Buckets
@@ -20,9 +21,19 @@ from jeton.state.distinct_values import DistinctValues
 from jeton.state.kernel_fold import kernel_fold
 from jeton.state.moments import Moments
 from jeton.state.python_fold import DecimalMean, DecimalSum, Extreme, NullFold, PythonFold
-from jeton.state.registers import Registers
+from jeton.state.registers import Registers, hash_family
 from jeton.state.temporal import TemporalFold
 from jeton.state.value_lists import Quantile, ValueLists
+
+
+def value_family(kind: pa.DataType) -> object:
+    """The property of types whose values can be summed and compared with each other.
+
+    >>> value_family(pa.int8()) == value_family(pa.float64()) != value_family(pa.bool_())
+    True
+    """
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return "numbers" if plain else key_family(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +47,14 @@ class Aggregate:
     """Whether two groups can become one, as sessions do."""
     by_time: bool = False
     """Whether the times of records matter."""
+    family: Callable[[pa.DataType], object] | None = value_family
+    """The property that the types of values must share from batch to batch; ``None``: any will do.
+    """
 
 
 def count(column: str | None = None) -> Aggregate:
     """How many records; with a column, how many that are not null in it."""
-    return Aggregate("count", column, lambda _: Count())
+    return Aggregate("count", column, lambda _: Count(), family=None)
 
 
 def count_distinct(column: str) -> Aggregate:
@@ -55,7 +69,7 @@ def count_distinct(column: str) -> Aggregate:
     >>> flow.run({"in": rows})["out"]["count_distinct"].to_pylist()
     [2]
     """
-    return Aggregate("count_distinct", column, lambda _: DistinctValues())
+    return Aggregate("count_distinct", column, lambda _: DistinctValues(), family=key_family)
 
 
 def approx_count_distinct(column: str, *, rsd: float = 0.05) -> Aggregate:
@@ -76,7 +90,7 @@ def approx_count_distinct(column: str, *, rsd: float = 0.05) -> Aggregate:
     """
     if not 0.004 <= rsd <= 0.26:
         raise GraphError(f"rsd, the relative standard deviation, is from 0.004 to 0.26, not {rsd}")
-    return Aggregate("approx_count_distinct", column, lambda _: Registers(rsd))
+    return Aggregate("approx_count_distinct", column, lambda _: Registers(rsd), family=hash_family)
 
 
 def first(column: str) -> Aggregate:
@@ -89,7 +103,7 @@ def first(column: str) -> Aggregate:
     >>> flow.run({"in": rows})["out"]["first"].to_pylist()
     ['a']
     """
-    return Aggregate("first", column, lambda _: ByTime(latest=False), by_time=True)
+    return _by_time("first", column, lambda: ByTime(latest=False))
 
 
 def last(column: str) -> Aggregate:
@@ -102,7 +116,7 @@ def last(column: str) -> Aggregate:
     >>> flow.run({"in": rows})["out"]["last"].to_pylist()
     ['d']
     """
-    return Aggregate("last", column, lambda _: ByTime(latest=True), by_time=True)
+    return _by_time("last", column, lambda: ByTime(latest=True))
 
 
 def collect(column: str) -> Aggregate:
@@ -117,7 +131,7 @@ def collect(column: str) -> Aggregate:
     >>> flow.run({"in": rows})["out"]["collect"].to_pylist()
     [[7, 9, 5]]
     """
-    return Aggregate("collect", column, lambda _: ValueLists(), by_time=True)
+    return _by_time("collect", column, ValueLists)
 
 
 def var(column: str, *, ddof: int = 1) -> Aggregate:
@@ -321,7 +335,11 @@ def fold(
         options = {"initial": start(), "finish": finish, "merge": merge}
         return kernel_fold(function, values, slow, **options)
 
-    return Aggregate("fold", column, make, merges=merge is not None)
+    return Aggregate("fold", column, make, merges=merge is not None, family=None)
+
+
+def _by_time(name: str, column: str, make: Callable[[], Accumulator]) -> Aggregate:
+    return Aggregate(name, column, lambda _: make(), by_time=True, family=key_family)
 
 
 def maker(initial: Any) -> Callable[[], Any]:
@@ -365,6 +383,11 @@ def _least_or_greatest(
         raise BatchError(
             f"values of type {values.type} have no order, so none is the {how}: choose one of "
             "their fields, with_columns(x=lambda batch: pc.struct_field(batch[…], …))"
+        )
+    if isinstance(values, pa.Array) and pa.types.is_interval(values.type):
+        raise BatchError(
+            f"values of type {values.type} have no order, so none is the {how}: months have "
+            "different lengths"
         )
     return Extreme(function, merge=function)
 

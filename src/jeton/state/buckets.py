@@ -16,7 +16,7 @@ import pyarrow as pa
 from jeton.columns import compiled as nb
 from jeton.columns.column import Column, plain
 from jeton.core.errors import SnapshotError
-from jeton.state.accumulators import Accumulator, Mask, Values, filled, valid_mask
+from jeton.state.accumulators import Accumulator, Mask, Values, plain_numbers, valid_mask
 from jeton.state.distinct_values import lists_of, unlisted
 from jeton.state.key_slots import KeySlots
 from jeton.state.slot_chains import SlotChains
@@ -156,8 +156,7 @@ class Buckets(Accumulator):
 def _numbers(column: Column | None) -> tuple[Values, Slots]:
     """The numbers that are not null, and their records."""
     assert column is not None, "quantiles name a column"
-    numbers = column if isinstance(column, np.ndarray) else filled(column)
-    assert isinstance(numbers, np.ndarray), "other types are refused"
+    numbers = column if isinstance(column, np.ndarray) else plain_numbers(column)
     valid = valid_mask(column)
     known = np.flatnonzero(valid) if len(valid) else np.arange(len(column))
     return plain(numbers[known].astype(np.float64, copy=False)), known

@@ -13,7 +13,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column
 from jeton.columns.keys import Hashes
 from jeton.columns.time_columns import Times
-from jeton.core.errors import SnapshotError
+from jeton.core.errors import BatchError, SnapshotError
 from jeton.state.accumulators import Accumulator, Unrepresentable, filled, is_unknown
 from jeton.state.aggregates import Aggregate
 from jeton.state.key_slots import KeySlots
@@ -32,6 +32,10 @@ class Groups:
         self.aggregates = dict(aggregates)
         self._keys = KeySlots(len(self.key), timed=timed)
         self._memory: dict[str, Accumulator] = {}
+        self._types: dict[str, Any] = {}
+        """The type of the last values of each aggregate, as NumPy or Arrow has it."""
+        self._known: dict[str, pa.DataType] = {}
+        """The first type that was not null."""
 
     def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
         """The group of each record, and the rows that opened a new one."""
@@ -41,7 +45,7 @@ class Groups:
         """Fold records into their groups."""
         size = self._keys.slots_made
         for name, aggregate in self.aggregates.items():
-            column = None if aggregate.column is None else batch.column(aggregate.column)
+            column = self._values(name, aggregate, batch)
             memory = self._accumulator(name, column)
             if aggregate.by_time:
                 memory.note_times(_plain_times(batch))
@@ -52,7 +56,7 @@ class Groups:
         size = self._keys.slots_made
         rolled = {}
         for name, aggregate in self.aggregates.items():
-            column = None if aggregate.column is None else batch.column(aggregate.column)
+            column = self._values(name, aggregate, batch)
             memory = self._accumulator(name, column)
             if aggregate.by_time:
                 memory.note_times(_plain_times(batch))
@@ -138,6 +142,30 @@ class Groups:
             else:
                 self._memory[name] = NullFold()
         return slots
+
+    def _values(self, name: str, aggregate: Aggregate, batch: Batch) -> Column | None:
+        """The column that an aggregate is of, whose type has to fit those of earlier batches."""
+        if aggregate.column is None:
+            return None
+        column = batch.column(aggregate.column)
+        if aggregate.family is not None and len(column):
+            kind = column.dtype if isinstance(column, np.ndarray) else column.type
+            before = self._types.get(name)
+            if kind is not before and (type(kind) is not type(before) or kind != before):
+                self._learn_type(name, aggregate, cols.to_arrow(column[:0]).type)
+                self._types[name] = kind
+        return column
+
+    def _learn_type(self, name: str, aggregate: Aggregate, kind: pa.DataType) -> None:
+        if pa.types.is_null(kind):
+            return
+        assert aggregate.family is not None
+        before = self._known.setdefault(name, kind)
+        if aggregate.family(kind) != aggregate.family(before):
+            raise BatchError(
+                f"column {aggregate.column!r}: its values are of type {kind}, but they were "
+                f"{before} before: cast them to one type, or give the input a schema=…"
+            )
 
     def _accumulator(self, name: str, column: Column | None) -> Accumulator:
         memory = self._memory.get(name)

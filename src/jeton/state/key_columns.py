@@ -76,7 +76,10 @@ class SlotColumn:
             return
         if self._bytes is not None:
             given = cols.to_arrow(column).type
-            raise BatchError(f"a key column is of type {given}, but it was text or binary before")
+            raise BatchError(
+                f"a column is of type {given}, but it was text or binary before: cast it to one "
+                "type, or give the input a schema=…"
+            )
         if self._values is not None:
             # The first value that is not plain (a null): all of them move to the pool.
             values, self._values = self._values, None

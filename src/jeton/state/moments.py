@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from jeton.columns import compiled as nb
 from jeton.columns.column import Column, plain
-from jeton.state.accumulators import Accumulator, Mask, Values, filled, roomy, valid_mask
+from jeton.state.accumulators import (
+    Accumulator,
+    Mask,
+    Values,
+    filled,
+    plain_numbers,
+    roomy,
+    valid_mask,
+)
 from jeton.state.slot_pool import Slots
 
 
@@ -81,8 +89,7 @@ class Moments(Accumulator):
     def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
         assert column is not None, "variances name a column"
         self._grow(size)
-        numbers = column if isinstance(column, np.ndarray) else filled(column)
-        assert isinstance(numbers, np.ndarray), "other types are refused"
+        numbers = column if isinstance(column, np.ndarray) else plain_numbers(column)
         return plain(numbers.astype(np.float64, copy=False)), valid_mask(column)
 
     def _grow(self, size: int) -> None:

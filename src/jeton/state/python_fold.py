@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.columns.column import Column, as_column, from_arrow, to_arrow
+from jeton.columns.keys import key_family
 from jeton.core.errors import BatchError
 from jeton.state.accumulators import Accumulator, Unrepresentable, is_unknown, pylist
 from jeton.state.python_values import brought_back, stored
@@ -171,31 +172,31 @@ class PythonFold(Accumulator):
 class Extreme(PythonFold):
     """The least or the greatest of values other than plain numbers: text, decimals, times."""
 
-    _temporal: pa.DataType | None = None
-    """The type of the times seen, if values are times."""
+    _first_type: pa.DataType | None = None
 
     def _values(self, column: Column) -> list[Any]:
         """Times as integers: Python's own have no nanoseconds, and end with the year 9999."""
+        self._require_one_type(to_arrow(column[:0]).type)
         if not isinstance(column, np.ndarray):
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
             kind = column.type
-            self._require_one_unit(kind)
             if pa.types.is_date32(kind) or pa.types.is_time32(kind):
                 column = column.cast(pa.int32())
             elif pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
         return pylist(column)
 
-    def _require_one_unit(self, kind: pa.DataType) -> None:
-        """Refuse times of two types: as integers they do not compare."""
-        if pa.types.is_temporal(kind):
-            self._temporal = self._temporal or kind
-            if kind != self._temporal:
-                raise BatchError(
-                    f"values are of type {kind}, but they were {self._temporal} before: cast them "
-                    "to one type, or give the input a schema=…"
-                )
+    def _require_one_type(self, kind: pa.DataType) -> None:
+        """Refuse values of two types that do not compare."""
+        if pa.types.is_null(kind):
+            return
+        self._first_type = self._first_type or kind
+        if key_family(kind) != key_family(self._first_type):
+            raise BatchError(
+                f"values are of type {kind}, but they were {self._first_type} before: cast them "
+                "to one type, or give the input a schema=…"
+            )
 
 
 class DecimalSum(PythonFold):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jeton.core.errors import SnapshotError
+from jeton.core.errors import SnapshotError, summary
 
 
 def stored(values: Iterable[Any], kind: pa.DataType | None = None) -> pa.Array:
@@ -29,9 +29,7 @@ def stored(values: Iterable[Any], kind: pa.DataType | None = None) -> pa.Array:
         pickled = [None if value is None else pickle.dumps(value, 5) for value in values]
         return pa.array(pickled, pa.large_binary())
     except Exception as error:
-        raise SnapshotError(
-            f"these values cannot be stored: {type(error).__name__}: {error}"
-        ) from error
+        raise SnapshotError(f"these values cannot be stored: {summary(error)}") from error
 
 
 def brought_back(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -15,14 +15,24 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.columns import compiled as nb
-from jeton.columns.column import Column
-from jeton.columns.keys import hash_columns
-from jeton.core.errors import SnapshotError
+from jeton.columns.column import Column, to_arrow
+from jeton.columns.keys import Hashes, hash_columns, key_family
+from jeton.core.errors import BatchError, SnapshotError
 from jeton.state.accumulators import Accumulator, Values, roomy, valid_mask
 from jeton.state.slot_pool import Slots
 
 _SEED = 1
 """Independent of the hashes by which records are dealt out to workers."""
+
+
+def hash_family(kind: pa.DataType) -> object:
+    """The property of types whose equal values have equal hashes, and no others.
+
+    >>> hash_family(pa.int8()) == hash_family(pa.int64()) != hash_family(pa.float64())
+    True
+    """
+    # The greater half of these has the words of negative numbers.
+    return "uint64" if pa.types.is_uint64(kind) else key_family(kind)
 
 
 class Registers(Accumulator):
@@ -31,22 +41,40 @@ class Registers(Accumulator):
     def __init__(self, rsd: float) -> None:
         self._bits = max(4, math.ceil(2 * math.log2(1.04 / rsd)))
         self._registers = np.zeros((0, 1 << self._bits), dtype=np.uint8)
+        self._family: str | None = None
+        """Of the values that were hashed, if there were any."""
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Note the values."""
-        assert column is not None, "distinct values name a column"
+        hashes = self._hashes(column)
         self._registers = roomy(self._registers, size)
-        hashes = hash_columns([column], seed=_SEED)
         _add(self._registers, self._bits, slots, hashes, valid_mask(column))
 
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
         """Note the values; returns the estimate after each record."""
-        assert column is not None, "distinct values name a column"
+        hashes = self._hashes(column)
         self._registers = roomy(self._registers, size)
-        hashes = hash_columns([column], seed=_SEED)
         found = np.full(size, -1, dtype=np.int64)
         out: Values = _roll(self._registers, self._bits, slots, hashes, valid_mask(column), found)
         return out
+
+    def _hashes(self, column: Column | None) -> Hashes:
+        assert column is not None, "distinct values name a column"
+        if len(column):
+            kind = to_arrow(column[:0]).type
+            if not pa.types.is_null(kind):
+                self._learn(str(hash_family(kind)))
+        return hash_columns([column], seed=_SEED)
+
+    def _learn(self, family: str) -> None:
+        """Refuse values whose hashes differ although the values may be equal."""
+        if self._family is None:
+            self._family = family
+        elif family != self._family:
+            raise BatchError(
+                f"values are {family}, but they were {self._family} before: cast them to one type, "
+                "or give the input a schema=…"
+            )
 
     def result(self, slots: Slots) -> Column:
         """The estimates."""
@@ -58,10 +86,11 @@ class Registers(Accumulator):
         self._registers[slots] = 0
 
     def save(self, slots: Slots) -> dict[str, Column]:
-        """The registers of each group, as bytes."""
+        """The registers of each group, as bytes, and the family of values that were hashed."""
         data = pa.py_buffer(self._registers[slots].tobytes())
         kind = pa.binary(1 << self._bits)
-        return {"value": pa.Array.from_buffers(kind, len(slots), [None, data])}
+        registers = pa.Array.from_buffers(kind, len(slots), [None, data])
+        return {"value": registers, "family": pa.array([self._family] * len(slots), pa.string())}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
         """The same again."""
@@ -78,6 +107,10 @@ class Registers(Accumulator):
         start = column.offset * width
         rows = data[start : start + len(column) * width].reshape(len(column), width)
         self._registers[slots] = rows
+        families = saved.get("family")
+        for family in () if families is None else to_arrow(families).unique().to_pylist():
+            if family is not None:
+                self._learn(family)
 
     def merge(self, into: Slots, others: Slots) -> None:
         """The greater register of two."""

@@ -13,7 +13,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, from_arrow, take, to_arrow
 from jeton.columns.keys import is_bytes
 from jeton.columns.ordering import tie_breakers
-from jeton.state.accumulators import Accumulator, Values, valid_mask
+from jeton.state.accumulators import Accumulator, Values, require_plain, valid_mask
 from jeton.state.distinct_values import lists_of, unlisted
 from jeton.state.key_columns import SlotColumn
 from jeton.state.slot_chains import SlotChains
@@ -177,8 +177,10 @@ class Quantile(ValueLists):
 
     def _known(self, column: Column | None) -> tuple[Column, Slots]:
         """Numbers: decimals as floating-point ones."""
-        if isinstance(column, pa.Array) and pa.types.is_decimal(column.type):
-            column = pc.cast(column, pa.float64())
+        if isinstance(column, pa.Array):
+            require_plain(column)
+            if pa.types.is_decimal(column.type):
+                column = pc.cast(column, pa.float64())
         return super()._known(column)
 
     def _order(self, groups: Slots, rows: Slots, values: Column) -> Slots:

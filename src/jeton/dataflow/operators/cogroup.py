@@ -45,7 +45,7 @@ def add_cogroup(
 ) -> Stream:
     """Add the operator of `KeyedStream.cogroup`."""
     mine, others = joins.pacts(keyed, other, "cogroup")
-    known = None if schema is None else _with_key(keyed, schema)
+    known = None if schema is None else _with_key(keyed, other, schema)
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
         types = KeyTypes()
@@ -157,6 +157,8 @@ class _Groups:
         whole |= columns
         batch = Batch.trusted(whole, self._times[rows], output.time_name)
         if schema is not None:
+            for name in whole.keys() & set(self._names):
+                whole[name] = joins.exact_key(whole[name], schema.field(name), "cogroup")
             batch = batch.conform(schema, "the result of the function of cogroup")
         # Groups are in order of time, and the side that has the first one has the right to it.
         least = int(groups[0])
@@ -245,11 +247,13 @@ def _is_column(value: Any) -> bool:
     )
 
 
-def _with_key(keyed: KeyedStream, declared: SchemaLike) -> pa.Schema:
-    """The declared columns with the key's before them."""
+def _with_key(keyed: KeyedStream, other: KeyedStream, declared: SchemaLike) -> pa.Schema:
+    """The declared columns with the key's before them, in types that hold both sides' keys."""
     stream = keyed.stream
     values = as_schema(declared, stream.time_name)
     known = stream.schema
+    if known is not None:
+        known = joins.with_key_types(known, keyed.key, other.stream.schema, other.key)
     types = {name: pa.null() if known is None else known.field(name).type for name in keyed.key}
     types |= {field.name: field.type for field in values if field.name not in types}
     return pa.schema(types)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ge
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import column as cols
 from jeton.columns.batch import Batch, missing
+from jeton.columns.column import Column
 from jeton.columns.schema import sample, schema_of
 from jeton.columns.tables import as_table
-from jeton.columns.time_arithmetic import Integers
+from jeton.columns.time_arithmetic import MOST, Integers
 from jeton.columns.time_units import INTEGER
 from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.operators.joined import split_known
@@ -123,6 +125,8 @@ class StaticTable:
         index = self._index
         columns = [batch.column(name) for name in self._key]
         index.types.learn("stream", self._key, columns)
+        kinds = [self._table.schema.field(name).type for name in self._on]
+        columns = [_of_sign(column, kind) for column, kind in zip(columns, kinds, strict=True)]
         slots = np.full(len(batch), -1, dtype=np.int64)
         known = cols.known_rows(columns)
         if known is None:
@@ -158,6 +162,22 @@ class StaticTable:
                 keys, starts, counts, values.take(np.argsort(slots, kind="stable")), types
             )
         return self._made
+
+
+def _of_sign(column: Column, kind: pa.DataType) -> Column:
+    """Integers as those of a table, if only one side has a sign; others equal none, as null does.
+
+    >>> _of_sign(np.array([7, 2**64 - 1], np.uint64), pa.int64()).to_pylist()
+    [7, None]
+    """
+    have = pa.from_numpy_dtype(column.dtype) if isinstance(column, np.ndarray) else column.type
+    if pa.types.is_uint64(have) and pa.types.is_signed_integer(kind):
+        wide, fits = pa.int64(), pc.less_equal(column, pa.scalar(MOST, pa.uint64()))
+    elif pa.types.is_uint64(kind) and pa.types.is_signed_integer(have):
+        wide, fits = pa.uint64(), pc.greater_equal(column, 0)
+    else:
+        return column
+    return cols.from_arrow(pc.if_else(fits, column, None).cast(wide))
 
 
 def _taken(values: Batch, rows: Integers) -> Batch:

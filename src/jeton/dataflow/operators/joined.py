@@ -10,6 +10,7 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, known_rows
+from jeton.columns.keys import is_float, same_values
 from jeton.columns.schema import sample, schema_of
 from jeton.columns.time_columns import Times
 from jeton.columns.time_units import INTEGER
@@ -34,7 +35,7 @@ class Joined:
     """The shape of a join: the left columns, then the right ones that are not keys.
 
     A right column whose name the left side has too gets a suffix. Keys have the left side's names
-    and types, also where only the right side has a record.
+    and types. Where right records may come alone, their types hold the keys of both sides.
     """
 
     def __init__(
@@ -63,6 +64,12 @@ class Joined:
         self._suffix = suffix
         self._left = left.stream.schema
         known = right.stream.schema
+        self._wider: dict[str, pa.Field] = {}
+        """The left keys that come out in another type than they have."""
+        if self.right_outer and self._left is not None:
+            widened = with_key_types(self._left, left.key, known, right.key)
+            self._wider = {f.name: f for f in widened if f != self._left.field(f.name)}
+            self._left = widened
         for outer, columns, side in (
             (self.left_outer, known, "right"),
             (self.right_outer, self._left, "left"),
@@ -73,7 +80,7 @@ class Joined:
                     "nulls: give that input a schema=…, or use how='inner'"
                 ).located(operator=operator)
         self._values = None if known is None else _without(known, right.key)
-        self._schema = self._known_schema(left.stream.schema)
+        self._schema = self._known_schema()
 
     def add(self, left: StreamBase, right: StreamBase, build: BinaryBuild) -> Stream:
         """Add the operator of a join; ``build`` makes its logic."""
@@ -90,12 +97,13 @@ class Joined:
             schema=self._schema,
         )
 
-    def _known_schema(self, left: pa.Schema | None) -> pa.Schema | None:
+    def _known_schema(self) -> pa.Schema | None:
         """The columns that come out, if those of both sides are known."""
-        if left is None or self._values is None:
+        if self._left is None or self._values is None:
             return None
         sides = [
-            sample(schema, self._time_name, self._kind, INTEGER) for schema in (left, self._values)
+            sample(schema, self._time_name, self._kind, INTEGER)
+            for schema in (self._left, self._values)
         ]
         try:
             return schema_of(sides[0].beside(sides[1], self._suffix))
@@ -108,6 +116,12 @@ class Joined:
 
     def pair(self, left: Batch, right: Batch, times: Times) -> Batch:
         """Left and right records side by side; ``right`` has no key columns."""
+        if self._wider:
+            wider = {
+                name: exact_key(left.column(name), field, self._operator)
+                for name, field in self._wider.items()
+            }
+            left = left.with_columns(wider)
         both = left.named(self._time_name).beside(right, self._suffix)
         return Batch.trusted(both.columns, times, self._time_name)
 
@@ -122,7 +136,7 @@ class Joined:
         assert self._left is not None
         keys = dict(zip(self.left_key, self.right_key, strict=True))
         columns: dict[str, Column] = {
-            field.name: cols.conform(right.column(keys[field.name]), field, self._operator)
+            field.name: exact_key(right.column(keys[field.name]), field, self._operator)
             if field.name in keys
             else pa.nulls(len(right), field.type)
             for field in self._left
@@ -155,6 +169,33 @@ def pacts(left: KeyedStream, right: KeyedStream, operator: str) -> tuple[Pact, P
     if not left.key:
         return Gather(), Gather()
     return Exchange(*left.key, announce=True), Exchange(*right.key, announce=True)
+
+
+def with_key_types(
+    left: pa.Schema, key: Sequence[str], right: pa.Schema | None, right_key: Sequence[str]
+) -> pa.Schema:
+    """The left columns, with keys of the types that hold the keys of both sides."""
+    if right is None:
+        return left
+    for name, its in zip(key, right_key, strict=True):
+        at = left.get_field_index(name)
+        if at >= 0 and its in right.names:
+            field = left.field(at)
+            common = cols.common_type(field.type, right.field(its).type)
+            left = left if common is None else left.set(at, field.with_type(common))
+    return left
+
+
+def exact_key(column: Column, field: pa.Field, operator: str) -> Column:
+    """A key column as the type that comes out, in which no value may become another one."""
+    made = cols.conform(column, field, operator)
+    if made is not column and is_float(made) and not same_values(made, column).all():
+        have = cols.to_arrow(column).type
+        raise BatchError(
+            f"{operator}: the key {field.name!r} comes out as {field.type}, and the other side has "
+            f"keys of type {have} that do not fit: cast one of them, or give both inputs a schema=…"
+        )
+    return made
 
 
 def split_known(batch: Batch, key: Sequence[str]) -> tuple[Batch, Batch | None]:

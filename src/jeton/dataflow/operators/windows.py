@@ -19,7 +19,8 @@ from jeton.columns.keys import Hashes
 from jeton.columns.time_arithmetic import (
     LEAST,
     MOST,
-    shifted,
+    before_the_start,
+    earlier,
     sliding_ends,
     window_ends,
     within,
@@ -63,9 +64,13 @@ class Assigner(ABC):
         """The same, but a single end if all rows belong to the same window."""
         return self.assign(batch)
 
+
+class BoundedAssigner(Assigner):
+    """Windows whose starts follow from their ends, so that results can carry both."""
+
+    @abstractmethod
     def starts(self, ends: Times) -> Times:
         """Where the windows with these ends start."""
-        raise NotImplementedError(f"windows of {self} have no starts")
 
 
 class EachTime(Assigner):
@@ -81,7 +86,7 @@ class EachTime(Assigner):
         return "each time"
 
 
-class Tumbling(Assigner):
+class Tumbling(BoundedAssigner):
     """Windows ``[start, start + size)``, one after the other."""
 
     def __init__(self, size: int, offset: int) -> None:
@@ -107,13 +112,13 @@ class Tumbling(Assigner):
 
     def starts(self, ends: Times) -> Times:
         """The ends less the size."""
-        return shifted(ends, -self._size)
+        return earlier(ends, self._size, f"its window of {self._size}")
 
     def __str__(self) -> str:
         return f"tumbling {self._size}, offset {self._offset}"
 
 
-class CalendarWindows(Assigner):
+class CalendarWindows(BoundedAssigner):
     """Days, weeks or months of a calendar, one after the other."""
 
     def __init__(self, calendar: Calendar, unit: str, zone: str | None) -> None:
@@ -124,11 +129,7 @@ class CalendarWindows(Assigner):
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The end of the window that each record is in."""
-        if self._zone is not None and zone_of(batch.unit or "") is None:
-            raise TimeError(
-                f"windows in the zone {self._zone} need times with a time zone, which these do not "
-                "have: leave zone= out, or give the time column a zone"
-            )
+        _require_zone(batch, self._zone)
         return self._grid.around(batch.times)[1], None
 
     def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
@@ -149,7 +150,39 @@ class CalendarWindows(Assigner):
         return self._name
 
 
-class Sliding(Assigner):
+class SlidingCalendar(BoundedAssigner):
+    """Windows of ``count`` parts of a calendar, one for each part, which is the last of it."""
+
+    def __init__(self, step: Calendar, count: int, unit: str, zone: str | None) -> None:
+        self._name = f"sliding calendar {count} x {step}, {zone or 'no zone'}"
+        self._zone = zone
+        self._count = count
+        self._grid = CalendarGrid(step, unit, zone)
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The ends of all windows that each record is in."""
+        _require_zone(batch, self._zone)
+        ends = self._grid.next_ends(batch.times, self._count)
+        return ends.ravel(), np.repeat(np.arange(len(batch)), self._count)
+
+    def starts(self, ends: Times) -> Times:
+        """As many parts of the calendar earlier."""
+        return self._grid.starts_before(ends, self._count)
+
+    def __str__(self) -> str:
+        return self._name
+
+
+def _require_zone(batch: Batch, zone: str | None) -> None:
+    """Refuse windows of a zone for times that are not instants."""
+    if zone is not None and zone_of(batch.unit or "") is None:
+        raise TimeError(
+            f"windows in the zone {zone} need times with a time zone, which these do not have: "
+            "leave zone= out, or give the time column a zone"
+        )
+
+
+class Sliding(BoundedAssigner):
     """Windows ``[end - size, end)`` for every multiple of ``every``."""
 
     def __init__(self, size: int, every: int, offset: int) -> None:
@@ -165,7 +198,7 @@ class Sliding(Assigner):
 
     def starts(self, ends: Times) -> Times:
         """The ends less the size."""
-        return shifted(ends, -self._size)
+        return earlier(ends, self._size, f"its window of {self._size}")
 
     def __str__(self) -> str:
         return f"sliding {self._size}, every {self._every}, offset {self._offset}"
@@ -203,11 +236,14 @@ def add_windows(
     *,
     name: str,
     schema: pa.Schema | None,
-    bounds: bool = False,
+    bounds: BoundedAssigner | None = None,
 ) -> Stream:
-    """Add the operator of `KeyedStream.tumbling` and the other windows."""
+    """Add the operator of `KeyedStream.tumbling` and the other windows.
+
+    ``bounds`` is the assigner once more if results carry the bounds of their windows.
+    """
     key = keyed.key
-    if bounds and schema is not None:
+    if bounds is not None and schema is not None:
         for bound in reversed(BOUNDS):
             schema = schema.insert(len(key), pa.field(bound, keyed.stream.flow.domain.type))
     return add_collecting(
@@ -228,7 +264,7 @@ class OpenWindows:
         aggregates: Mapping[str, Aggregate],
         assigner: Assigner,
         kind: TimeKind,
-        bounds: bool,
+        bounds: BoundedAssigner | None,
     ) -> None:
         self._assigner = assigner
         self._kind = kind
@@ -267,8 +303,12 @@ class OpenWindows:
         if len(slots) == 0:
             return
         columns = self._groups.columns(slots, times)
-        if self._bounds:
-            found = zip(BOUNDS, (self._assigner.starts(times), times), strict=True)
+        if self._bounds is not None:
+            starts = self._bounds.starts(times)
+            if output.has_stamps and starts.min() == LEAST:
+                # This integer is the null among timestamps.
+                raise before_the_start(times[starts.argmin()], "its window")
+            found = zip(BOUNDS, (starts, times), strict=True)
             key = {name: columns.pop(name) for name in self._groups.key}
             columns = {**key, **{n: output.stamped(at) for n, at in found}, **columns}
         batch = Batch.trusted(columns, times, output.time_name)
