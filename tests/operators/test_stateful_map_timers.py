@@ -500,7 +500,7 @@ def test_a_time_to_live_may_change_or_go_but_timers_are_not_lost() -> None:
     assert stopped(flow_of(plain), [50], snapshot)[1][0]["of"] == 1
     snapshot, _ = stopped(flow_of(timed, tell), [1])
     for options in ({}, {"ttl": 5}):
-        with pytest.raises(SnapshotError, match="has timers .* no on_timer= now"):
+        with pytest.raises(SnapshotError, match=r"has timers .* no on_timer= now"):
             stopped(flow_of(plain, **options), [2], snapshot)
     snapshot, _ = stopped(flow_of(timed, lambda state, key, timers: (state, [])), [1])
     fired, _ = stopped(flow_of(lambda s, r, t: (s, []), lambda s, k, t: (s, [])), [50], snapshot)
@@ -573,7 +573,12 @@ def test_a_forgotten_key_has_no_timers() -> None:
 def test_timers_are_for_one_call() -> None:
     taken: list[Any] = []
     flow_of(setting(taken.append), tell).run({"in": {"time": [5], "k": [1]}})
-    for use in (lambda t: t.after(5), lambda t: t.time, lambda t: t.cancel_processing()):
+    uses: list[Callable[[Any], Any]] = [
+        lambda t: t.after(5),
+        lambda t: t.time,
+        lambda t: t.cancel_processing(),
+    ]
+    for use in uses:
         with pytest.raises(JetonError, match="belong to one call"):
             use(taken[0])
 
@@ -598,7 +603,7 @@ def test_calls_that_are_refused() -> None:
         keyed.stateful_map(timed, list, on_timer=plain)
     with pytest.raises(GraphError, match="on_timer=5 must be a function"):
         keyed.stateful_map(timed, list, on_timer=5)
-    with pytest.raises(GraphError, match="ttl= .* -1, a negative time"):
+    with pytest.raises(GraphError, match=r"ttl= .* -1, a negative time"):
         keyed.stateful_map(plain, list, ttl=-1)
     with pytest.raises(GraphError, match=r"ttl='1h'\) has a duration .* 'in' are integers"):
         keyed.stateful_map(plain, list, ttl="1h")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from math import ceil
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
-from jeton.columns.durations import Duration, Length, in_unit, is_duration, is_number, seconds
+from jeton.columns.durations import Length
 from jeton.columns.ordering import order_by
-from jeton.columns.time_units import INTEGER, one_time, plain_times
 from jeton.core.antichain import Antichain
-from jeton.core.errors import GraphError, JetonError, TimeError
+from jeton.core.errors import GraphError, JetonError
 from jeton.core.times import END_OF_TIME
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.operators.key_timers import MICROSECONDS, Alarms, KeyTimers, clock_of
 from jeton.dataflow.operators.map_rows import rows_of
 from jeton.dataflow.operators.stateful_map import (
     TIMERS,
@@ -44,9 +43,6 @@ Row: TypeAlias = dict[str, Any]
 
 TimedTransition: TypeAlias = Callable[[Any, Row, "KeyTimers"], "tuple[Any, Sequence[Row]]"]
 """A function of a state, a record and timers; or of a state, a key and timers."""
-
-MICROSECONDS: Final = 1_000_000
-"""The worker's clock is read in these, so that the time of a timer is found again exactly."""
 
 
 def add_stateful_timers(
@@ -119,250 +115,6 @@ def _name(function: object) -> str:
     return getattr(function, "__name__", repr(function))
 
 
-class Alarms:
-    """The times that keys wait for: at most one of each key and time.
-
-    >>> alarms = Alarms()
-    >>> for time, slot in [(30, 0), (10, 1), (20, 1), (20, 1)]:
-    ...     alarms.add(time, slot)
-    >>> alarms.cancel(10, 1)
-    >>> alarms.of(1), alarms.next, alarms.pop(), alarms.next
-    ([20], 20, 1, 30)
-    """
-
-    __slots__ = ("_by_slot", "_by_time")
-
-    def __init__(self) -> None:
-        self._by_time: TimeMap[dict[int, None]] = TimeMap()
-        self._by_slot: dict[int, set[int]] = {}
-
-    def add(self, time: int, slot: int) -> None:
-        """Let a key wait for a time."""
-        self._by_time.get_or(time, dict)[slot] = None
-        self._by_slot.setdefault(slot, set()).add(time)
-
-    @property
-    def next(self) -> int | None:
-        """The least time for which a key waits."""
-        least: list[int] = self._by_time.least()
-        return least[0] if least else None
-
-    def pop(self) -> int:
-        """Take out a key that waits for the least time."""
-        [time] = self._by_time.least()
-        slot = next(iter(self._by_time[time]))
-        self.cancel(time, slot)
-        return slot
-
-    def cancel(self, time: int, slot: int) -> None:
-        """Let a key no longer wait for a time, if it does."""
-        times = self._by_slot.get(slot, set())
-        if time in times:
-            times.remove(time)
-            if not times:
-                del self._by_slot[slot]
-            slots = self._by_time[time]
-            del slots[slot]
-            if not slots:
-                del self._by_time[time]
-
-    def clear(self, slot: int) -> None:
-        """Let a key wait for nothing."""
-        for time in tuple(self._by_slot.get(slot, ())):
-            self.cancel(time, slot)
-
-    def of(self, slot: int) -> list[int]:
-        """The times for which a key waits, in order."""
-        return sorted(self._by_slot.get(slot, ()))
-
-    def __contains__(self, slot: object) -> bool:
-        return slot in self._by_slot
-
-    def __len__(self) -> int:
-        """The number of keys that wait."""
-        return len(self._by_slot)
-
-
-class KeyTimers:
-    """The timers of the key for which a function of `KeyedStream.stateful_map` is called.
-
-    They can be used during that call only. A key has at most one timer for each time, and none
-    once it is forgotten.
-
-    >>> import jeton as jt
-    >>> def watch(state, row, timers):
-    ...     timers.cancel()  # the one that an earlier record has set
-    ...     timers.after(30)
-    ...     return row["page"], []
-    >>> def timed_out(page, key, timers):
-    ...     return None, [{"last_page": page}]
-    >>> flow = jt.Flow("sessions")
-    >>> clicks = flow.input("clicks").key_by("who")
-    >>> flow.output("ended", clicks.stateful_map(watch, "", on_timer=timed_out))
-    >>> rows = {"time": [0, 20, 60], "who": ["Ann"] * 3, "page": ["home", "news", "home"]}
-    >>> flow.run({"clicks": rows})["ended"].to_pylist()
-    [{'time': 50, 'who': 'Ann', 'last_page': 'news'},
-     {'time': 90, 'who': 'Ann', 'last_page': 'home'}]
-    """
-
-    __slots__ = (
-        "_events", "_first", "_info", "_lengths", "_now", "_processing", "_slot", "_what",
-        "ended", "was_set",
-    )  # fmt: skip
-
-    def __init__(self, info: OperatorInfo, events: Alarms, processing: Alarms) -> None:
-        self._info = info
-        self._events = events
-        self._processing = processing
-        self._lengths: dict[str, int] = {}
-        self._slot: int | None = None
-        self._now = self._first = 0
-        self._what = ""
-        self.was_set = False
-        """Whether a timer was set in this call."""
-        self.ended = False
-        """Whether the input has ended, so that no processing time is waited for any more."""
-
-    def enter(self, slot: int, now: int, first: int, what: str) -> None:
-        """Begin a call for a key; timers can be set from ``first`` on."""
-        self._slot, self._now, self._first, self._what = slot, now, first, what
-        self.was_set = False
-
-    def leave(self) -> None:
-        """End the call."""
-        self._slot = None
-
-    @property
-    def time(self) -> Any:
-        """The time of the record or of the timer, as rows have it.
-
-        For a processing-time timer that is the time at which its rows are sent.
-        """
-        self._require_slot()
-        return self._shown([self._now])[0]
-
-    @property
-    def processing(self) -> bool:
-        """Whether a processing-time timer has called the function."""
-        self._require_slot()
-        return self._what == "processing-time timer"
-
-    @property
-    def pending(self) -> list[Any]:
-        """The times of the key's event-time timers, in order, as rows have them."""
-        return self._shown(self._events.of(self._require_slot()))
-
-    def at(self, time: Any) -> None:
-        """Call ``on_timer`` once all records up to ``time`` have come.
-
-        It is a time as rows have it: a timestamp, or an integer. In a function of a record it is
-        not before the record's; in ``on_timer`` it is after that of the timer.
-        """
-        self._set(self._time(time, "timers.at"), f"timers.at({time!r})")
-
-    def after(self, length: Length) -> None:
-        """Call ``on_timer`` that long after the time of the record or of the timer.
-
-        A duration where times are timestamps, an integer where they are integers.
-        """
-        self._require_slot()
-        step = self._lengths.get(length) if isinstance(length, str) else None
-        if step is None:
-            step = self._length(length)
-            if isinstance(length, str):
-                self._lengths[length] = step
-        shown = f"timers.after({length!r})"
-        self._set(self._info.kind.check(self._now + step), shown)
-
-    def after_processing(self, length: Duration | float) -> None:
-        """Call ``on_timer`` once that much time has passed on the worker's clock.
-
-        A duration or a number of seconds. Rows are then sent at the time that the input has
-        reached. Once the input has ended, timers that still wait fire at once, and no further
-        ones are set.
-        """
-        slot = self._require_slot()
-        shown = f"timers.after_processing({length!r})"
-        wait = seconds(length, f"the length of {shown}")
-        if not 0 <= wait < float("inf"):
-            raise TimeError(f"{shown} is not a time from now on")
-        self.was_set = True
-        if not self.ended:
-            # At least one, or a timer that sets the next one would never let the clock move on.
-            wait = max(1, ceil(wait * MICROSECONDS))
-            self._processing.add(clock_of(self._info) + wait, slot)
-
-    def cancel(self, time: Any = None) -> None:
-        """Cancel the event-time timer at ``time``, if there is one; by default all of the key."""
-        slot = self._require_slot()
-        if time is None:
-            self._events.clear(slot)
-        else:
-            self._events.cancel(self._time(time, "timers.cancel"), slot)
-
-    def cancel_processing(self) -> None:
-        """Cancel all processing-time timers of the key."""
-        self._processing.clear(self._require_slot())
-
-    def _set(self, time: int, shown: str) -> None:
-        slot = self._require_slot()
-        if time < self._first:
-            [at, now] = self._shown([time, self._now])
-            relation = "before" if time < self._now else "not after"
-            raise TimeError(
-                f"{shown} is at {at}, which is {relation} the {self._what} at {now}: set it for "
-                f"{'this time' if self._first == self._now else 'a time after that'} or later"
-            )
-        self.was_set = True
-        self._events.add(time, slot)
-
-    def _time(self, value: Any, call: str) -> int:
-        self._require_slot()
-        unit = self._unit
-        time: int = self._info.kind.check(one_time(value, unit, f"the time of {call}({value!r})"))
-        return time
-
-    def _length(self, length: Any) -> int:
-        unit, shown = self._unit, f"timers.after({length!r})"
-        stamps = unit is not None and unit != INTEGER
-        if is_number(length) and (not stamps or length == 0):
-            return int(length)
-        if is_number(length):
-            raise TimeError(
-                f"{shown} has an integer, but times are timestamps: write "
-                f"timers.after({f'{length}s'!r})"
-            )
-        if not is_duration(length):
-            raise TimeError(
-                f"{shown} cannot be: pass an integer where times are integers, and a duration, "
-                "such as '30s', where they are timestamps"
-            )
-        if not stamps:
-            raise TimeError(f"{shown} has a duration, but times are integers: pass an integer")
-        assert unit is not None
-        return in_unit(length, unit.partition(" ")[0], f"the length of {shown}")
-
-    @property
-    def _unit(self) -> str | None:
-        return self._info.outputs[0].units.unit
-
-    def _shown(self, times: list[int]) -> list[Any]:
-        return plain_times(np.array(times, dtype=np.int64), self._unit)
-
-    def _require_slot(self) -> int:
-        if self._slot is None:
-            raise JetonError(
-                "timers belong to one call of a function of stateful_map, which has ended: set "
-                "them there"
-            )
-        return self._slot
-
-
-def clock_of(info: OperatorInfo) -> int:
-    """The time of the worker's clock, in microseconds."""
-    return round(info.activator.now() * MICROSECONDS)
-
-
 class TimedStates(States):
     """The states of keys, the records that they wait for, their timers and their last records.
 
@@ -402,6 +154,8 @@ class TimedStates(States):
         """The keys that are."""
         self._undated: list[int] = []
         """Restored keys of which the time of the last record is not known."""
+        self._keys: dict[int, Row] = {}
+        """The keys that have set timers, for their calls."""
         self._vanished: set[int] = set()
         """The keys that were forgotten in this step, and may be there again."""
 
@@ -456,7 +210,7 @@ class TimedStates(States):
             self._touch(slot, times[0])
         self._undated.clear()
         states, function = self._states, self._function
-        timers, timed = self._timers, self._on_timer is not None
+        timers, timed, names = self._timers, self._on_timer is not None, self._groups.key
         for slot, time, record in zip(slots, times, rows_of(batch), strict=True):
             if timed:
                 self._fire_events(time, answers)
@@ -465,8 +219,11 @@ class TimedStates(States):
             state = states[slot]
             state = self._initial() if state is None else state
             if timed:
+                key = {name: record[name] for name in names}  # before a function changes the record
                 timers.enter(slot, time, time, "record")
                 rows = self._moved(slot, function, function(state, record, timers))
+                if timers.was_set and states[slot] is not None:
+                    self._keys[slot] = key
             else:
                 rows = self._moved(slot, function, function(state, record))
             if self._ttl is not None and states[slot] is not None:
@@ -492,13 +249,13 @@ class TimedStates(States):
             self._forget(slot)
             return
         assert self._on_timer is not None
-        columns = self._groups.columns(np.array([slot], dtype=np.int64))
-        key = {name: pylist(column)[0] for name, column in columns.items()}
         self._timers.enter(slot, time, first, what)
-        moved = self._on_timer(self._states[slot], key, self._timers)
+        moved = self._on_timer(self._states[slot], {**self._keys[slot]}, self._timers)
         rows = self._moved(slot, self._on_timer, moved)
         if rows:
             answers.add(slot, time, rows, "timer")
+        if slot not in self._events and slot not in self._processing:
+            self._keys.pop(slot, None)
 
     def _moved(self, slot: int, function: Callable[..., Any], moved: Any) -> Sequence[Row]:
         """Take over what a function has returned for a key; the rows."""
@@ -534,6 +291,7 @@ class TimedStates(States):
         self._states[slot] = None
         self._events.clear(slot)
         self._processing.clear(slot)
+        self._keys.pop(slot, None)
         self._vanished.add(slot)
 
     def _expire(self, frontier: Antichain, limit: int | None) -> None:
@@ -612,7 +370,14 @@ class TimedStates(States):
         if self._fires and TIMERS[0] in state.column_names:
             now = clock_of(self._info)
             found = (state.column(name).to_pylist() for name in TIMERS)
-            for slot, events, processing, reached in zip(slots, *found, strict=True):
+            columns = self._groups.columns(np.array(slots, dtype=np.int64))
+            keys: list[Row] = [{} for _ in slots]
+            for name, column in columns.items():
+                for key, value in zip(keys, pylist(column), strict=True):
+                    key[name] = value
+            for slot, key, events, processing, reached in zip(slots, keys, *found, strict=True):
+                if events or processing:
+                    self._keys[slot] = key
                 for time in events or ():
                     self._events.add(time, slot)
                 for left in processing or ():
