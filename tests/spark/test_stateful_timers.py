@@ -39,9 +39,7 @@ def visits() -> jt.Flow:
     return flow
 
 
-def test_timers_survive_micro_batches_on_2_then_3_workers(
-    source: Source, tmp_path: Path
-) -> None:
+def test_timers_survive_micro_batches_on_2_then_3_workers(source: Source, tmp_path: Path) -> None:
     sink = Sink()
     for batch, workers in enumerate((2, 3)):
         source.add(rows(batch, count=60))

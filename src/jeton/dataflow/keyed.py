@@ -367,7 +367,8 @@ class KeyedStream:
         and cancels timers of the key: ``timers.at(time)``, ``timers.after("30s")`` (an integer
         where times are integers), ``timers.after_processing("10s")``, ``timers.cancel()``.
         ``on_timer(state, key, timers)`` is called for each timer that fires, with the key as a
-        dictionary, and returns a state and rows, too. A key that is forgotten has no timers.
+        dictionary, and returns a state and rows, too, with the same columns. A key that is
+        forgotten has no timers. See `KeyTimers`.
 
         A timer in event time fires once all records up to its time have come, after the records
         and before anything later; its rows are sent at its time. Those that are left when the

@@ -15,6 +15,8 @@ from jeton.state.time_map import TimeMap
 
 MICROSECONDS: Final = 1_000_000
 """The worker's clock is read in these, so that the time of a timer is found again exactly."""
+LONGEST: Final = 2**62
+"""The longest wait, in microseconds: more than anyone will wait, but 64 bits can hold its end."""
 
 
 class Alarms:
@@ -192,8 +194,8 @@ class KeyTimers:
         self.was_set = True
         if not self.ended:
             # At least one, or a timer that sets the next one would never let the clock move on.
-            wait = max(1, ceil(wait * MICROSECONDS))
-            self._processing.add(clock_of(self._info) + wait, slot)
+            steps = min(max(1, ceil(wait * MICROSECONDS)), LONGEST)
+            self._processing.add(clock_of(self._info) + steps, slot)
 
     def cancel(self, time: Any = None) -> None:
         """Cancel the event-time timer at ``time``, if there is one; by default all of the key."""
