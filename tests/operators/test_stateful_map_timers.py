@@ -389,6 +389,11 @@ def test_a_restored_processing_time_timer_does_not_send_before_its_record() -> N
         run.run_to_rest()
         assert run.now == 6.0, "as much as was left"
         assert run.results()["out"]["time"].to_pylist() == [20]
+    for seed in range(10):
+        with flow.open(workers=3, restore=snapshot, seed=seed) as run:
+            run.now = 6.0  # it is due before anything else has happened
+            run.run_to_rest()
+            assert run.results()["out"]["time"].to_pylist() == [20]
 
 
 # Times of rows

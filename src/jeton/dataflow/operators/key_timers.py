@@ -214,10 +214,10 @@ class KeyTimers:
         if time < self._first:
             [at, now] = self._shown([time, self._now])
             relation = "before" if time < self._now else "not after"
+            wanted = "that time or a later one" if self._first == self._now else "a later time"
             raise TimeError(
                 f"timers.{call}({value!r}) is at {at}, which is {relation} the {self._what} at "
-                f"{now}: set it for {'that' if self._first == self._now else 'a later'} time or "
-                "after it"
+                f"{now}: set it for {wanted}"
             )
         self.was_set = True
         self._events.add(time, slot)
