@@ -353,6 +353,25 @@ def test_a_processing_time_timer_sends_at_the_frontier_and_does_not_hold_it_back
         assert held(run, "mine") == {}
 
 
+def test_the_clock_wakes_for_the_next_timer_whichever_was_set_first() -> None:
+    def wait(state: list[Any], row: Row, timers: Any) -> tuple[list[Any], list[Row]]:
+        timers.after_processing(row["wait"])
+        return state, []
+
+    fired = []
+    with flow_of(wait, tell).open() as run:
+        for time, wait_for in enumerate([10, 3, 7]):
+            run.input("in").send({"time": [time], "k": [wait_for], "wait": [wait_for]})
+            run.input("in").advance_to(time + 1)
+            while run.step():
+                pass
+        for count in range(1, 4):
+            run.run_until(lambda count=count: run.results()["out"].num_rows == count)  # type: ignore[misc]
+            fired.append(run.now)
+        assert run.results()["out"]["k"].to_pylist() == [3, 7, 10]
+    assert fired == [3.0, 7.0, 10.0]
+
+
 def test_at_the_end_of_the_input_processing_time_timers_fire_at_once_and_set_no_more() -> None:
     def again(state: list[Any], key: Row, timers: Any) -> tuple[list[Any], list[Row]]:
         timers.after_processing(3600)
