@@ -46,6 +46,27 @@ def test_word_count(workers: int) -> None:
         ]
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_session_timeout(workers: int) -> None:
+    example = load("session_timeout")
+    data = example.clicks(300)
+    result = example.shop().run({"clicks": data}, workers=workers, seed=workers)["left"]
+    by_visitor: dict[str, list[Any]] = defaultdict(list)
+    # Of clicks at the same time, the payment comes last: by its page.
+    for at, who, page in sorted(zip(*data.values(), strict=True)):
+        by_visitor[who].append((at, page))
+    expected = []
+    for who, visits in by_visitor.items():
+        for (at, page), after in zip(visits, [*visits[1:], None], strict=True):
+            if page != "paid" and (after is None or after[0] > at + example.TIMEOUT):
+                expected.append((at + example.TIMEOUT, who, page, at))
+    assert len(expected) > 20
+    found = [
+        tuple(row[name] for name in ("at", "who", "page", "since")) for row in result.to_pylist()
+    ]
+    assert sorted(found) == sorted(expected)
+
+
 def by(rows: list[dict[str, Any]], *key: str, value: str) -> dict[Any, Any]:
     found = {tuple(row[name] for name in key): row[value] for row in rows}
     assert len(found) == len(rows)

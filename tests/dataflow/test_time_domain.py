@@ -28,6 +28,9 @@ CALLS: dict[str, Any] = {
         s.key_by("k"), tolerance=n, how="inner"
     ),
     "interval_join(…, {})": lambda s, n: s.key_by("k").interval_join(s.key_by("k"), 0, n),
+    "stateful_map(…, ttl={})": lambda s, n: s.key_by("k").stateful_map(
+        lambda state, row: (state, []), 0, ttl=n
+    ),
     "delay({})": lambda s, n: s.delay(n),
     "input('more', lateness={})": lambda s, n: s.flow.input(
         "more" if n == 30 else f"other {n}", lateness=n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
@@ -24,6 +24,11 @@ from jeton.dataflow.operators.join import add_join
 from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
+from jeton.dataflow.operators.stateful_timers import (
+    TimedTransition,
+    add_stateful_timers,
+    check_functions,
+)
 from jeton.dataflow.operators.unary import UnaryBuild, add_unary
 from jeton.dataflow.operators.windows import (
     BoundedAssigner,
@@ -357,8 +362,35 @@ class KeyedStream:
         """
         return add_deduplicate(self, within)
 
+    @overload
     def stateful_map(
-        self, function: Transition, initial: Any, *, name: str = "stateful_map"
+        self,
+        function: Transition,
+        initial: Any,
+        *,
+        ttl: Length | None = None,
+        name: str = "stateful_map",
+    ) -> Stream: ...
+
+    @overload
+    def stateful_map(
+        self,
+        function: TimedTransition,
+        initial: Any,
+        *,
+        on_timer: TimedTransition,
+        ttl: Length | None = None,
+        name: str = "stateful_map",
+    ) -> Stream: ...
+
+    def stateful_map(
+        self,
+        function: Transition | TimedTransition,
+        initial: Any,
+        *,
+        on_timer: TimedTransition | None = None,
+        ttl: Length | None = None,
+        name: str = "stateful_map",
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
 
@@ -384,8 +416,45 @@ class KeyedStream:
         >>> rows = {"time": [1, 2, 3], "gate": [7, 7, 7], "event": ["coin", "push", "push"]}
         >>> flow.run({"events": rows})["pushes"].to_pylist()
         [{'time': 2, 'gate': 7, 'alarm': False}, {'time': 3, 'gate': 7, 'alarm': True}]
+
+        With ``on_timer``, the function is called with a third argument, ``timers``, which sets
+        and cancels timers of the key: ``timers.at(time)``, ``timers.after("30s")`` (an integer
+        where times are integers), ``timers.after_processing("10s")``, ``timers.cancel()``.
+        ``on_timer(state, key, timers)`` is called for each timer that fires, with the key as a
+        dictionary, and returns a state and rows, too, with the same columns. A key that is
+        forgotten has no timers. See `KeyTimers`.
+
+        A timer in event time fires once all records up to its time have come, after the records
+        and before anything later; its rows are sent at its time. Those that are left when the
+        input ends fire then, in order: let one that always sets the next one stop somewhere, or
+        the flow does not end. A processing-time timer fires by the worker's clock, and its rows
+        are sent at the time that the input has reached by then. It does not hold up what comes
+        behind. When the input ends, those that wait fire at once. In a snapshot they have the
+        time that was left; while a flow does not run, and between micro-batches, none fires.
+
+        With ``ttl``, a key is forgotten, with its timers, once it has had no record for longer
+        than that in event time: a record or timer at exactly the last one's time plus ``ttl``
+        still finds the state. Nothing is sent.
+
+        >>> def reading(state, row, timers):
+        ...     timers.cancel()
+        ...     timers.after(60)
+        ...     return row["value"], []
+        >>> def silent(value, key, timers):
+        ...     return value, [{"silent_since": timers.time - 60, "last_value": value}]
+        >>> flow = jt.Flow("silence")
+        >>> sensors = flow.input("readings").key_by("sensor")
+        >>> alerts = sensors.stateful_map(reading, None, on_timer=silent, ttl=3600)
+        >>> flow.output("alerts", alerts)
+        >>> rows = {"time": [0, 50, 200], "sensor": [7, 7, 7], "value": [1.5, 2.5, 3.5]}
+        >>> flow.run({"readings": rows})["alerts"].to_pylist()
+        [{'time': 110, 'sensor': 7, 'silent_since': 50, 'last_value': 2.5},
+         {'time': 260, 'sensor': 7, 'silent_since': 200, 'last_value': 3.5}]
         """
-        return add_stateful_map(self, function, initial, name=name)
+        check_functions(function, on_timer)
+        if on_timer is None and ttl is None:
+            return add_stateful_map(self, function, initial, name=name)
+        return add_stateful_timers(self, function, initial, on_timer=on_timer, ttl=ttl, name=name)
 
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
         """Pairs of records with equal keys and equal times, also inside loops.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from jeton.core.antichain import Antichain
@@ -94,6 +94,10 @@ class TimeMap(Generic[V]):
 
     def __delitem__(self, time: Time) -> None:
         del self._values[time]
+        # Or times that are set and deleted again and again would pile up.
+        if len(self._heap) > 2 * len(self._values) + 64:
+            self._heap[:] = self._values
+            heapify(self._heap)
 
     def __contains__(self, time: object) -> bool:
         return time in self._values

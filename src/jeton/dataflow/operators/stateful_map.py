@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
+from jeton.columns.column import Column
 from jeton.columns.ordering import order_by
 from jeton.columns.time_units import one_time
-from jeton.core.errors import BatchError, TimeError
+from jeton.core.errors import BatchError, SnapshotError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.map_rows import rows_of
@@ -34,7 +37,7 @@ Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dic
 
 
 def add_stateful_map(
-    keyed: KeyedStream, function: Transition, initial: Any, *, name: str
+    keyed: KeyedStream, function: Callable[..., Any], initial: Any, *, name: str
 ) -> Stream:
     """Add the operator of `KeyedStream.stateful_map`."""
     key = keyed.key
@@ -60,11 +63,31 @@ def add_stateful_map(
     return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact)
 
 
+TOUCHED: Final = "touched"
+TIMERS: Final = ("timers", "processing", "reached")
+"""Columns of a snapshot that only operators with a time-to-live, or with timers, have."""
+
+
+def count_timers(state: pa.Table) -> pa.ChunkedArray:
+    """The number of timers of each key in a snapshot."""
+    found = [pc.list_value_length(state.column(name)) for name in TIMERS[:2]]
+    return pc.add(*found)
+
+
+def wrong_answer(function: Callable[..., Any], answer: object) -> BatchError:
+    """The error for a function that does not return a state and rows."""
+    name = getattr(function, "__name__", "the function")
+    return BatchError(f"{name} must return (state, list of rows), not {answer!r}")
+
+
 class States:
     """The state of each key, as Python values."""
 
+    _fires = False
+    """Whether it has timers."""
+
     def __init__(
-        self, key: Sequence[str], function: Transition, initial: Any, kind: TimeKind
+        self, key: Sequence[str], function: Callable[..., Any], initial: Any, kind: TimeKind
     ) -> None:
         self._groups = Groups(key, {})
         self._function = function
@@ -78,18 +101,18 @@ class States:
         batch = batch.take(order_by(batch))
         slots = self._slots(self._groups.find(batch)[0])
         states, function, initial = self._states, self._function, self._initial
-        answers = _Answers(self._kind, batch, self._groups.key)
+        answers = Answers(self._kind, batch.time_name, batch.unit)
         for row, (slot, record) in enumerate(zip(slots.tolist(), rows_of(batch), strict=True)):
             state = states[slot]
             moved: Any = function(initial() if state is None else state, record)
             if not isinstance(moved, tuple) or len(moved) != 2:
-                name = getattr(function, "__name__", "the function")
-                raise BatchError(f"{name} must return (state, list of rows), not {moved!r}")
+                raise wrong_answer(function, moved)
             states[slot], rows = moved
             if rows:
-                answers.add(row, rows)
+                answers.add(row, time_columns.one(batch.times, row), rows)
         self._groups.remove(np.unique([s for s in slots.tolist() if states[s] is None]).astype(int))
-        return answers.batch()
+        key = [name for name in self._groups.key if name != batch.time_name]
+        return answers.batch(lambda of: {name: cols.take(batch.column(name), of) for name in key})
 
     def _slots(self, slots: np.ndarray) -> np.ndarray:
         if len(slots):
@@ -105,49 +128,65 @@ class States:
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The states again."""
         if state.num_rows:
-            slots = self._slots(self._groups.load(state.drop_columns(["state"])))
-            states = brought_back(state.column("state"))
-            for slot, value in zip(slots.tolist(), states, strict=True):
-                self._states[slot] = value
+            self._load(state)
+
+    def _load(self, state: pa.Table) -> list[int]:
+        """The states again, and their slots."""
+        waiting = [name for name in TIMERS if name in state.column_names]
+        if waiting and not self._fires and pc.any(pc.greater(count_timers(state), 0)).as_py():
+            raise SnapshotError(
+                "the snapshot has timers of stateful_map, which has no on_timer= now: give it one "
+                "again, or let the state go (snapshot.without(…) in process)"
+            )
+        extra = [name for name in ("state", TOUCHED, *TIMERS) if name in state.column_names]
+        slots = self._slots(self._groups.load(state.drop_columns(extra))).tolist()
+        states = brought_back(state.column("state"))
+        for slot, value in zip(slots, states, strict=True):
+            self._states[slot] = value
+        found: list[int] = slots
+        return found
 
 
-class _Answers:
-    """Rows that the user's function returned, to become a batch."""
+class Answers:
+    """Rows that the user's functions returned, to become a batch."""
 
-    def __init__(self, kind: TimeKind, batch: Batch, key: Sequence[str]) -> None:
+    def __init__(self, kind: TimeKind, time_name: str, unit: str | None) -> None:
         self._kind = kind
-        self._batch = batch
-        self._key = [name for name in key if name != batch.time_name]
+        self._time_name = time_name
+        self._unit = unit
         self._of: list[int] = []
         self._times: list[Time] = []
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, row: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Add the rows that a record led to."""
-        time: Time = time_columns.one(self._batch.times, row)
+    def add(
+        self, of: int, time: Time, rows: Sequence[dict[str, Any]], cause: str = "record"
+    ) -> None:
+        """Add the rows that a record or a timer led to; ``of`` is a number that has its key."""
         for answer in rows:
             if not isinstance(answer, dict):
                 raise BatchError(f"stateful_map sends rows, as dictionaries, not {answer!r}")
-            at = answer.get(self._batch.time_name, time)
+            at = answer.get(self._time_name, time)
             if at is not time:
-                at = self._kind.check(one_time(at, self._batch.unit, "the time of a row"))
+                at = self._kind.check(one_time(at, self._unit, "the time of a row"))
                 if not time <= at:
                     raise TimeError(
-                        f"stateful_map cannot send a row at {at}, before its record at {time}"
+                        f"stateful_map cannot send a row at {at}, before its {cause} at {time}"
                     )
-            self._of.append(row)
+            self._of.append(of)
             self._times.append(at)
             self._rows.append(answer)
 
-    def batch(self) -> Batch | None:
-        """All rows together; where one lacks a column it has a null there."""
+    def batch(self, keys: Callable[[npt.NDArray[np.intp]], dict[str, Column]]) -> Batch | None:
+        """All rows together; where one lacks a column it has a null there.
+
+        ``keys`` returns the key columns of the numbers that rows were added with.
+        """
         if not self._rows:
             return None
-        rows, time_name = self._rows, self._batch.time_name
+        rows, time_name = self._rows, self._time_name
         names = dict.fromkeys(name for row in rows for name in row)
         names.pop(time_name, None)
-        of = np.array(self._of, dtype=np.intp)
-        columns = {name: cols.take(self._batch.column(name), of) for name in self._key}
+        columns = keys(np.array(self._of, dtype=np.intp))
         for name in names:
             if name in columns:  # a key column, where an answer may name another key
                 own = cols.to_arrow(columns[name]).to_pylist()
