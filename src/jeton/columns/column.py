@@ -272,6 +272,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         if types.is_signed_integer(left) or types.is_signed_integer(right):
             return pa.int64()
         return pa.uint64()
+    if types.is_fixed_size_binary(left) or types.is_fixed_size_binary(right):
+        return pa.large_binary()
     return _unified(left, right)
 
 
@@ -371,6 +373,8 @@ def family(kind: pa.DataType) -> object:
     if is_text(kind):
         return "text"
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "bytes"
+    if types.is_fixed_size_binary(kind):
         return "bytes"
     if types.is_date(kind):
         return "date"
