@@ -19,7 +19,7 @@ from tests.oracle.case import Case
 from tests.oracle.choices import Seeded
 from tests.oracle.duck import Oracle, Refused
 from tests.oracle.hosts import joined
-from tests.oracle.pipelines import END, Limits, make
+from tests.oracle.pipelines import END, GAP, Limits, make
 from tests.oracle.tables import TIME
 from tests.oracle.verdicts import Verdict, compared
 
@@ -190,8 +190,9 @@ def expected_in_micro_batches(case: Case, oracle: Oracle) -> list[pa.Table]:
 def _stream(spark: SparkSession, table: pa.Table, folder: Path, pieces: list[int]) -> DataFrame:
     """A stream of files, each a micro-batch."""
     folder.mkdir(parents=True)
+    values = {TIME: FLUSH, END: FLUSH, GAP: 1}
     last = {
-        name: pa.array([FLUSH if name in (TIME, END) else None], table.schema.field(name).type)
+        name: pa.array([values.get(name)], table.schema.field(name).type)
         for name in table.column_names
     }
     parts = [table.filter(pa.array([n == at for n in pieces], pa.bool_())) for at in range(PIECES)]
