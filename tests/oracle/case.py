@@ -111,7 +111,10 @@ class Case:
             for of in node.step.aggregates
             if of.column is not None
         }
+        shapes = self.shapes()
         most, rows = 1.0, 1
+        if any(name in shape.times for name in added for shape in shapes):
+            most = float(max(abs(self.times.least), abs(self.times.most)))
         for table in self.tables:
             rows += table.num_rows
             # Renamed columns have the same beginnings.

@@ -176,4 +176,4 @@ def _near(found: Any, expected: Any, bound: Tolerance, scale: float) -> bool:
     if not (math.isfinite(found) and math.isfinite(expected)):
         return False
     most = bound.absolute + max(bound.relative * abs(expected), scale * 1e-13)
-    return abs(found - expected) <= most
+    return bool(abs(found - expected) <= most)

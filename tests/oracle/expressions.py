@@ -175,8 +175,9 @@ class Writer:
         if how == "clip":
             return Expression("clip", kind, (left, 1, 3))
         if how == "/":
-            whole = Expression("cast", pa.float64(), (left, float))
-            return Expression("/", pa.float64(), (whole, right))
+            if kind != pa.int64():
+                left = Expression("cast", pa.float64(), (left, float))
+            return Expression("/", pa.float64(), (left, right))
         if pa.types.is_uint64(kind) and how == "*":
             right = choices.one_of([0, 1, 7])
         return Expression("+" if how == "abs" else how, kind, (left, right))

@@ -29,6 +29,8 @@ class When:
     count: int = 1
     part: str = ""
     """The part of the calendar, and how many of them: 2 weeks."""
+    steps: int = 1
+    """How many times as long windows are that slide by that."""
     zone: str | None = None
     bounds: bool = False
 
@@ -38,7 +40,10 @@ class When:
         if self.how == "tumbling":
             return keyed.tumbling(size, offset=offset, bounds=self.bounds)
         if self.how == "calendar":
-            return keyed.tumbling(f"{self.count} {self.part}", zone=self.zone, bounds=self.bounds)
+            step, whole = (f"{n * self.count} {self.part}" for n in (1, self.steps))
+            if self.steps == 1:
+                return keyed.tumbling(step, zone=self.zone, bounds=self.bounds)
+            return keyed.sliding(whole, every=step, zone=self.zone, bounds=self.bounds)
         if self.how == "sliding":
             return keyed.sliding(size, every=every, offset=offset, bounds=self.bounds)
         if self.how == "session":

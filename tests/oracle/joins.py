@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import jeton as jt
@@ -53,6 +54,9 @@ class Join:
 
     def shapes(self, left: Shape, right: Shape) -> list[Shape]:
         found = beside(left, right, self.key)
+        if self.how in ("right", "full"):
+            keys = {n: common_type(left.columns[n], right.columns[n]) for n in self.key}
+            found = found.add(keys)
         return [replace(found, distinct=left.distinct and self.kind == "asof_join")]
 
     def build(self, left: jt.Stream, right: jt.Stream) -> list[jt.Stream]:
@@ -87,6 +91,14 @@ class JoinStatic:
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
         how: Any = self.how
         return [stream.key_by(*self.key).join_static(self.table, how=how)]
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type of keys that come from both sides."""
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (left, right)):
+        return left
+    names = (left.to_pandas_dtype(), right.to_pandas_dtype())
+    return pa.from_numpy_dtype(np.promote_types(*names))
 
 
 def joined_names(left: Shape, right: Shape, key: Sequence[str]) -> dict[str, str]:

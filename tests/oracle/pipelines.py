@@ -103,7 +103,7 @@ class _Maker:
             return False
         if self._limits.spark and shape == "gap_session":
             # Spark has no durations that Arrow reads.
-            return times.type == pa.int64()
+            return bool(times.type == pa.int64())
         return True
 
     def _tables(self, shape: str, times: TimeRange) -> tuple[pa.Table, ...]:
@@ -394,7 +394,8 @@ class _Maker:
         found = []
         for number in range(choices.integer(1, most)):
             how = choices.one_of(list(hows))
-            column, option = choices.one_of(hows[how]), None
+            column = choices.one_of(hows[how])
+            option: float | None = None
             if how in ("var", "std"):
                 option = choices.one_of([1, 0, 2])
             elif how in ("quantile", "approx_quantile"):
@@ -447,7 +448,7 @@ class _Maker:
         if how == "until" and END not in of.columns:
             how = "each_time"
         every = choices.one_of([5, 1, 7, 60])
-        bounds = choices.chance(25)
+        bounds = choices.chance(25) and not {*groups.BOUNDS} & set(of.columns)
         if how == "sliding":
             return When(how, every * choices.integer(1, 3) + choices.integer(0, 2), every,
                         choices.integer(-3, 3), bounds=bounds)  # fmt: skip
@@ -455,21 +456,23 @@ class _Maker:
             size, offset = choices.one_of([10, 1, 3, 1000]), choices.integer(-3, 3)
             return When(how, size, offset=offset, bounds=bounds)
         if how == "calendar":
-            return self._calendar(of, bounds=bounds)
+            return self._calendar(bounds=bounds)
         if how == "gap_session":
             return When("session", column=GAP)
         if how == "session":
             return When(how, choices.one_of([5, 1, 2, 30]))
         return When(how, column=END if how == "until" else "")
 
-    def _calendar(self, of: Shape, *, bounds: bool) -> When:
+    def _calendar(self, *, bounds: bool) -> When:
         choices = self._choices
         zone = choices.one_of(["Europe/Berlin", *tables.ZONES]) if self._zoned else None
         part = choices.one_of(["day", "week", "month", "quarter", "year"])
         if part == "day" and zone is None:
             part = "week"
         count = choices.one_of([1, 1, 2, 3])
-        return When("calendar", count=count, part=part, zone=zone, bounds=bounds)
+        # Weeks without a zone all have the same length, and other rules when they slide.
+        steps = 1 if zone is None and part == "week" else choices.one_of([1, 1, 2, 3])
+        return When("calendar", count=count, part=part, steps=steps, zone=zone, bounds=bounds)
 
     def _pairing(self, shape: str, key: tuple[str, ...]) -> joins.Step:
         choices = self._choices

@@ -206,7 +206,7 @@ START = '"%start"'
 
 
 def calendar(when: When, name: str, shape: Shape) -> str:
-    """Records with the part of the calendar that they are in."""
+    """Records with the parts of the calendar that they are in."""
     assert shape.unit is not None
     clock = on_clock("t", shape.unit, when.zone)
     # Weeks begin on Mondays, the first of them before the epoch.
@@ -215,8 +215,13 @@ def calendar(when: When, name: str, shape: Shape) -> str:
     start = f"time_bucket({width}, {clock}, TIMESTAMP '{origin}')"
     if when.count == 1:
         start = f"date_trunc('{when.part}', {clock})::TIMESTAMP"
-    bounds = [off_clock(at, shape.unit, when.zone) for at in (start, f"({start} + {width})")]
-    return f"SELECT *, {bounds[1]} AS e, {bounds[0]} AS {START} FROM {name}"
+    last = f"({start} + i * {width})"
+    moments = (f"({last} - {when.steps - 1} * {width})", f"({last} + {width})")
+    bounds = [off_clock(at, shape.unit, when.zone) for at in moments]
+    return (
+        f"SELECT * EXCLUDE i, {bounds[1]} AS e, {bounds[0]} AS {START} "
+        f"FROM {name}, range({when.steps}) r(i)"
+    )
 
 
 def gap(when: When, shape: Shape) -> str:
@@ -241,10 +246,16 @@ def column_errors(when: When, name: str, shape: Shape) -> tuple[tuple[str, str, 
 
 
 def bounds(when: When) -> str:
-    """The columns with the bounds of windows; one cannot start before all times."""
+    """The columns with the bounds of windows."""
+    return f", {START} AS window_start, e AS window_end" if when.bounds else ""
+
+
+def window_errors(when: When, shape: Shape) -> tuple[tuple[str, str], ...]:
+    """Results at a time that there is not; among timestamps, the first one is null."""
     if not when.bounds:
-        return ""
-    return f", greatest({START}, {LEAST}::HUGEINT) AS window_start, e AS window_end"
+        return (PAST_THE_END,)
+    first = LEAST if shape.unit is None else LEAST + 1
+    return PAST_THE_END, (f"window_start < {first}::HUGEINT", "a start before all times")
 
 
 @translate.register
@@ -261,7 +272,7 @@ def _(step: groups.Group, names: Sequence[str], shapes: Sequence[Shape]) -> Chec
     types = [of.type(shape) for of in step.aggregates]
     return Checked(
         (select,),
-        (PAST_THE_END, *sum_errors(step.aggregates, types)),
+        (*window_errors(when, shape), *sum_errors(step.aggregates, types)),
         column_errors(when, names[0], shape),
     )
 
@@ -281,7 +292,9 @@ def numbered(name: str, key: Sequence[str], shape: Shape) -> str:
 @translate.register
 def _(step: groups.Moving, names: Sequence[str], shapes: Sequence[Shape]) -> Checked:
     (shape,) = shapes
-    made = "".join(f", {aggregate(of, shape.columns)}" for of in step.aggregates)
+    # Windows by number follow the order by which records are numbered.
+    order = NUMBER if step.rows is not None else None
+    made = "".join(f", {aggregate(of, shape.columns, order=order)}" for of in step.aggregates)
     frame = f"r.{NUMBER} <= l.{NUMBER}"
     if step.size is not None:
         frame = f"r.t > l.t - {step.size}::HUGEINT AND r.t <= l.t"
@@ -339,7 +352,7 @@ def _(step: groups.Distinct, names: Sequence[str], shapes: Sequence[Shape]) -> C
     by = f"e, {key}" + (f", {START}" if when.bounds else "")
     return Checked(
         (f"SELECT e AS t, {key}{bounds(when)} FROM ({rows}) GROUP BY {by}",),
-        (PAST_THE_END,),
+        window_errors(when, shapes[0]),
         column_errors(when, names[0], shapes[0]),
     )
 
@@ -452,7 +465,7 @@ def interval(step: joins.Join, names: Sequence[str], left: Shape, right: Shape) 
         columns = mine + "".join(f", NULL AS {quoted(n)}" for n in
                                  joins.joined_names(left, right, step.key))  # fmt: skip
         if side == "r":
-            columns = "".join(f", {alone(n, left, right, step.key)}" for n in left.columns) + others
+            columns = "".join(f", {alone(n, step.key)}" for n in left.columns) + others
         parts.append(
             f"SELECT {side}.t + {waits[side]} AS t{columns} FROM {side} "
             f"WHERE {ROW} NOT IN (SELECT {side} FROM pairs)"
@@ -463,34 +476,12 @@ def interval(step: joins.Join, names: Sequence[str], left: Shape, right: Shape) 
         f"SELECT l.{ROW} AS l, r.{ROW} AS r FROM l JOIN r ON {equal(step.key)} AND {near}) "
         + " UNION ALL ".join(parts)
     )
-    errors = [
-        (f"{quoted(n)} NOT BETWEEN {range_of(left.columns[n])}", "a key that does not fit")
-        for n in step.key
-        if pa.types.is_integer(left.columns[n])
-    ]
-    return Checked((select,), tuple(errors), tuple(before))
+    return Checked((select,), before=tuple(before))
 
 
-def alone(name: str, left: Shape, right: Shape, key: Sequence[str]) -> str:
+def alone(name: str, key: Sequence[str]) -> str:
     """A left column of a right record without a partner: its key, or a null."""
-    if name not in key:
-        return f"NULL AS {quoted(name)}"
-    value = f"r.{quoted(name)}"
-    if pa.types.is_float32(left.columns[name]) and pa.types.is_float64(right.columns[name]):
-        # The left type stays, in which large numbers are infinite.
-        most = "3.4028235e38::DOUBLE"
-        value = (
-            f"CASE WHEN isfinite({value}) AND abs({value}) > {most} "
-            f"THEN (sign({value}) * 'inf'::DOUBLE)::FLOAT ELSE {value}::FLOAT END"
-        )
-    return f"{value} AS {quoted(name)}"
-
-
-def range_of(kind: pa.DataType) -> str:
-    bits = kind.bit_width
-    if pa.types.is_unsigned_integer(kind):
-        return f"0 AND {2**bits - 1}::HUGEINT"
-    return f"{-(2 ** (bits - 1))}::HUGEINT AND {2 ** (bits - 1) - 1}::HUGEINT"
+    return f"{f'r.{quoted(name)}' if name in key else 'NULL'} AS {quoted(name)}"
 
 
 @translate.register

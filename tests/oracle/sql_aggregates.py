@@ -11,14 +11,20 @@ from tests.oracle.sql_parts import is_float, quoted, quotient
 from tests.oracle.tables import LEAST, MOST
 
 
-def aggregate(of: Aggregate, columns: Mapping[str, pa.DataType]) -> str:
-    """One aggregate of a relation that has the column ``t``, with its name."""
+def aggregate(
+    of: Aggregate, columns: Mapping[str, pa.DataType], *, order: str | None = None
+) -> str:
+    """One aggregate of a relation that has the column ``t``, with its name.
+
+    Those that depend on an order take records by time, and by value where that is the same, unless
+    another ``order`` is given.
+    """
     column = quoted(of.column) if of.column is not None else "*"
     kind = columns[of.column] if of.column is not None else pa.int64()
-    return f"{_function(of, column, kind)} AS {quoted(of.name)}"
+    return f"{_function(of, column, kind, order or f't, {column}')} AS {quoted(of.name)}"
 
 
-def _function(of: Aggregate, column: str, kind: pa.DataType) -> str:
+def _function(of: Aggregate, column: str, kind: pa.DataType, order: str) -> str:
     how, is_known = of.how, f"FILTER ({column} IS NOT NULL)"
     number = f"({column}{'::INT' if pa.types.is_boolean(kind) else ''})::DOUBLE"
     if how in ("reduce", "kernel"):
@@ -28,9 +34,9 @@ def _function(of: Aggregate, column: str, kind: pa.DataType) -> str:
     if how in ("count_distinct", "approx_count_distinct"):
         return f"count(DISTINCT {column})"
     if how in ("first", "last"):
-        return f"{how}({column} ORDER BY t, {column}) {is_known}"
+        return f"{how}({column} ORDER BY {order}) {is_known}"
     if how == "collect":
-        return f"coalesce(list({column} ORDER BY t, {column}) {is_known}, [])"
+        return f"coalesce(list({column} ORDER BY {order}) {is_known}, [])"
     if how == "wide_sum":
         return f"sum({column}::HUGEINT)::DECIMAL(38, 0)"
     if how in ("var", "std"):

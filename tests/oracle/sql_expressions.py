@@ -81,6 +81,10 @@ def broken(of: Any) -> Iterator[tuple[str, str]]:
     if of.op == "abs" and pa.types.is_integer(of.kind):
         yield f"{written(of.args[0])} = -{2 ** (of.kind.bit_width - 1)}::HUGEINT", "no such number"
 
+    if of.op == "cast" and of.kind == pa.float64():
+        # Not every integer from here on is a floating-point number.
+        yield f"abs({written(of.args[0])}::HUGEINT) > {2**53}::HUGEINT", "no such number"
+
 
 def _compared(op: str, left: Expression, right: Any) -> str:
     first, second = written(left), written(right)
