@@ -77,7 +77,12 @@ class Writer:
     """Writes expressions over the columns of a stream."""
 
     def __init__(
-        self, choices: Choices, columns: Mapping[str, pa.DataType], *, cases: bool
+        self,
+        choices: Choices,
+        columns: Mapping[str, pa.DataType],
+        *,
+        cases: bool,
+        durations: bool,
     ) -> None:
         self._choices = choices
         self._columns = {
@@ -85,6 +90,8 @@ class Writer:
         }
         self._cases = cases
         """Whether ``when`` may be used, which functions of a batch do not have."""
+        self._durations = durations
+        """Whether results may be durations."""
 
     def condition(self, depth: int = 2) -> Expression | None:
         """A condition, if there are columns for one."""
@@ -96,7 +103,9 @@ class Writer:
 
     def value(self) -> Expression | None:
         """Values of any type, if there are columns for them."""
-        options = [self._number, self._text, self._part, self._filled, self.condition]
+        options = [
+            self._number, self._text, self._part, self._moved, self._filled, self.condition
+        ]  # fmt: skip
         for make in self._choices.shuffled(options):
             found = make()
             if found is not None:
@@ -123,7 +132,10 @@ class Writer:
         if is_number(left.kind) and choices.chance(40):
             left = self._number() or left
         constant = choices.one_of(constants(left.kind))
-        others = self._all(lambda kind: kind == left.kind)
+        if pa.types.is_integer(left.kind) and choices.chance(20):
+            constant = 0.5
+        mixed = (left.kind, pa.float64()) if left.kind == pa.int64() else (left.kind,)
+        others = self._all(lambda kind: kind in mixed)
         right = choices.one_of(others) if others and choices.chance(40) else constant
         if choices.chance(15) and left.kind != pa.bool_() and not pa.types.is_decimal(left.kind):
             bounds = (left, constant, choices.one_of(constants(left.kind)))
@@ -165,7 +177,7 @@ class Writer:
         alike = self._all(lambda other: other == kind)
         right: Any = choices.one_of(alike) if choices.chance(30) else choices.one_of([1, 7, 3, 0])
         if pa.types.is_floating(kind):
-            return self._floating(left, right) if kind == pa.float64() else left
+            return self._floating(left, right)
         how = choices.one_of(["+", "-", "*", "//", "%", "neg", "abs", "/", "cast", "clip"])
         if how == "neg" or (how == "abs" and pa.types.is_signed_integer(kind)):
             return Expression(how, kind, (left,))
@@ -183,8 +195,10 @@ class Writer:
         return Expression("+" if how == "abs" else how, kind, (left, right))
 
     def _floating(self, left: Expression, right: Any) -> Expression:
-        how = self._choices.one_of(["+", "-", "*", "/", "neg", "abs", "floor", "ceil", "sqrt",
-                                    "round", "clip", "case"])  # fmt: skip
+        hows = ["+", "-", "*", "/", "neg", "abs"]
+        if left.kind == pa.float64():
+            hows += ["floor", "ceil", "sqrt", "round", "clip", "case"]
+        how = self._choices.one_of(hows)
         if how == "clip":
             return Expression("clip", pa.float64(), (left, -1.5, 1.0))
         if how == "case":
@@ -193,7 +207,7 @@ class Writer:
                 Expression("case", pa.float64(), (condition, left, 0.5))
             )  # fmt: skip
         args = (left, right) if how in ("+", "-", "*", "/") else (left,)
-        return Expression(how, pa.float64(), args)
+        return Expression(how, left.kind, args)
 
     def _text(self) -> Expression | None:
         choices, left = self._choices, self._column(is_text)
@@ -217,6 +231,18 @@ class Writer:
             return None
         part = self._choices.one_of(DATES if pa.types.is_date32(left.kind) else MOMENTS)
         return Expression(f"dt.{part}", pa.date32() if part == "date" else pa.int64(), (left,))
+
+    def _moved(self) -> Expression | None:
+        """Timestamps that are moved, or their distances from one."""
+        choices, left = self._choices, self._column(pa.types.is_timestamp)
+        if left is None:
+            return None
+        # Python's own have microseconds.
+        unit = left.kind.unit if left.kind.unit == "ns" else "us"
+        if self._durations and choices.chance(50):
+            return Expression("-", pa.duration(unit), (left, choices.one_of(constants(left.kind))))
+        by = choices.one_of([dt.timedelta(hours=1), dt.timedelta(microseconds=-1)])
+        return Expression("+", pa.timestamp(unit, left.kind.tz), (left, by))
 
     def _filled(self) -> Expression | None:
         choices = self._choices

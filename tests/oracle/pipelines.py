@@ -26,13 +26,16 @@ GAP = "e_gap"
 COMPUTED = "z"
 """How the names of columns begin that expressions make."""
 
-SHAPES = (
+_OLDER = (
     "stateless", "tumbling", "join", "sliding", "session", "each_time", "until", "running",
     "running_count", "unordered", "distinct", "window_distinct", "top_k",
     "stateful_map", "interval_join", "asof_join", "cogroup", "branch", "partition",
+)  # fmt: skip
+NEWER = (
     "expressions", "aggregates", "outer_join", "outer_interval_join", "join_static", "deduplicate",
     "rolling", "rolling_rows", "gap_session", "calendar", "running_aggregates",
 )  # fmt: skip
+SHAPES = (*_OLDER, *NEWER)
 _TWO_INPUTS = (
     "join", "interval_join", "asof_join", "cogroup", "outer_join", "outer_interval_join"
 )  # fmt: skip
@@ -232,7 +235,10 @@ class _Maker:
         if shape == "stateful_map":
             step = groups.StatefulMap(key, choices.one_of([*self._natural(of), TIME]))
             return self._add(case, step, last)
-        when = self._when(shape if shape in _WINDOWS else "", of)
+        how = shape if shape in _WINDOWS else ""
+        if shape == "aggregates":
+            how = choices.one_of(["session", "tumbling", "sliding", "each_time"])
+        when = self._when(how, of)
         if shape == "top_k":
             by = choices.one_of(self._ordered(of) or [self._key_name])
             when = replace(when, bounds=False)
@@ -242,7 +248,7 @@ class _Maker:
             if when.how == "session":
                 when = When("each_time")
             return self._add(case, groups.Distinct(key, when), last)
-        most = 8 if shape == "aggregates" else 3
+        most = 8 if shape in NEWER else 3
         return self._add(case, groups.Group(key, when, self._aggregates(of, most)), last)
 
     def _computed(self, case: Case, stream: int) -> Case:
@@ -333,7 +339,9 @@ class _Maker:
         """A writer of expressions, and whether they are functions of a batch."""
         function = self._choices.chance(30)
         columns = {n: k for n, k in of.columns.items() if n not in of.inexact and n not in of.times}
-        return Writer(self._choices, columns, cases=not function), function
+        spark = self._limits.spark
+        writer = Writer(self._choices, columns, cases=not function, durations=not spark)
+        return writer, function
 
     def _filter(self, of: Shape) -> joins.Step:
         writer, function = self._writer(of)

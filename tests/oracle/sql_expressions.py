@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.oracle.expressions import COMPARISONS, Expression
-from tests.oracle.sql_parts import NANOSECONDS, literal, modulo, on_clock, quoted, quotient
+from tests.oracle.sql_parts import NANOSECONDS, in_unit, literal, modulo, on_clock, quoted, quotient
 
 _PARTS = {"weekday": "isodow"}
 _METHODS = {
@@ -93,8 +93,11 @@ def _compared(op: str, left: Expression, right: Any) -> str:
         first = f"({first}::HUGEINT * {NANOSECONDS[kind.unit]})"
         if isinstance(right, Expression):
             second = f"({second}::HUGEINT * {NANOSECONDS[right.kind.unit]})"
+    floats = [pa.types.is_floating(x.kind) for x in (left, right) if isinstance(x, Expression)]
+    if any(floats):
+        first, second = f"{first}::DOUBLE", f"{second}::DOUBLE"
     plain = f"({first} {'<>' if op == '!=' else '=' if op == '==' else op} {second})"
-    if not pa.types.is_floating(kind):
+    if not any(floats):
         return plain
     # NaN is neither less, equal nor greater.
     unequal = str(op == "!=").upper()
@@ -123,6 +126,10 @@ def _filled_times(of: Expression) -> str:
 def _arithmetic(of: Expression) -> str:
     if pa.types.is_floating(of.kind):
         return _floating(of)
+    if not pa.types.is_integer(of.kind):
+        ticks = NANOSECONDS[of.kind.unit]
+        column = in_unit(written(of.args[0]), of.args[0].kind.unit, of.kind.unit)
+        return f"({column} {of.op} {literal(of.args[1])} // {ticks})"
     parts = [f"{written(each)}::HUGEINT" for each in of.args]
     if of.op == "abs":
         return f"abs({parts[0]})"
@@ -146,7 +153,8 @@ def _wrapped(value: str, kind: pa.DataType) -> str:
 
 
 def _floating(of: Expression) -> str:
-    parts = [f"{written(each)}::DOUBLE" for each in of.args]
+    width = "FLOAT" if pa.types.is_float32(of.kind) else "DOUBLE"
+    parts = [f"{written(each)}::{width}" for each in of.args]
     if of.op in ("neg", "abs"):
         return f"{'abs' if of.op == 'abs' else '-'}({parts[0]})"
     if of.op == "sqrt":

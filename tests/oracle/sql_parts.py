@@ -23,6 +23,7 @@ def listed(names: Sequence[str], of: str = "") -> str:
 
 
 def literal(value: Any) -> str:
+    """A plain value; timestamps and durations in nanoseconds."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int):
@@ -32,8 +33,9 @@ def literal(value: Any) -> str:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dt.datetime):
-        nanoseconds = (value.replace(tzinfo=None) - _EPOCH) // dt.timedelta(microseconds=1) * 1000
-        return f"{nanoseconds}::HUGEINT"
+        return literal(value.replace(tzinfo=None) - _EPOCH)
+    if isinstance(value, dt.timedelta):
+        return f"{value // dt.timedelta(microseconds=1) * 1000}::HUGEINT"
     if isinstance(value, dt.date):
         return f"'{value}'::DATE"
     return "'" + str(value).replace("'", "''") + "'"
