@@ -252,10 +252,12 @@ class _Maker:
         return self._add(case, groups.Group(key, when, self._aggregates(of, most)), last)
 
     def _computed(self, case: Case, stream: int) -> Case:
-        """Columns from expressions, and a filter by one."""
+        """Columns from expressions, and perhaps a filter by one."""
         for _ in range(self._choices.integer(1, 3)):
             case = self._add(case, self._compute(case.shapes()[stream]), stream)
             stream = len(case.shapes()) - 1
+        if self._choices.chance(50):
+            return case
         return self._add(case, self._filter(case.shapes()[stream]), stream)
 
     def _moving(self, shape: str, key: tuple[str, ...], of: Shape) -> groups.Moving:
