@@ -203,6 +203,8 @@ def test_is_in_follows_the_rules_of_equality() -> None:
     assert column(np.array([1, 2], np.int8)).is_in([1, 1000]).to_list() == [True, False]
     assert column([1, 2]).is_in([1.5, 2.0]).to_list() == [False, True]
     assert column([None, None]).is_in(["a"]).to_list() == [None, None]
+    assert column([-0.0, 0.0, 1.0, None]).is_in([0.0]).to_list() == [True, True, False, None]
+    assert column([-0.0, 0.0]).is_in([-0.0]).to_list() == [True, True]
     for values, wanted in ((["1"], [1]), ([1], ["1"]), ([True], ["true"])):
         with pytest.raises(BatchError, match="cannot be compared"):
             column(values).is_in(wanted)
@@ -380,3 +382,27 @@ def test_powers_and_comparisons_of_long_decimals() -> None:
     longest = column(pa.array([DIGITS, None]))
     assert (longest > Decimal("1.5")).to_list() == [True, None]
     assert (longest == column(pa.array([Decimal("1.5"), Decimal(2)]))).to_list() == [False, None]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64])
+def test_plain_values_leave_the_type_of_integers_as_it_is(kind: Any) -> None:
+    values = column(np.array([0, 5, np.iinfo(kind).max], kind))
+    for made in (values % 0, values // 0, values % 3, values.clip(1, 3), values.clip(upper=7)):
+        assert made.type == pa.from_numpy_dtype(kind)
+    assert (values % 0).to_list() == [None, None, None]
+    assert values.clip(1, 3).to_list() == [1, 3, 3]
+
+
+def test_instants_of_different_units_and_zones_are_compared() -> None:
+    noon = datetime.datetime(2026, 3, 29, 12, tzinfo=datetime.UTC)
+    later = noon + datetime.timedelta(hours=1)
+    for unit in ("s", "ms", "us", "ns"):
+        berlin = column(pa.array([noon, later, None], pa.timestamp(unit, "Europe/Berlin")))
+        assert (berlin == noon).to_list() == [True, False, None]
+        assert (berlin > noon).to_list() == [False, True, None]
+        utc = column(pa.array([later, later, later], pa.timestamp("us", "UTC")))
+        assert (berlin == utc).to_list() == [False, True, None]
+        assert (utc - berlin).to_list() == [later - noon, datetime.timedelta(0), None]
+    first = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
+    with pytest.raises(BatchError, match="does not fit into ns"):
+        operator.gt(column(pa.array([noon], pa.timestamp("ns", "UTC"))), first)

@@ -7,7 +7,7 @@ python -m tests.oracle --replay 380                     one case again, made as 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from tests.oracle.case import Case
 from tests.oracle.duck import Oracle
-from tests.oracle.pipelines import seeded
+from tests.oracle.pipelines import SHAPES, seeded
 from tests.oracle.spark_hosts import MICRO, WHOLE, judged
 from tests.oracle.verdicts import WRONG, Counts, judge
 
@@ -39,11 +39,12 @@ def campaign(
     *,
     progress: bool = False,
     spark: SparkSession | None = None,
+    shapes: Sequence[str] = SHAPES,
 ) -> Counts:
     """Run cases until there are enough or the time is up.
 
     The case of a campaign's n-th place is that of the seed ``seed + n``. With a Spark session, a
-    fifth of the time is spent there, in turn on whole tables and on micro-batches.
+    fifth of the time is spent there, in turn on whole tables and on micro-batches, with all shapes.
     """
     counts, oracle = Counts(), Oracle()
     start, on_spark = time.monotonic(), 0.0
@@ -51,7 +52,7 @@ def campaign(
         now = time.monotonic()
         if budget_seconds is not None and now - start >= budget_seconds:
             break
-        case = seeded(number)
+        case = seeded(number, shapes=shapes)
         counts.add(case, host_of(case), number, judge(case, oracle))
         if spark is not None and on_spark <= (now - start) / 5:
             _on_spark(counts, spark, number)

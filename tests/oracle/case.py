@@ -104,17 +104,21 @@ class Case:
     @property
     def scale(self) -> float:
         """A bound of the absolute values of which inexact sums were made."""
-        summed = {
+        added = {
             of.column
             for node in self.nodes
-            if isinstance(node.step, groups.Group | groups.Running)
+            if isinstance(node.step, groups.Group | groups.Moving)
             for of in node.step.aggregates
-            if of.how in ("sum", "mean")
+            if of.column is not None
         }
+        shapes = self.shapes()
         most, rows = 1.0, 1
+        if any(name in shape.times for name in added for shape in shapes):
+            most = float(max(abs(self.times.least), abs(self.times.most)))
         for table in self.tables:
             rows += table.num_rows
-            for name in summed & set(table.column_names):
+            # Renamed columns have the same beginnings.
+            for name in [n for n in table.column_names if any(x.startswith(n) for x in added)]:
                 for value in table[name].to_pylist():
                     if isinstance(value, int | float | Decimal) and math.isfinite(value):
                         most = max(most, abs(float(value)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from tests.oracle.steps import Shape
+from tests.oracle.steps import Shape, Tolerance
 from tests.oracle.tables import TIME
 
 NAN = "NaN"
@@ -54,7 +54,7 @@ def difference(
     have, want = Counter(key for key, _ in left), Counter(key for key, _ in right)
     if have != want:
         return _told(have - want, want - have, exact)
-    return _uneven(left, right, inexact, scale) if inexact else None
+    return _uneven(left, right, {n: shape.inexact[n] for n in inexact}, scale) if inexact else None
 
 
 def _told(surplus: Counter[Any], missing: Counter[Any], names: Sequence[str]) -> str:
@@ -87,6 +87,9 @@ def _rows(
 def plain(array: pa.Array, kind: pa.DataType) -> list[Any]:
     """Values as Python compares them; times of day, moments and durations as nanoseconds."""
     types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
+        values = iter(plain(array.flatten(), kind.value_type))
+        return [None if v is None else tuple(next(values) for _ in v) for v in array.to_pylist()]
     if types.is_duration(kind) or types.is_timestamp(kind) or types.is_time(kind):
         unit = kind.unit if types.is_integer(array.type) else array.type.unit
         ticks = 10**9 // _PER_SECOND[unit]
@@ -132,39 +135,45 @@ def _encoded(kind: pa.DataType) -> Any:
 def _uneven(
     left: Iterable[tuple[Any, Any]],
     right: Iterable[tuple[Any, Any]],
-    names: Sequence[str],
+    bounds: Mapping[str, Tolerance],
     scale: float,
 ) -> str | None:
-    """The first sums that differ by more than their additions can round."""
+    """The first values that differ by more than their additions can round, or they may."""
     groups: defaultdict[Any, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
     for side, rows in enumerate((left, right)):
         for key, values in rows:
             groups[key][side].append(values)
+
+    def near(have: Sequence[Any], want: Sequence[Any]) -> bool:
+        rows = zip(have, want, bounds.values(), strict=True)
+        return all(_near(a, b, bound, scale) for a, b, bound in rows)
+
     for key, (have, want) in groups.items():
         pairs = zip(sorted(have, key=repr), sorted(want, key=repr), strict=True)
-        if not all(_near(a, b, scale) for a, b in pairs) and not _matched(have, want, scale):
-            return f"at {key}, {list(names)} are {have[:3]}, not {want[:3]}"
+        if not all(near(a, b) for a, b in pairs) and not _matched(have, want, near):
+            return f"at {key}, {list(bounds)} are {have[:3]}, not {want[:3]}"
     return None
 
 
-def _matched(have: Sequence[Any], want: Sequence[Any], scale: float) -> bool:
+def _matched(have: Sequence[Any], want: Sequence[Any], near: Callable[[Any, Any], bool]) -> bool:
     """Whether rows can be paired; there are few with the same key."""
     rest = list(want)
     for values in have:
-        near = [other for other in rest if _near(values, other, scale)]
-        if not near:
+        fitting = [other for other in rest if near(values, other)]
+        if not fitting:
             return False
-        rest.remove(near[0])
+        rest.remove(fitting[0])
     return True
 
 
-def _near(left: Sequence[Any], right: Sequence[Any], scale: float) -> bool:
-    return all(
-        a == b
-        or (
-            isinstance(a, float)
-            and isinstance(b, float)
-            and math.isclose(a, b, rel_tol=1e-12, abs_tol=scale * 1e-13)
-        )
-        for a, b in zip(left, right, strict=True)
-    )
+def _near(found: Any, expected: Any, bound: Tolerance, scale: float) -> bool:
+    if found == expected:
+        return True
+    if not isinstance(found, int | float) or not isinstance(expected, int | float):
+        return False
+    if bound.squared and found >= 0 and expected >= 0:
+        found, expected = math.sqrt(found), math.sqrt(expected)
+    if not (math.isfinite(found) and math.isfinite(expected)):
+        return False
+    most = bound.absolute + max(bound.relative * abs(expected), scale * 1e-13)
+    return bool(abs(found - expected) <= most)

@@ -8,7 +8,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.oracle.sql import PAST_THE_END, quoted, translate
+from tests.oracle.sql import PAST_THE_END, translate
+from tests.oracle.sql_parts import quoted
 from tests.oracle.steps import Shape
 from tests.oracle.tables import TIME
 
@@ -26,12 +27,16 @@ class Oracle:
 
     def load(self, name: str, table: pa.Table) -> None:
         """A relation from a table, with its times in 128 bits."""
-        plain = pa.table({n: for_duckdb(n, table[n]) for n in table.column_names})
-        self._duck.register("loaded", plain)
-        self._make(name, "SELECT * REPLACE (t::HUGEINT AS t) FROM loaded")
-        self._duck.unregister("loaded")
+        self._load(name, table)
+        self._make(name, f"SELECT * REPLACE (t::HUGEINT AS t) FROM {name}")
         self._refuse(name, "t IS NULL", "a record without a time")
         self._refuse(name, *PAST_THE_END)
+
+    def _load(self, name: str, table: pa.Table) -> None:
+        plain = pa.table({n: for_duckdb(n, table[n]) for n in table.column_names})
+        self._duck.register("loaded", plain)
+        self._make(name, "SELECT * FROM loaded")
+        self._duck.unregister("loaded")
 
     def follow(
         self, step: Any, names: Sequence[str], shapes: Sequence[Shape], into: Sequence[str]
@@ -40,8 +45,10 @@ class Oracle:
         checked = translate(step, names, shapes)
         if checked.refused is not None:
             raise Refused(checked.refused)
-        for reason, broken in [(reason, rule) for rule, reason in checked.before]:
-            self._refuse(names[0], broken, reason)
+        for name, table in checked.tables.items():
+            self._load(name, table)
+        for name, broken, reason in checked.before:
+            self._refuse(name, broken, reason)
         for name, select in zip(into, checked.selects, strict=True):
             try:
                 self._make(name, select)
@@ -72,10 +79,8 @@ class Oracle:
 
     def table(self, name: str, shape: Shape) -> pa.Table:
         """The rows of a relation; all that has 128 bits fits in 64 by now."""
-        narrow = {pa.int64(): "::BIGINT", pa.uint64(): "::UBIGINT"}
         columns = "".join(
-            f", {quoted(n)}{narrow.get(kind, '')} AS {quoted(n)}"
-            for n, kind in shape.columns.items()
+            f", {quoted(n)}{narrow(kind)} AS {quoted(n)}" for n, kind in shape.columns.items()
         )
         return self._duck.sql(f"SELECT t::BIGINT AS t{columns} FROM {name}").to_arrow_table()
 
@@ -87,15 +92,25 @@ class Oracle:
             raise Refused(reason)
 
 
+def narrow(kind: pa.DataType) -> str:
+    """The cast that makes 64 bits of 128."""
+    if pa.types.is_uint64(kind):
+        return "::UBIGINT"
+    ticks = pa.types.is_timestamp(kind) or pa.types.is_duration(kind)
+    if pa.types.is_list(kind):
+        return narrow(kind.value_type) + "[]" if narrow(kind.value_type) else ""
+    return "::BIGINT" if ticks or pa.types.is_integer(kind) else ""
+
+
 def for_duckdb(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in a type that DuckDB has; times as integers."""
+    """A column in a type that DuckDB has; timestamps and durations as integers."""
     kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return column.cast(pa.int64())
     if name == TIME:
-        return column.cast(pa.int64()) if pa.types.is_timestamp(kind) else column
+        return column
     if pa.types.is_float16(kind):
         return column.cast(pa.float32())
     if pa.types.is_decimal256(kind):
         return column.cast(pa.decimal128(38, kind.scale))
-    if pa.types.is_duration(kind):
-        return column.cast(pa.int64())
     return column

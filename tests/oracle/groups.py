@@ -8,8 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 import jeton as jt
+from tests.oracle.aggregates import Aggregate, tolerances
 from tests.oracle.steps import Shape, lasting
 from tests.oracle.tables import TIME
+
+BOUNDS = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
@@ -17,77 +20,44 @@ class When:
     """When groups are reported."""
 
     how: str
-    """``tumbling``, ``sliding``, ``session``, ``each_time`` or ``until``."""
+    """``tumbling``, ``sliding``, ``calendar``, ``session``, ``each_time`` or ``until``."""
     size: int = 0
     every: int = 0
     offset: int = 0
     column: str = ""
+    """The column with the end of a window, or with the gap of a session."""
+    count: int = 1
+    part: str = ""
+    """The part of the calendar, and how many of them: 2 weeks."""
+    steps: int = 1
+    """How many times as long windows are that slide by that."""
+    zone: str | None = None
+    bounds: bool = False
 
     def of(self, keyed: jt.KeyedStream) -> Any:
         flow = keyed.stream.flow
         size, every, offset = (lasting(flow, n) for n in (self.size, self.every, self.offset))
         if self.how == "tumbling":
-            return keyed.tumbling(size, offset=offset)
+            return keyed.tumbling(size, offset=offset, bounds=self.bounds)
+        if self.how == "calendar":
+            step, whole = (f"{n * self.count} {self.part}" for n in (1, self.steps))
+            if self.steps == 1:
+                return keyed.tumbling(step, zone=self.zone, bounds=self.bounds)
+            return keyed.sliding(whole, every=step, zone=self.zone, bounds=self.bounds)
         if self.how == "sliding":
-            return keyed.sliding(size, every=every, offset=offset)
+            return keyed.sliding(size, every=every, offset=offset, bounds=self.bounds)
         if self.how == "session":
-            return keyed.session_window(size)
+            return keyed.session_window(gap_column=self.column) if self.column else (
+                keyed.session_window(size)
+            )  # fmt: skip
         return keyed.until(self.column) if self.how == "until" else keyed.each_time()
 
-
-@dataclass(frozen=True)
-class Aggregate:
-    """One result of each group."""
-
-    name: str
-    how: str
-    """``count``, ``sum``, ``min``, ``max``, ``mean``, ``reduce``, ``kernel`` or ``fold``."""
-    column: str | None = None
-
     @property
-    def of(self) -> Any:
-        column = self.column
-        if self.how == "count":
-            return jt.agg.count(column)
-        assert column is not None
-        if self.how == "reduce":
-            return jt.agg.reduce(column, lambda a, b: a ^ b)
-        if self.how == "kernel":
-            return jt.agg.reduce(column, xor)
-        if self.how == "fold":
-            return jt.agg.fold(
-                column, 0, lambda n, value: n + (value is None), merge=lambda a, b: a + b
-            )
-        return getattr(jt.agg, self.how)(column)
-
-    def type(self, shape: Shape) -> pa.DataType:
-        if self.how in ("count", "reduce", "kernel", "fold"):
-            return pa.int64()
-        if self.how == "mean":
-            return pa.float64()
-        assert self.column is not None
-        kind = shape.columns[self.column]
-        if self.how != "sum":
-            return kind
-        if pa.types.is_decimal256(kind):
-            return pa.decimal256(76, kind.scale)
-        if pa.types.is_decimal(kind):
-            return pa.decimal128(38, kind.scale)
-        if pa.types.is_floating(kind):
-            return pa.float64()
-        return pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
-
-    def is_inexact(self, shape: Shape) -> bool:
-        if self.how not in ("sum", "mean"):
-            return self.column in shape.inexact and self.how in ("min", "max")
-        assert self.column is not None
-        return self.how == "mean" or pa.types.is_floating(shape.columns[self.column])
-
-
-@jt.kernel
-def xor(a: int, b: int) -> int:
-    """Bitwise: no order of the values matters."""
-    return a ^ b
+    def own(self) -> tuple[str, ...]:
+        """Columns that results have beside those of keys and aggregates, all of times."""
+        if self.bounds:
+            return BOUNDS
+        return ("start",) if self.how == "session" else ()
 
 
 @dataclass(frozen=True)
@@ -100,15 +70,13 @@ class Group:
 
     def shapes(self, shape: Shape) -> list[Shape]:
         columns = {name: shape.columns[name] for name in self.key}
-        times = shape.times & set(self.key)
-        if self.when.how == "session":
-            columns["start"] = pa.int64()
-            times |= {"start"}
+        columns |= dict.fromkeys(self.when.own, pa.int64())
         columns |= {a.name: a.type(shape) for a in self.aggregates}
-        inexact = {a.name for a in self.aggregates if a.is_inexact(shape)}
-        times |= {a.name for a in self.aggregates if a.how in ("min", "max") and a.column in times}
-        inexact |= shape.inexact & set(self.key)
-        return [Shape(columns, not self.key, frozenset(inexact), frozenset(times), unit=shape.unit)]
+        times = (shape.times & set(self.key)) | {*self.when.own}
+        times |= {a.name for a in self.aggregates if a.is_time(shape)}
+        inexact = {n: x for n, x in shape.inexact.items() if n in self.key}
+        inexact |= tolerances(self.aggregates, shape)
+        return [Shape(columns, not self.key, inexact, frozenset(times), unit=shape.unit)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
         groups = self.when.of(stream.key_by(*self.key))
@@ -116,20 +84,45 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Running:
-    """Each record with the aggregates of its key so far, in order of time."""
+class Moving:
+    """Each record with the aggregates of others of its key, in order of time."""
 
     key: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
+    size: int | None = None
+    """How far windows go back in time, or by records."""
+    rows: int | None = None
+    """Without either, all records so far."""
 
     def shapes(self, shape: Shape) -> list[Shape]:
-        inexact = {a.name for a in self.aggregates if a.is_inexact(shape)}
         found = shape.add({a.name: a.type(shape) for a in self.aggregates})
-        return [replace(found, inexact=found.inexact | inexact)]
+        times = found.times | {a.name for a in self.aggregates if a.is_time(shape)}
+        inexact = {**found.inexact, **tolerances(self.aggregates, shape)}
+        return [replace(found, inexact=inexact, times=times)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
-        groups = stream.key_by(*self.key).running(ordered=True)
+        keyed = stream.key_by(*self.key)
+        groups: Any = keyed.running(ordered=True)
+        if self.size is not None:
+            groups = keyed.rolling(lasting(stream.flow, self.size))
+        elif self.rows is not None:
+            groups = keyed.rolling(rows=self.rows)
         return [groups.aggregate(**{a.name: a.of for a in self.aggregates})]
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """The first record of each key, and the first after it that is far enough."""
+
+    key: tuple[str, ...]
+    within: int | None
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        return [shape]
+
+    def build(self, stream: jt.Stream) -> list[jt.Stream]:
+        within = None if self.within is None else lasting(stream.flow, self.within)
+        return [stream.key_by(*self.key).deduplicate(within=within)]
 
 
 @dataclass(frozen=True)
@@ -168,7 +161,9 @@ class Distinct:
     when: When | None = None
 
     def shapes(self, shape: Shape) -> list[Shape]:
-        return [replace(shape.keep(list(self.key)), distinct=False)]
+        found = replace(shape.keep(list(self.key)), distinct=False)
+        own = () if self.when is None else self.when.own
+        return [replace(found.add(dict.fromkeys(own, pa.int64())), times=found.times | {*own})]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
         keyed = stream.key_by(*self.key)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import jeton as jt
 from tests.oracle.groups import (
+    Deduplicate,
     Distinct,
     Group,
-    Running,
+    Moving,
     RunningCount,
     StatefulMap,
     TopK,
@@ -19,10 +22,12 @@ from tests.oracle.groups import (
 )
 from tests.oracle.steps import (
     Branch,
+    Compute,
     Concat,
     Delay,
     Explode,
     Filter,
+    FilterBy,
     MapRows,
     Partition,
     Rename,
@@ -38,38 +43,76 @@ from tests.oracle.steps import (
 class Join:
     """Pairs of two streams' records with equal keys."""
 
-    how: str
+    kind: str
     """``join``, ``interval_join`` or ``asof_join``."""
     key: tuple[str, ...]
-    outer: bool
+    how: str
+    """``inner``, ``left``, ``right`` or ``full``."""
     lower: int = 0
     upper: int = 0
     tolerance: int | None = None
 
-    def names(self, left: Shape, right: Shape) -> dict[str, str]:
-        """The right columns that stay, by their names in the result."""
-        taken = set(left.columns)
-        return {n + "_right" if n in taken else n: n for n in right.columns if n not in self.key}
-
     def shapes(self, left: Shape, right: Shape) -> list[Shape]:
-        names = self.names(left, right)
-        found = left.add({new: right.columns[old] for new, old in names.items()})
-        inexact = {new for new, old in names.items() if old in right.inexact}
-        times = {new for new, old in names.items() if old in right.times}
-        distinct = left.distinct and self.how == "asof_join"
-        return [replace(found, distinct=distinct, inexact=left.inexact | inexact,
-                        times=left.times | times)]  # fmt: skip
+        found = beside(left, right, self.key)
+        if self.how in ("right", "full"):
+            keys = {n: common_type(left.columns[n], right.columns[n]) for n in self.key}
+            found = found.add(keys)
+        return [replace(found, distinct=left.distinct and self.kind == "asof_join")]
 
     def build(self, left: jt.Stream, right: jt.Stream) -> list[jt.Stream]:
         mine, others = left.key_by(*self.key), right.key_by(*self.key)
-        how: Any = "left" if self.outer else "inner"
-        if self.how == "join":
+        how: Any = self.how
+        if self.kind == "join":
             return [mine.join(others, how=how)]
-        if self.how == "interval_join":
+        if self.kind == "interval_join":
             lower, upper = lasting(left.flow, self.lower), lasting(left.flow, self.upper)
             return [mine.interval_join(others, lower, upper, how=how)]
         tolerance = None if self.tolerance is None else lasting(left.flow, self.tolerance)
         return [mine.asof_join(others, tolerance=tolerance, how=how)]
+
+
+@dataclass(frozen=True)
+class JoinStatic:
+    """Each record with the rows of a table that have its key."""
+
+    key: tuple[str, ...]
+    table: pa.Table
+    how: str
+    """``inner`` or ``left``."""
+
+    @property
+    def rows(self) -> Shape:
+        """The columns of the table."""
+        return Shape({field.name: field.type for field in self.table.schema})
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        return [replace(beside(shape, self.rows, self.key), distinct=False)]
+
+    def build(self, stream: jt.Stream) -> list[jt.Stream]:
+        how: Any = self.how
+        return [stream.key_by(*self.key).join_static(self.table, how=how)]
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type of keys that come from both sides."""
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (left, right)):
+        return left
+    names = (left.to_pandas_dtype(), right.to_pandas_dtype())
+    return pa.from_numpy_dtype(np.promote_types(*names))
+
+
+def joined_names(left: Shape, right: Shape, key: Sequence[str]) -> dict[str, str]:
+    """The right columns that stay, by their names in the result."""
+    return {n + "_right" if n in left.columns else n: n for n in right.columns if n not in key}
+
+
+def beside(left: Shape, right: Shape, key: Sequence[str]) -> Shape:
+    """The columns of a join."""
+    names = joined_names(left, right, key)
+    found = left.add({new: right.columns[old] for new, old in names.items()})
+    inexact = {new: right.inexact[old] for new, old in names.items() if old in right.inexact}
+    times = {new for new, old in names.items() if old in right.times}
+    return replace(found, inexact={**left.inexact, **inexact}, times=left.times | times)
 
 
 @dataclass(frozen=True)
@@ -92,7 +135,7 @@ class Cogroup:
 
 
 Step = (
-    Filter | Branch | Partition | Concat | Select | Rename | WithColumn | MapRows | Explode
-    | Delay | Shuffle | Group | Running | RunningCount | UnorderedCount | Distinct
-    | TopK | StatefulMap | Join | Cogroup
+    Filter | FilterBy | Branch | Partition | Concat | Select | Rename | WithColumn | Compute
+    | MapRows | Explode | Delay | Shuffle | Group | Moving | RunningCount | UnorderedCount
+    | Distinct | Deduplicate | TopK | StatefulMap | Join | JoinStatic | Cogroup
 )  # fmt: skip

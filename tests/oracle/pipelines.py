@@ -9,24 +9,39 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tests.oracle import groups, joins, steps, tables
+from tests.oracle import aggregates, groups, joins, steps, tables
+from tests.oracle.aggregates import Aggregate
 from tests.oracle.case import Case, Node, Schedule
 from tests.oracle.choices import Choices, Drawn, Seeded
-from tests.oracle.groups import Aggregate, When
-from tests.oracle.steps import Condition, Shape
+from tests.oracle.expressions import Expression, Writer
+from tests.oracle.groups import When
+from tests.oracle.steps import ROUNDED, Condition, Shape
 from tests.oracle.tables import TIME, Column, Kind, TimeRange
 
 END = "d_end"
 """The column that `until` reads."""
 
-SHAPES = (
+GAP = "e_gap"
+"""The column with the gap of each record's session."""
+COMPUTED = "z"
+"""How the names of columns begin that expressions make."""
+
+_OLDER = (
     "stateless", "tumbling", "join", "sliding", "session", "each_time", "until", "running",
     "running_count", "unordered", "distinct", "window_distinct", "top_k",
     "stateful_map", "interval_join", "asof_join", "cogroup", "branch", "partition",
 )  # fmt: skip
-_TWO_INPUTS = ("join", "interval_join", "asof_join", "cogroup")
-_WINDOWS = ("tumbling", "sliding", "session", "each_time", "until")
-_ORDERED = ("top_k", "stateful_map", "asof_join")
+NEWER = (
+    "expressions", "aggregates", "outer_join", "outer_interval_join", "join_static", "deduplicate",
+    "rolling", "rolling_rows", "gap_session", "calendar", "running_aggregates",
+)  # fmt: skip
+SHAPES = (*_OLDER, *NEWER)
+_TWO_INPUTS = (
+    "join", "interval_join", "asof_join", "cogroup", "outer_join", "outer_interval_join"
+)  # fmt: skip
+_WINDOWS = ("tumbling", "sliding", "session", "each_time", "until", "gap_session", "calendar")
+_MOVING = ("running", "running_aggregates", "rolling", "rolling_rows")
+_ORDERED = ("top_k", "stateful_map", "asof_join", "deduplicate", *_MOVING)
 """Ties are broken by all columns, so that all must have an order."""
 
 
@@ -40,9 +55,9 @@ class Limits:
     """Only integer times that leave room for a last record after all others."""
 
 
-def seeded(seed: int, limits: Limits | None = None) -> Case:
+def seeded(seed: int, limits: Limits | None = None, shapes: Sequence[str] = SHAPES) -> Case:
     """The case of a seed."""
-    return make(Seeded(seed), limits or Limits())
+    return make(Seeded(seed), limits or Limits(), shapes)
 
 
 def cases(limits: Limits | None = None, shapes: Sequence[str] = SHAPES) -> st.SearchStrategy[Case]:
@@ -57,7 +72,9 @@ def cases(limits: Limits | None = None, shapes: Sequence[str] = SHAPES) -> st.Se
 
 def make(choices: Choices, limits: Limits, shapes: Sequence[str] = SHAPES) -> Case:
     """A case."""
-    return _Maker(choices, limits).case(choices.one_of(shapes))
+    # Micro-batches have integer times only, of which there is no calendar.
+    fitting = [name for name in shapes if name != "calendar" or not limits.micro_batches]
+    return _Maker(choices, limits).case(choices.one_of(fitting))
 
 
 class _Maker:
@@ -66,10 +83,13 @@ class _Maker:
         self._limits = limits
         self._names = 0
         self._key_name = "a_key"
+        self._zoned = False
 
     def case(self, shape: str) -> Case:
         choices = self._choices
-        times = choices.one_of([one for one in tables.RANGES if self._fits(one, shape)])
+        ranges = tables.CALENDAR if shape == "calendar" else tables.RANGES
+        times = choices.one_of([one for one in ranges if self._fits(one, shape)])
+        self._zoned = getattr(times.type, "tz", None) is not None
         inputs = self._tables(shape, times)
         case = Case(shape, inputs, times, (), Schedule())
         case = self._main(self._stateless(case, 0, choices.integer(0, 2)), shape)
@@ -84,11 +104,14 @@ class _Maker:
             return times.type == pa.int64() and times.least > -(2**38) and times.most < 2**38
         if self._limits.spark and times.type not in (pa.int64(), pa.timestamp("us")):
             return False
-        return times.distinct or shape != "running"
+        if self._limits.spark and shape == "gap_session":
+            # Spark has no durations that Arrow reads.
+            return bool(times.type == pa.int64())
+        return True
 
     def _tables(self, shape: str, times: TimeRange) -> tuple[pa.Table, ...]:
         choices = self._choices
-        kinds = [kind for kind in tables.KINDS if kind.spark or not self._limits.spark]
+        kinds = self._kinds()
         key = choices.one_of([kind for kind in kinds if kind.key and kind.name != "null"])
         if choices.chance(30):
             self._key_name = choices.one_of(tables.NAMES)
@@ -104,8 +127,13 @@ class _Maker:
             table = tables.table(choices, columns, times, sorting=sorting)
             if shape == "until":
                 table = self._with_ends(table, times)
+            if shape == "gap_session":
+                table = self._with_gaps(table, times)
             found.append(table)
         return tuple(found)
+
+    def _kinds(self) -> list[Kind]:
+        return [kind for kind in tables.KINDS if kind.spark or not self._limits.spark]
 
     def _partner(self, key: Kind, kinds: Sequence[Kind]) -> Kind:
         """The kind of the right side's key: mostly the same, at times another."""
@@ -126,10 +154,22 @@ class _Maker:
         column = pa.array(ends, pa.int64()).cast(times.type).cast(kind)
         return table.append_column(END, column)
 
+    def _with_gaps(self, table: pa.Table, times: TimeRange) -> pa.Table:
+        choices = self._choices
+        few = [0, 1, 5, 30] if choices.chance(3) else [5, 1, 2, 30]
+        gaps = pa.array([choices.one_of(few) for _ in range(table.num_rows)], pa.int64())
+        if pa.types.is_timestamp(times.type):
+            gaps = gaps.cast(pa.duration(times.type.unit))
+            if choices.chance(50):
+                gaps = gaps.cast(pa.duration("ns"))
+        return table.append_column(GAP, gaps)
+
     def _schedule(self, case: Case) -> Schedule:
         choices = self._choices
         declared = self._limits.spark or choices.chance(50)
-        if any(isinstance(n.step, steps.MapRows | joins.Join) for n in case.nodes):
+        if any(
+            isinstance(n.step, steps.MapRows | joins.Join | joins.JoinStatic) for n in case.nodes
+        ):
             # The right columns of an outer join, and plain Python's, are known from a schema only.
             declared = True
         lateness = None
@@ -162,7 +202,8 @@ class _Maker:
         choices = self._choices
         last = case.ends[-1]
         of = case.shapes()[last]
-        key = self._key(of, least=int(shape in ("distinct", "window_distinct", *_TWO_INPUTS)))
+        keyed = ("distinct", "window_distinct", "join_static", "deduplicate", *_TWO_INPUTS)
+        key = self._key(of, least=int(shape in keyed))
         if shape in _TWO_INPUTS:
             first, second = case.ends
             if choices.chance(50):
@@ -176,9 +217,16 @@ class _Maker:
         if shape == "partition":
             case = self._add(case, steps.Partition(choices.integer(1, 3)), last)
             return self._rejoined(case)
-        if shape == "running" and of.distinct:
-            return self._add(case, groups.Running(key, self._aggregates(of)), last)
-        if shape in ("running", "running_count"):
+        if shape == "expressions":
+            return self._computed(case, last)
+        if shape == "join_static":
+            return self._add(case, self._static(of), last)
+        if shape == "deduplicate":
+            within = choices.one_of([None, 0, 5, 100])
+            return self._add(case, groups.Deduplicate(key, within), last)
+        if shape in _MOVING:
+            return self._add(case, self._moving(shape, key, of), last)
+        if shape == "running_count":
             return self._add(case, groups.RunningCount(key), last)
         if shape == "unordered":
             return self._add(case, groups.UnorderedCount(key), last)
@@ -187,16 +235,54 @@ class _Maker:
         if shape == "stateful_map":
             step = groups.StatefulMap(key, choices.one_of([*self._natural(of), TIME]))
             return self._add(case, step, last)
-        when = self._when(shape if shape in _WINDOWS else "", of)
+        how = shape if shape in _WINDOWS else ""
+        if shape == "aggregates":
+            how = choices.one_of(["session", "tumbling", "sliding", "each_time"])
+        when = self._when(how, of)
         if shape == "top_k":
             by = choices.one_of(self._ordered(of) or [self._key_name])
+            when = replace(when, bounds=False)
             top = groups.TopK(key, when, choices.integer(1, 3), by, choices.chance(50))
             return self._add(case, top, last)
         if shape == "window_distinct":
             if when.how == "session":
                 when = When("each_time")
             return self._add(case, groups.Distinct(key, when), last)
-        return self._add(case, groups.Group(key, when, self._aggregates(of)), last)
+        most = 8 if shape in NEWER else 3
+        return self._add(case, groups.Group(key, when, self._aggregates(of, most)), last)
+
+    def _computed(self, case: Case, stream: int) -> Case:
+        """Columns from expressions, and perhaps a filter by one."""
+        for _ in range(self._choices.integer(1, 3)):
+            case = self._add(case, self._compute(case.shapes()[stream]), stream)
+            stream = len(case.shapes()) - 1
+        if self._choices.chance(50):
+            return case
+        return self._add(case, self._filter(case.shapes()[stream]), stream)
+
+    def _moving(self, shape: str, key: tuple[str, ...], of: Shape) -> groups.Moving:
+        choices = self._choices
+        made = self._aggregates(of, 3 if shape == "running" else 8)
+        if shape == "rolling":
+            return groups.Moving(key, made, size=choices.one_of([5, 1, 2, 30, 1000]))
+        if shape == "rolling_rows":
+            return groups.Moving(key, made, rows=choices.one_of([2, 1, 3, 10]))
+        return groups.Moving(key, made)
+
+    def _static(self, of: Shape) -> joins.JoinStatic:
+        """A join with a random table."""
+        choices, kinds = self._choices, self._kinds()
+        kind = _kind_of(of.columns[self._key_name])
+        assert kind is not None
+        key, value = self._partner(kind, kinds), choices.one_of(kinds)
+        size = choices.one_of([3, 0, 1, 8, 30])
+        name = choices.one_of(["s_value", "b_value"])
+        arrays = {
+            k: tables.array(choices, x, size) for k, x in ((self._key_name, key), (name, value))
+        }
+        return joins.JoinStatic(
+            (self._key_name,), pa.table(arrays), choices.one_of(["inner", "left"])
+        )
 
     def _rejoined(self, case: Case) -> Case:
         """Sometimes the parts together again, one of them after a step that keeps its columns."""
@@ -228,6 +314,8 @@ class _Maker:
             lambda: steps.WithColumn(self._fresh(), "time"),
             lambda: steps.Shuffle(self._key(of, least=1)),
             lambda: steps.Delay(choices.integer(0, 5)),
+            lambda: self._filter(of),
+            lambda: self._compute(of),
         ]
         if of.columns:
             options.append(
@@ -238,21 +326,41 @@ class _Maker:
                 options.append(
                     lambda: steps.WithColumn(self._fresh(), "length", choices.one_of(texts))
                 )
-            spare = [n for n in of.columns if n not in (self._key_name, END)]
+            spare = [n for n in of.columns if n not in (self._key_name, END, GAP)]
             if spare:
                 options.append(lambda: self._renamed(choices.one_of(spare)))
                 options.append(lambda: steps.Select((choices.one_of(spare),), drop=True))
-            if self._key_name in self._natural(of) and END not in of.columns:
+            if self._key_name in self._natural(of) and not {END, GAP} & set(of.columns):
                 options.append(lambda: steps.MapRows(self._key_name, schema=True))
             lists = [n for n, kind in of.columns.items() if _is_list(kind)]
             if lists:
                 options.append(lambda: steps.Explode(choices.one_of(lists)))
         return choices.one_of(options)()
 
+    def _writer(self, of: Shape) -> tuple[Writer, bool]:
+        """A writer of expressions, and whether they are functions of a batch."""
+        function = self._choices.chance(30)
+        columns = {n: k for n, k in of.columns.items() if n not in of.inexact and n not in of.times}
+        spark = self._limits.spark
+        writer = Writer(self._choices, columns, cases=not function, durations=not spark)
+        return writer, function
+
+    def _filter(self, of: Shape) -> joins.Step:
+        writer, function = self._writer(of)
+        found = writer.condition()
+        return steps.FilterBy(found, function) if found else steps.Filter(self._condition(of))
+
+    def _compute(self, of: Shape) -> joins.Step:
+        writer, function = self._writer(of)
+        found: Expression | None = writer.value()
+        if found is None:
+            return steps.WithColumn(self._fresh(), "time")
+        return steps.Compute(f"{COMPUTED}{self._fresh()}", found, function)
+
     def _most(self, of: Shape) -> list[str]:
         """Some columns, the key and the end among them."""
         kept = self._choices.some_of(list(of.columns), 0, len(of.columns))
-        return [n for n in of.columns if n in kept or n in (self._key_name, END)]
+        return [n for n in of.columns if n in kept or n in (self._key_name, END, GAP)]
 
     def _renamed(self, name: str) -> steps.Rename:
         # The order of names stays that of the columns.
@@ -290,21 +398,59 @@ class _Maker:
         natural = (pa.int64(), pa.string(), pa.float64(), pa.bool_(), pa.date32())
         return [n for n, kind in of.columns.items() if kind in natural and n not in of.inexact]
 
-    def _aggregates(self, of: Shape) -> tuple[Aggregate, ...]:
+    def _aggregates(self, of: Shape, most: int = 3) -> tuple[Aggregate, ...]:
         choices = self._choices
-        sums = [n for n, kind in of.columns.items() if _has_sum(kind)]
-        exact = [n for n in self._ordered(of) if of.columns[n] == pa.int64()]
+        hows = self._hows(of)
         found = []
-        for number in range(choices.integer(1, 3)):
-            options: list[tuple[str, str | None]] = [("count", None)]
-            options += [("count", n) for n in of.columns]
-            options += [(how, n) for how in ("sum", "mean") for n in sums]
-            options += [(how, n) for how in ("min", "max") for n in self._ordered(of)]
-            options += [(how, n) for how in ("reduce", "kernel") for n in exact]
-            options += [("fold", n) for n in of.columns]
-            how, column = choices.one_of(options)
-            found.append(Aggregate(f"y{self._fresh()}_{number}", how, column))
+        for number in range(choices.integer(1, most)):
+            how = choices.one_of(list(hows))
+            column = choices.one_of(hows[how])
+            option: float | None = None
+            if how in ("var", "std"):
+                option = choices.one_of([1, 0, 2])
+            elif how in ("quantile", "approx_quantile"):
+                option = choices.one_of([0.5, 0.25, 0.9, 0, 1, 0.29])
+            found.append(Aggregate(f"y{self._fresh()}_{number}", how, column, option))
         return tuple(found)
+
+    def _hows(self, of: Shape) -> dict[str, list[str | None]]:
+        """The aggregates that a stream's columns allow."""
+        ordered = [n for n in self._ordered(of) if of.unit is None or n not in of.times]
+        sums = [n for n, kind in of.columns.items() if _has_sum(kind) and self._adds_up(n, of)]
+        # Timestamps among the results of windows are integers in a shape.
+        clocks = [n for n in ordered if aggregates.is_temporal(of.columns[n])]
+        whole = [n for n in sums if pa.types.is_integer(of.columns[n])]
+        exact = [n for n in ordered if of.columns[n] == pa.int64()]
+        keys = [n for n in ordered if _can_be_key(of.columns[n])]
+        found: dict[str, list[str | None]] = {
+            "count": [None, *of.columns],
+            "sum": [*sums, *(n for n in clocks if pa.types.is_duration(of.columns[n]))],
+            "mean": [*sums, *clocks],
+            "fold": [*of.columns],
+            "wide_sum": [*whole],
+            "reduce": [*exact],
+            "kernel": [*exact],
+            "min": [*self._ordered(of)],
+            "max": [*self._ordered(of)],
+            "first": [*self._ordered(of)],
+            "last": [*self._ordered(of)],
+            "collect": [*ordered],
+            "count_distinct": [*keys],
+            "approx_count_distinct": [*keys],
+            "var": [*sums],
+            "std": [*sums],
+            "median": [*sums],
+            "quantile": [*sums],
+            "approx_quantile": [n for n in sums if n not in of.inexact],
+        }
+        return {how: columns for how, columns in found.items() if columns}
+
+    def _adds_up(self, name: str, of: Shape) -> bool:
+        """Whether the rounding of a column's sums is bounded by the values of the inputs."""
+        if of.unit is not None and name in of.times:
+            return False
+        computed = name.startswith(COMPUTED) and pa.types.is_floating(of.columns[name])
+        return not computed and of.inexact.get(name, ROUNDED) == ROUNDED
 
     def _when(self, how: str, of: Shape) -> When:
         choices = self._choices
@@ -312,26 +458,46 @@ class _Maker:
         if how == "until" and END not in of.columns:
             how = "each_time"
         every = choices.one_of([5, 1, 7, 60])
+        bounds = choices.chance(25) and not {*groups.BOUNDS} & set(of.columns)
         if how == "sliding":
             return When(how, every * choices.integer(1, 3) + choices.integer(0, 2), every,
-                        choices.integer(-3, 3))  # fmt: skip
+                        choices.integer(-3, 3), bounds=bounds)  # fmt: skip
         if how == "tumbling":
-            return When(how, choices.one_of([10, 1, 3, 1000]), offset=choices.integer(-3, 3))
+            size, offset = choices.one_of([10, 1, 3, 1000]), choices.integer(-3, 3)
+            return When(how, size, offset=offset, bounds=bounds)
+        if how == "calendar":
+            return self._calendar(bounds=bounds)
+        if how == "gap_session":
+            return When("session", column=GAP)
         if how == "session":
             return When(how, choices.one_of([5, 1, 2, 30]))
         return When(how, column=END if how == "until" else "")
+
+    def _calendar(self, *, bounds: bool) -> When:
+        choices = self._choices
+        zone = choices.one_of(["Europe/Berlin", *tables.ZONES]) if self._zoned else None
+        part = choices.one_of(["day", "week", "month", "quarter", "year"])
+        if part == "day" and zone is None:
+            part = "week"
+        count = choices.one_of([1, 1, 2, 3])
+        # Weeks without a zone all have the same length, and other rules when they slide.
+        steps = 1 if zone is None and part == "week" else choices.one_of([1, 1, 2, 3])
+        return When("calendar", count=count, part=part, steps=steps, zone=zone, bounds=bounds)
 
     def _pairing(self, shape: str, key: tuple[str, ...]) -> joins.Step:
         choices = self._choices
         if shape == "cogroup":
             return joins.Cogroup(key)
-        outer = choices.chance(50)
+        hows = ["inner", "left"]
+        if shape.startswith("outer_"):
+            shape, hows = shape.removeprefix("outer_"), ["right", "full"]
+        how = choices.one_of(hows)
         if shape == "interval_join":
             lower = choices.integer(-10, 10)
             upper = lower + choices.integer(0, 10)
-            return joins.Join(shape, key, outer, lower, upper)
+            return joins.Join(shape, key, how, lower, upper)
         tolerance = choices.one_of([None, 0, 5, 100]) if shape == "asof_join" else None
-        return joins.Join(shape, key, outer, tolerance=tolerance)
+        return joins.Join(shape, key, how, tolerance=tolerance)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -19,7 +19,7 @@ from tests.oracle.case import Case
 from tests.oracle.choices import Seeded
 from tests.oracle.duck import Oracle, Refused
 from tests.oracle.hosts import joined
-from tests.oracle.pipelines import END, Limits, make
+from tests.oracle.pipelines import END, GAP, SHAPES, Limits, make
 from tests.oracle.tables import TIME
 from tests.oracle.verdicts import Verdict, compared
 
@@ -36,12 +36,18 @@ SOME = pa.field("__some", pa.bool_())
 """A field of every output's rows: there may be no others."""
 
 
-def suitable(seed: int, count: int, limits: Limits, times: pa.DataType) -> list[tuple[int, Case]]:
+def suitable(
+    seed: int,
+    count: int,
+    limits: Limits,
+    times: pa.DataType,
+    shapes: Sequence[str] = SHAPES,
+) -> list[tuple[int, Case]]:
     """The next cases with their seeds that Spark can run together: no errors, one type of times."""
     oracle = Oracle()
     found: list[tuple[int, Case]] = []
     while len(found) < count:
-        case = make(Seeded(seed), limits)
+        case = make(Seeded(seed), limits, shapes)
         if case.times.type == times and _known(case) and _allowed(case, oracle):
             found.append((seed, case))
         seed += 1
@@ -153,13 +159,18 @@ def cut(case: Case) -> list[list[int]]:
 
 
 def judged(
-    spark: SparkSession, seed: int, count: int, host: str, folder: Path
+    spark: SparkSession,
+    seed: int,
+    count: int,
+    host: str,
+    folder: Path,
+    shapes: Sequence[str] = SHAPES,
 ) -> list[tuple[int, Case, Verdict]]:
     """The next cases from a seed on, run together on ``spark batch`` or in ``micro-batches``."""
     oracle, streaming = Oracle(), host == MICRO
     # Every third flow has timestamps; micro-batches need room after all times.
     times = pa.int64() if streaming or seed % 3 else pa.timestamp("us")
-    chosen = suitable(seed, count, MICRO_BATCHES if streaming else BATCH, times)
+    chosen = suitable(seed, count, MICRO_BATCHES if streaming else BATCH, times, shapes)
     some = [case for _, case in chosen]
     workers = 1 + seed % 4
     if streaming:
@@ -190,8 +201,9 @@ def expected_in_micro_batches(case: Case, oracle: Oracle) -> list[pa.Table]:
 def _stream(spark: SparkSession, table: pa.Table, folder: Path, pieces: list[int]) -> DataFrame:
     """A stream of files, each a micro-batch."""
     folder.mkdir(parents=True)
+    values = {TIME: FLUSH, END: FLUSH, GAP: 1}
     last = {
-        name: pa.array([FLUSH if name in (TIME, END) else None], table.schema.field(name).type)
+        name: pa.array([values.get(name)], table.schema.field(name).type)
         for name in table.column_names
     }
     parts = [table.filter(pa.array([n == at for n in pieces], pa.bool_())) for at in range(PIECES)]

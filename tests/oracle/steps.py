@@ -6,13 +6,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import jeton as jt
+from tests.oracle.expressions import Expression, built
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a column's values may be from the expected ones, beside the rounding of sums."""
+
+    relative: float = 1e-12
+    absolute: float = 0.0
+    squared: bool = False
+    """Whether values are squares, whose roots are compared."""
+
+
+ROUNDED = Tolerance()
+"""Values whose last digits depend on the order of additions."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +37,8 @@ class Shape:
     columns: Mapping[str, pa.DataType]
     distinct: bool = False
     """Whether no two records have the same time."""
-    inexact: frozenset[str] = frozenset()
-    """Columns whose last digits depend on the order of additions."""
+    inexact: Mapping[str, Tolerance] = field(default_factory=dict)
+    """Columns whose values are not compared exactly."""
     times: frozenset[str] = frozenset()
     """Columns that hold times."""
     timeless: bool = False
@@ -79,6 +94,44 @@ class Filter:
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
         by_name = self.condition.how == "flag"
         return [stream.filter(self.condition.column if by_name else self.condition.mask)]
+
+
+@dataclass(frozen=True)
+class FilterBy:
+    """Records for which an expression is true."""
+
+    expression: Expression
+    function: bool
+    """Whether it is a function of a batch."""
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        return [shape]
+
+    def build(self, stream: jt.Stream) -> list[jt.Stream]:
+        return [stream.filter(computed(self.expression, function=self.function))]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """One more column: the values of an expression."""
+
+    name: str
+    expression: Expression
+    function: bool
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        return [shape.add({self.name: self.expression.kind})]
+
+    def build(self, stream: jt.Stream) -> list[jt.Stream]:
+        made = computed(self.expression, function=self.function)
+        return [stream.with_columns({self.name: made})]
+
+
+def computed(expression: Expression, *, function: bool) -> Any:
+    """An expression of `jt.col`, or a function of a batch that does the same."""
+    if function:
+        return lambda batch: built(expression, batch.__getitem__)
+    return built(expression, jt.col)
 
 
 @dataclass(frozen=True)
@@ -148,7 +201,8 @@ class Rename:
 
     def shapes(self, shape: Shape) -> list[Shape]:
         columns = {self.new if n == self.old else n: kind for n, kind in shape.columns.items()}
-        inexact, times = self._set(shape.inexact), self._set(shape.times)
+        inexact = {self.new if n == self.old else n: x for n, x in shape.inexact.items()}
+        times = self._set(shape.times)
         return [replace(shape, columns=columns, inexact=inexact, times=times)]
 
     def build(self, stream: jt.Stream) -> list[jt.Stream]:
@@ -191,8 +245,8 @@ class MapRows:
 
     def shapes(self, shape: Shape) -> list[Shape]:
         kind = shape.columns[self.column]
-        distinct, inexact = shape.distinct, shape.inexact & {self.column}
-        times = shape.times & {self.column}
+        distinct, times = shape.distinct, shape.times & {self.column}
+        inexact = {n: x for n, x in shape.inexact.items() if n == self.column}
         columns = {self.column: kind, "was_there": pa.bool_()}
         return [Shape(columns, distinct, inexact, times, unit=shape.unit)]
 

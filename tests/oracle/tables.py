@@ -171,6 +171,17 @@ RANGES = (
     TimeRange("the beginning", LEAST, LEAST + 60),
 )
 
+CALENDAR = (
+    TimeRange("spring", 1774000000, 1777000000, type=pa.timestamp("s", "Europe/Berlin")),
+    TimeRange("spring, no zone", 1774 * 10**12, 1777 * 10**12, type=pa.timestamp("us")),
+    TimeRange("autumn", 1792 * 10**12, 1794 * 10**12, type=pa.timestamp("us", "UTC")),
+    TimeRange("midnight", 15412 * 10**14, 15413 * 10**14, type=pa.timestamp("ns", "UTC")),
+    TimeRange("years", -(2 * 10**12), 2 * 10**12, type=pa.timestamp("ms", "Europe/Berlin")),
+    TimeRange("seventies", -(10**8), 10**8, type=pa.timestamp("s")),
+)
+"""Times on both sides of days on which clocks change, at midnight in Brazil in 2018."""
+ZONES = ("UTC", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu")
+
 
 def table(
     choices: Choices, columns: Sequence[Column], times: TimeRange, *, sorting: str

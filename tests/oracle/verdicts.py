@@ -56,12 +56,12 @@ class Counts:
     def __str__(self) -> str:
         outcomes = (RIGHT, REFUSED, WRONG)
         rows = sorted({(shape, host) for shape, host, _ in self.by})
-        lines = [f"{'pipeline':16} {'host':14}" + "".join(f"{name:>17}" for name in outcomes)]
+        lines = [f"{'pipeline':20}{'host':14}" + "".join(f"{name:>17}" for name in outcomes)]
         for shape, host in rows:
             counts = (self.by[shape, host, outcome] for outcome in outcomes)
-            lines.append(f"{shape:16} {host:14}" + "".join(f"{count:17,}" for count in counts))
+            lines.append(f"{shape:20}{host:14}" + "".join(f"{count:17,}" for count in counts))
         totals = (sum(n for key, n in self.by.items() if key[2] == name) for name in outcomes)
-        lines.append(f"{'all':31}" + "".join(f"{count:17,}" for count in totals))
+        lines.append(f"{'all':34}" + "".join(f"{count:17,}" for count in totals))
         lines += [f"{host} {seed}: {why[:300]}" for host, seed, why in self.failures[:50]]
         return "\n".join(lines)
 

@@ -227,7 +227,11 @@ def is_in(column: Column, values: Any) -> Column:
     if family(array.type) != family(wanted.type):
         raise ColumnTypeError(f"is_in: {array.type} cannot be compared with {wanted.type}")
     fitting = [each for value in wanted if (each := _exactly(value, array.type)) is not None]
-    found = pc.is_in(array, value_set=pa.array(fitting, array.type))
+    among = pa.array(fitting, array.type)
+    if pa.types.is_floating(array.type):
+        # Arrow takes zeros of both signs for different values.
+        array, among = (pc.add(side, pa.scalar(0.0, side.type)) for side in (array, among))
+    found = pc.is_in(array, value_set=among)
     return as_column(pc.if_else(array.is_valid(), found, None))
 
 
@@ -413,10 +417,20 @@ def _zone_kind(column: Column, zone: str | None) -> pa.DataType:
 def clip(column: Column, lower: Any, upper: Any) -> Column:
     """The values, those below or above the bounds moved to them; ``None`` is no bound."""
     if upper is not None:
-        column = choose(binary("gt", column, upper), upper, column)
+        column = choose(binary("gt", column, upper), _alike(upper, column), column)
     if lower is not None:
-        column = choose(binary("lt", column, lower), lower, column)
+        column = choose(binary("lt", column, lower), _alike(lower, column), column)
     return column
+
+
+def _alike(value: Any, column: Column) -> Any:
+    """A plain value in the type of a column, if that has it: narrow integers stay narrow."""
+    kind = _kind(column)
+    if kind is None or isinstance(value, np.ndarray | pa.Array):
+        return value
+    scalar = _arrow_scalar(value)
+    exact = _exactly(scalar, kind) if family(scalar.type) == family(kind) else None
+    return value if exact is None else exact
 
 
 _REDUCTIONS: Final = ("all", "any", "max", "mean", "min", "prod", "std", "sum", "var")
@@ -487,7 +501,8 @@ def _divided(name: str) -> Callable[[Any, Any], Any]:
         by = np.asarray(right)
         if by.dtype.kind not in "iu" or by.all():
             return function(left, right)
-        made = function(left, np.where(by == 0, by.dtype.type(1), by))
+        # A plain zero leaves the type of the column as it is, so a plain one stands for it.
+        made = function(left, np.where(by == 0, by.dtype.type(1), by) if by.ndim else 1)
         return pa.array(made, mask=np.broadcast_to(by == 0, made.shape))
 
     return divide
@@ -560,11 +575,24 @@ def _times(name: str, left: Any, right: Any) -> tuple[Any, Any]:
         raise ColumnTypeError(
             f"{described(name, left, right)}: an instant has a date in a zone only: use .dt.date()"
         )
+    if all(zoned):
+        return _instants(name, left, right)
     # Arrow adds durations of its own to instants and dates.
     first, second = (
         pa.array(np.array([side]))[0] if isinstance(side, np.timedelta64) else side
         for side in sides
     )
+    return first, second
+
+
+def _instants(name: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """Timestamps with zones in the finer of their units, and in the zone of the first ones."""
+    sides = [s if isinstance(s, pa.Array | pa.Scalar) else pa.scalar(s) for s in (left, right)]
+    unit = min((side.type.unit for side in sides), key=_UNITS.index)
+    try:
+        first, second = (side.cast(pa.timestamp(unit, sides[0].type.tz)) for side in sides)
+    except pa.ArrowInvalid as error:
+        raise BatchError(f"{SIGNS[name]}: a time does not fit into {unit}: {error}") from error
     return first, second
 
 
