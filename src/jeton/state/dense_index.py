@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jeton.columns import compiled as nb
-from jeton.state.slot_pool import SlotPool, Slots
+from jeton.state.slot_pool import SlotPool, Slots, require_in_use
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
@@ -76,7 +76,7 @@ class DirectIndex:
 
     def remove(self, slots: Slots) -> None:
         """Remove keys."""
-        self._present[slots] = 0
+        require_in_use(_clear(self._present, slots))
         self._live -= len(slots)
 
     def live(self) -> Slots:
@@ -141,7 +141,7 @@ class PanedIndex(SlotPool):
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others."""
-        _forget(self._cells, self._times, self._open, *self.stored, slots)
+        require_in_use(_forget(self._cells, self._times, self._open, *self.stored, slots))
         self.release(slots)
 
     def _widen(self, key: int) -> bool:
@@ -240,5 +240,18 @@ def _forget(cells, times, open_keys, stored_ends, stored_keys, slots):  # type: 
             for other in range(len(times)):
                 if open_keys[other] and times[other] == time:
                     pane = other
+        if open_keys[pane] == 0 or cells[pane, stored_keys[slot]] != slot:
+            return False
         cells[pane, stored_keys[slot]] = -1
         open_keys[pane] -= 1
+    return True
+
+
+@nb.njit(cache=True)
+def _clear(present, slots):  # type: ignore[no-untyped-def]
+    """Mark slots as not in use; whether all of them were."""
+    for slot in slots:
+        if not present[slot]:
+            return False
+        present[slot] = 0
+    return True

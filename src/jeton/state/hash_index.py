@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jeton.columns import compiled as nb
-from jeton.state.slot_pool import SlotPool, Slots
+from jeton.state.slot_pool import SlotPool, Slots, require_in_use
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
@@ -64,7 +64,7 @@ class HashIndex(SlotPool):
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others."""
-        _remove(self._table, self.stored, slots)
+        require_in_use(_remove(self._table, self.stored, slots))
         self.release(slots)
 
     def _rehash(self, keys: int) -> None:
@@ -152,12 +152,14 @@ def _insert(table, stored, slots):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _remove(table, stored, slots):  # type: ignore[no-untyped-def]
-    """Take keys out, moving back those that had to step aside for them."""
+    """Take keys out, moving back those that had to step aside; whether all of them were there."""
     mask = np.uint64(len(table) - 1)
     one = np.uint64(1)
     for slot in slots:
         at = _home(stored, slot, mask)
         while table[at] != slot:
+            if table[at] < 0:
+                return False
             at = (at + one) & mask
         hole = at
         at = (at + one) & mask
@@ -169,3 +171,4 @@ def _remove(table, stored, slots):  # type: ignore[no-untyped-def]
                 hole = at
             at = (at + one) & mask
         table[hole] = -1
+    return True

@@ -22,7 +22,7 @@ from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
-from jeton.state.slot_pool import Slots
+from jeton.state.slot_pool import Slots, require_in_use
 
 
 class KeySlots:
@@ -70,6 +70,8 @@ class KeySlots:
 
         A single time is that of all keys. The slots are valid until the next call.
         """
+        if len(columns) != len(self._columns) or (times is not None) is not self._timed:
+            raise self._misfit(columns, times)
         if not columns:
             return self._find_or_add((_one_key(rows, times),))
         before = () if times is None else (times,)
@@ -120,6 +122,16 @@ class KeySlots:
             slots[known[self._wrong(slots[known], some)]] = -1
         return slots
 
+    def _misfit(self, columns: Sequence[Column], times: Hashes | None) -> BatchError:
+        """The error for keys of another shape than that of this table."""
+        if len(columns) != len(self._columns):
+            return BatchError(
+                f"keys of {len(columns)} columns do not fit KeySlots({len(self._columns)})"
+            )
+        if times is None:
+            return BatchError("KeySlots with timed=True needs a time for each key")
+        return BatchError("only KeySlots with timed=True take times")
+
     def _learn_types(self, columns: Sequence[Column]) -> None:
         """Refuse keys of types between which none is equal, or which would be taken for others."""
         seen = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
@@ -140,7 +152,12 @@ class KeySlots:
         return self._index.words(slots)[0]
 
     def remove(self, slots: Slots) -> None:
-        """Remove keys; their slots will be used for others."""
+        """Remove keys; their slots will be used for others.
+
+        Each slot must be in use, and named once.
+        """
+        if len(slots):
+            require_in_use(slots.min() >= 0 and slots.max() < self._index.slots_made)
         self._index.remove(slots)
         for column in self._columns:
             if column.is_wasteful(len(self._index)):

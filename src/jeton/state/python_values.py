@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError, summary
+
+_FLOATS: Final = (float, np.floating)
 
 
 def stored(values: Iterable[Any], kind: pa.DataType | None = None) -> pa.Array:
@@ -25,6 +28,10 @@ def stored(values: Iterable[Any], kind: pa.DataType | None = None) -> pa.Array:
     """
     try:
         if kind is not None:
+            values = list(values)
+            if pa.types.is_integer(kind) and any(isinstance(v, _FLOATS) for v in values):
+                # Arrow would cut their fractions off, unasked.
+                return pa.array(values, pa.float64()).cast(kind)
             return pa.array(values, kind)
         pickled = [None if value is None else pickle.dumps(value, 5) for value in values]
         return pa.array(pickled, pa.large_binary())

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jeton.core.errors import BatchError
+
 Slots = npt.NDArray[np.int64]
 
 
@@ -69,3 +71,12 @@ def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     longer = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+def require_in_use(removed: bool) -> None:
+    """Refuse to remove a slot that is not in use."""
+    if not removed:
+        raise BatchError(
+            "a slot was removed that is not in use: remove each slot once, as find() or lookup() "
+            "returned it"
+        )
