@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from jeton.core.errors import FlowStalled, JetonError
 from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
-from jeton.progress.explain import holders
 from jeton.progress.graph import ProgressGraph
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
+from jeton.runtime.why import Question
 from jeton.runtime.worker import Worker
+from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ class Sink(Protocol):
         """Whether rows wait here until others are taken, so that nothing more should be read."""
         ...
 
+    @property
+    def waits_for(self) -> str:
+        """The reason why it is full, as the end of a sentence; empty if it is not."""
+        ...
+
     def write(self) -> None:
         """Take what the outputs have collected."""
         ...
@@ -162,6 +168,7 @@ class NoSink:
 
     rows = 0
     is_full = False
+    waits_for = ""
 
     def write(self) -> None:
         """Do nothing."""
@@ -254,7 +261,9 @@ class Agent:
         self._reports = False
         self._began = self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
-        self._turns = 0
+        self.turns_taken = 0
+        self.looks: list[str] = []
+        """What it did whenever a `BusyWatch` looked."""
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False
@@ -400,7 +409,21 @@ class Agent:
         # Sources go on only after a good part has gone, so that they do not stop and go.
         self._congested = peers.backlog > (MOST_OUT // 2 if self._congested else MOST_OUT)
         peers.announce(self._congested)
-        return self._congested or peers.has_busy_peers
+        return self._congested or bool(peers.busy_peers)
+
+    @property
+    def held_up_by(self) -> str:
+        """Why sources wait, as the end of a sentence; empty if they do not."""
+        peers = self.peers
+        if self._congested:
+            return f"waits to send: {peers.backlog:,} bytes for one peer are not received yet"
+        busy = " and ".join(str(peer) for peer in sorted(peers.busy_peers))
+        return f"reads no sources, since worker {busy} does not keep up" if busy else ""
+
+    @property
+    def thread(self) -> int:
+        """The thread that drives it."""
+        return self._thread
 
     # Reports
 
@@ -489,6 +512,15 @@ class Agent:
         return bool(self._due) or self._round is not None
 
     @property
+    def rests_for(self) -> str:
+        """The command that it rests for, as the end of a sentence; empty if it does not."""
+        round_ = self._round
+        if round_ is None:
+            return ""
+        seconds = self._clock() - round_.began
+        return f"rests for a command, {round_.command.kind!r}, for {seconds:.1f} s"
+
+    @property
     def is_held(self) -> bool:
         """Whether all workers rest, and this one stays so until it is let go."""
         return self._round is not None and self._round.holds
@@ -575,7 +607,7 @@ class Agent:
         most = BEAT if self.driver is None else REPORT / 2
         if self._awaits_command:
             most = LAST_PATIENCE
-        if self._congested or self.peers.has_busy_peers or self.sink.is_full:
+        if self._congested or self.peers.busy_peers or self.sink.is_full:
             return most
         return min(most, self.feed.patience(now - self._busy_at))
 
@@ -598,8 +630,8 @@ class Agent:
 
     def _poll(self, timeout: float) -> bool:
         peers = self.peers
-        self._turns += 1
-        if self._turns % 16 == 0 or peers.message_bytes - self._seen_bytes > MOST_OUT:
+        self.turns_taken += 1
+        if self.turns_taken % 16 == 0 or peers.message_bytes - self._seen_bytes > MOST_OUT:
             self._seen_bytes = peers.message_bytes
             peers.pause(self._has_enough(peers))
         did = peers.poll(timeout)
@@ -627,11 +659,8 @@ class Agent:
         )
 
     def _say_stalled(self) -> NoReturn:
-        worker = self.worker
-        held = "; ".join(holders(worker.graph, worker.tracker.pointstamps()))
-        raise FlowStalled(
-            f"all workers came to rest but the flow is not complete: {held or 'nothing is held'}"
-        )
+        held = Question(self.flow, self.worker.graph, collect([self])).stalled()
+        raise FlowStalled(f"all workers came to rest but the flow is not complete: {held}")
 
     def _has_enough(self, peers: Peers) -> bool:
         """Whether enough waits in inputs for no more to be read from peers."""
@@ -657,7 +686,7 @@ class _Round:
         self.deadline = math.inf if command.patience is None else now + command.patience
         self.holds = self.leaves = False
         self._agent = agent
-        self._began = now
+        self.began = now
         self._why: str | None = None
         self._found: Any = None
         self.is_finished = False
@@ -676,7 +705,7 @@ class _Round:
         if not self.is_finished:
             self.is_finished = True
             if self._why is None:
-                self.command.finish(self._agent, self._found, now - self._began)
+                self.command.finish(self._agent, self._found, now - self.began)
             else:
                 self.command.missed(self._agent, self._why)
 
