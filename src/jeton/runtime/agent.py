@@ -11,13 +11,15 @@ answer may be microseconds away, and then blocks, so that an idle query costs ne
 from __future__ import annotations
 
 import math
+import os
 import resource
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jeton.core.errors import FlowStalled, JetonError
 from jeton.core.times import Product
@@ -55,6 +57,8 @@ REPORT_OPERATORS: Final = 1.0
 """Seconds between reports that have the operators too."""
 GLANCE: Final = 0.001
 """Seconds between looks for a command that is about to come."""
+FIRST_WORD: Final = 2.0
+"""Seconds for which a worker of a stalled flow that holds no tokens lets others say so."""
 LAST_PATIENCE: Final = 0.005
 """Seconds between looks for a command, when there is nothing to do without it."""
 
@@ -239,6 +243,7 @@ class Agent:
         """Whether the loop ends at once."""
         self._clock = clock
         self._thread = get_ident()
+        self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._line = _Line(self.peers)
         kind = MeasuredWorker if measured else Worker
         self.worker = kind(
@@ -267,6 +272,7 @@ class Agent:
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False
+        self._stalled_at: float | None = None
         self._due: deque[QuiescentCommand] = deque()
         self._round: _Round | None = None
         self._rounds_done = 0
@@ -461,7 +467,13 @@ class Agent:
         """Report this worker's frontiers and metrics to the driver."""
         if self.driver is not None and self._reports:
             state, metrics = self.feed.state(), self.metrics(operators=operators).to_json()
-            self.driver.send("report", frontiers=self.frontiers(), metrics=metrics, inputs=state)
+            self.driver.send(
+                "report",
+                frontiers=self.frontiers(),
+                metrics=metrics,
+                inputs=state,
+                process=self._process,
+            )
 
     def _counts(self) -> tuple[int, int]:
         """Records that were sent to inputs, and those of them that were late."""
@@ -642,7 +654,7 @@ class Agent:
             if self._has_stalled:
                 peers.say_rest(STALL)
                 if peers.rounds.all_rest(STALL):
-                    self._say_stalled()
+                    self._say_stalled(now)
         return did
 
     @property
@@ -658,9 +670,14 @@ class Agent:
             or not all(handle.closed for handle in self._sources)
         )
 
-    def _say_stalled(self) -> NoReturn:
-        held = Question(self.flow, self.worker.graph, collect([self])).stalled()
-        raise FlowStalled(f"all workers came to rest but the flow is not complete: {held}")
+    def _say_stalled(self, now: float) -> None:
+        facts = collect([self])
+        # One that holds tokens can name their lines: let it speak first.
+        if self._stalled_at is None and not facts[0].tokens:
+            self._stalled_at = now
+        if self._stalled_at is None or now - self._stalled_at > FIRST_WORD:
+            held = Question(self.flow, self.worker.graph, facts).stalled()
+            raise FlowStalled(f"all workers came to rest but the flow is not complete: {held}")
 
     def _has_enough(self, peers: Peers) -> bool:
         """Whether enough waits in inputs for no more to be read from peers."""

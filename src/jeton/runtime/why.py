@@ -24,7 +24,7 @@ from jeton.dataflow.plan import OperatorPlan
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 from jeton.progress.why import Hold, everything, holds
-from jeton.runtime.worker_facts import InputFact, PartitionFact, TokenFact, WorkerFacts
+from jeton.runtime.worker_facts import BUSY, InputFact, PartitionFact, TokenFact, WorkerFacts
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -333,7 +333,7 @@ class Question:
             f"{' and later' if others else ''}{_on(workers)}"
         ]
         if line is not None:
-            texts.append(f", retained at {line}{_for(seconds)}")
+            texts.append(f"{_for(seconds)}, retained at {line}")
         notes = [
             facts.notes[plan.name]
             for facts in self.facts
@@ -410,17 +410,19 @@ class Question:
 
     def _input(self, facts: WorkerFacts, fact: InputFact, hold: Hold, plan: OperatorPlan) -> Holder:
         """An input that has not advanced, and the partition that it waits for."""
+        least = self.graph.kinds[hold.location].minimum
         slow = [p for p in fact.partitions if not p.idle and p.floor <= fact.time]
-        if slow:
+        if fact.lateness is None and fact.rows and fact.time == least:
+            detail = (
+                f"it was never advanced, though {_many(fact.rows, 'record')} "
+                f"{'were' if fact.rows > 1 else 'was'} sent: give it a lateness=, or advance_to()"
+            )
+        elif slow:
             detail = self._slow(slow, fact)
         elif fact.partitions:
             detail = "all its partitions there are idle, and it follows the other workers"
-        elif fact.time == self.graph.kinds[hold.location].minimum:
-            detail = "it was never advanced, " + (
-                f"though {_many(fact.rows, 'record')} {'were' if fact.rows > 1 else 'was'} sent"
-                if fact.rows
-                else "and no record was sent"
-            )
+        elif fact.time == least:
+            detail = "it was never advanced, and no record was sent"
         elif fact.lateness is not None:
             detail = f"{_many(fact.rows, 'record')} were sent, none for a later time"
         else:
@@ -465,8 +467,9 @@ class Question:
     def _conditions(self, first: Sequence[Holder]) -> Iterable[Holder]:
         for facts in self.facts:
             busy = facts.busy
-            if busy is not None and busy.seconds >= 1.0:
+            if busy is not None and busy.seconds >= BUSY:
                 at = f", at {busy.line}" if busy.line is not None else ""
+                at += self._frequent_at(facts, busy.operator)
                 yield Holder(
                     what="busy",
                     text=f"worker {facts.worker} {busy.doing}{_for(busy.seconds)}{at}",
@@ -494,6 +497,17 @@ class Question:
             if facts.busy is None and first[0].what != "token":
                 yield from _often(facts)
 
+    def _frequent_at(self, facts: WorkerFacts, operator: str | None) -> str:
+        """The key that most of the records have that wait at an operator, if there is one."""
+        for queue in facts.queues:
+            if (
+                queue.frequent
+                and self.graph.nodes[self.graph.owner[queue.location]].name == operator
+            ):
+                messages = _many(sum(count for _, count in queue.stamps), "message")
+                return f"; {messages} wait there: {queue.frequent}"
+        return ""
+
 
 def _often(facts: WorkerFacts) -> Iterable[Holder]:
     """What a worker does most of the time, though it answers."""
@@ -501,7 +515,7 @@ def _often(facts: WorkerFacts) -> Iterable[Holder]:
         Counter(facts.looks).items(), key=lambda item: (item[0] != "", item[1]), default=("", 0)
     )
     if doing and often / len(facts.looks) >= OFTEN:
-        share = f"in {often} of the last {len(facts.looks)} looks, one a second"
+        share = f"in {often} of the last {len(facts.looks)} looks"
         yield Holder(
             what="busy",
             text=f"worker {facts.worker} {doing} {share}",

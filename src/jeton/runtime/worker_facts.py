@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 MOST: Final = 1000
 """Pointstamps, and kinds of tokens, that an answer has at most: those at the least times."""
-LOOK: Final = 1.0
-"""Seconds between looks at a worker, and for how long one is busy before it counts as such."""
-LOOKS: Final = 10
+LOOK: Final = 0.5
+"""Seconds between looks at a worker."""
+LOOKS: Final = 20
 """Looks that are remembered."""
+BUSY: Final = 1.0
+"""Seconds that one turn takes from which on a worker counts as busy."""
 DEPTH: Final = 40
 """Lines of a stack that are reported."""
 SAMPLE: Final = 32
@@ -352,9 +354,9 @@ def _end_named(agent: Agent, frame: FrameType) -> str | None:
 
 
 class BusyWatch:
-    """A thread that looks at a worker once a second, and answers if it is busy when asked.
+    """A thread that looks at a worker twice a second, and answers if it is busy when asked.
 
-    A worker answers the driver between its turns. If a turn takes longer than a look, and a
+    A worker answers the driver between its turns. If a turn takes longer than a second, and a
     command waits to be read, this thread sends a frame of kind ``busy`` in its place. A worker
     whose process is stopped, or that is in a call which holds Python's interpreter, sends nothing.
     """
@@ -380,7 +382,7 @@ class BusyWatch:
                 turns, began = agent.turns_taken, monotonic()
             busy = _busy(agent, round(monotonic() - began, 3))
             agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
-            if busy is not None and monotonic() - began >= self._every:
+            if busy is not None and busy.seconds >= BUSY:
                 # It is about to hang up, if this cannot be sent.
                 with suppress(OSError):
                     self._answer(busy)
