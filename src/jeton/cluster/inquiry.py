@@ -50,6 +50,8 @@ class Inquiry:
         """The latest answer of each worker, and the number of the command that it answers."""
         self._busy: dict[int, tuple[float, WorkerFacts]] = {}
         """What the watch of each worker last said, and when."""
+        self._errors: dict[int, tuple[int, str]] = {}
+        """Why a worker could not answer, and the number of the command."""
         self._heard: dict[int, tuple[float, str]] = {}
         """When each worker last reported, and which process it is."""
         self._changed = threading.Condition()
@@ -62,6 +64,8 @@ class Inquiry:
                 self._heard[worker] = now, header.get("process", "")
             elif kind == "busy":
                 self._busy[worker] = now, WorkerFacts.from_json(header["facts"])
+            elif "error" in header:
+                self._errors[worker] = header["number"], header["error"]
             else:
                 facts = WorkerFacts.from_json(header["facts"])
                 self._answers[worker] = header["number"], facts
@@ -76,8 +80,12 @@ class Inquiry:
             found = {w: facts for w, (when, facts) in self._busy.items() if when >= asked}
             return found | {w: facts for w, (n, facts) in self._answers.items() if n >= number}
 
+        def is_over() -> bool:
+            failed = {w for w, (n, _) in self._errors.items() if n >= number}
+            return came().keys() | failed >= coordinator.controls.keys()
+
         with self._changed:
-            self._changed.wait_for(lambda: came().keys() >= coordinator.controls.keys(), patience)
+            self._changed.wait_for(is_over, patience)
             found = came()
         return [found[worker] for worker in sorted(found)]
 
@@ -90,13 +98,12 @@ class Inquiry:
             seconds = None if heard is None else round(now - heard, 1)
             last = "it has never reported" if seconds is None else f"silent for {seconds:.1f} s"
             detail = f"{process}, {last}" if process else last
+            _, why = self._errors.get(worker, (0, ""))
+            why = why or "its process is stopped, or in a call that holds Python's interpreter"
             holders.append(
                 Holder(
                     what="silent",
-                    text=(
-                        f"worker {worker} does not answer ({detail}): its process is stopped, or "
-                        "in a call that holds Python's interpreter"
-                    ),
+                    text=f"worker {worker} does not answer ({detail}): {why}",
                     workers=(worker,),
                     since=seconds,
                     detail=detail,

@@ -229,8 +229,9 @@ class EventLoop:
             line = None
             while (frame := getattr(awaited, "cr_frame", None)) is not None:
                 file = frame.f_code.co_filename
+                number = frame.f_lineno or frame.f_code.co_firstlineno
                 if not file.startswith(_OTHERS):
-                    line = f"{file}:{frame.f_lineno}", linecache.getline(file, frame.f_lineno)
+                    line = f"{file}:{number}", linecache.getline(file, number)
                 awaited = awaited.cr_await
             if line is not None:
                 found.append(": ".join(text.strip() for text in line if text))

@@ -192,9 +192,14 @@ class CollectFacts(Command):
 
     def obey(self, agent: Agent) -> None:
         """Send this worker's facts."""
-        if agent.driver is not None:
-            facts = collect([agent])[0].to_json()
-            agent.driver.send("facts", number=self.number, facts=facts)
+        if agent.driver is None:
+            return
+        # A question must not end a worker.
+        try:
+            answer: dict[str, Any] = {"facts": collect([agent])[0].to_json()}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        agent.driver.send("facts", number=self.number, **answer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from jeton.dataflow.plan import OperatorPlan
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 from jeton.progress.why import Hold, everything, holds
-from jeton.runtime.worker_facts import BUSY, InputFact, PartitionFact, TokenFact, WorkerFacts
+from jeton.runtime.worker_facts import InputFact, PartitionFact, TokenFact, WorkerFacts
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -280,11 +280,11 @@ class Question:
             return
         left = dict(hold.stamps)
         port = node.outputs.index(hold.location)
-        for facts in self.facts:
-            for fact in facts.inputs:
-                if fact.location == hold.location and left.get(fact.time, 0) > 0:
-                    left[fact.time] -= 1
-                    yield self._input(facts, fact, hold, plan)
+        inputs = [(facts, fact) for facts in self.facts for fact in facts.inputs]
+        for facts, fact in sorted(inputs, key=lambda each: nested_key(each[1].time)):
+            if fact.location == hold.location and left.get(fact.time, 0) > 0:
+                left[fact.time] -= 1
+                yield self._input(facts, fact, hold, plan)
         yield from self._tokens(hold, left, port, plan, waits)
 
     def _tokens(
@@ -364,16 +364,17 @@ class Question:
     def _messages(self, hold: Hold, port: int, plan: OperatorPlan) -> Iterable[Holder]:
         """Messages that wait in queues, and those that are on their way or being handled."""
         left = dict(hold.stamps)
-        for facts in self.facts:
-            for queue in facts.queues:
-                mine = [s for s in queue.stamps if queue.location == hold.location and s[0] in left]
-                if mine:
-                    for time, count in mine:
-                        left[time] -= count
-                    detail = f"{queue.rows:,} rows in all"
-                    if queue.frequent:
-                        detail += f"; {queue.frequent}"
-                    yield self._message(hold, port, plan, mine, (facts.worker,), detail)
+        queues = [(facts.worker, queue) for facts in self.facts for queue in facts.queues]
+        for worker, queue in sorted(queues, key=lambda each: -each[1].rows):
+            mine = [s for s in queue.stamps if queue.location == hold.location and s[0] in left]
+            if mine:
+                for time, count in mine:
+                    left[time] -= count
+                queued = _many(sum(count for _, count in queue.stamps), "message")
+                detail = f"{queued} with {_many(queue.rows, 'row')} in its queue"
+                if queue.frequent:
+                    detail += f"; {queue.frequent}"
+                yield self._message(hold, port, plan, mine, (worker,), detail)
         missing = [(time, count) for time, count in left.items() if count > 0]
         if missing:
             busy = [f.worker for f in self.facts if f.busy and f.busy.operator == plan.name]
@@ -467,12 +468,12 @@ class Question:
     def _conditions(self, first: Sequence[Holder]) -> Iterable[Holder]:
         for facts in self.facts:
             busy = facts.busy
-            if busy is not None and busy.seconds >= BUSY:
+            if busy is not None:
                 at = f", at {busy.line}" if busy.line is not None else ""
                 at += self._frequent_at(facts, busy.operator)
                 yield Holder(
                     what="busy",
-                    text=f"worker {facts.worker} {busy.doing}{_for(busy.seconds)}{at}",
+                    text=f"worker {facts.worker} {busy.doing}{_for(busy.seconds or 0.0)}{at}",
                     operator=busy.operator,
                     workers=(facts.worker,),
                     line=busy.line,

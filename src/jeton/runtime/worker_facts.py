@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from heapq import nsmallest
 from threading import get_ident
 from time import monotonic
@@ -117,7 +117,8 @@ class BusyFact:
     """What a worker's thread does now."""
 
     doing: str
-    seconds: float
+    seconds: float | None
+    """For how long, if that is known: a simulated clock stands still meanwhile."""
     operator: str | None = None
     line: SourceLine | None = None
     """The innermost line of the user's own code."""
@@ -152,7 +153,7 @@ class WorkerFacts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as they travel to the driver."""
-        found: dict[str, Any] = _encoded(asdict(self))
+        found: dict[str, Any] = _encoded(self)
         return found
 
     @classmethod
@@ -214,7 +215,7 @@ def _facts(agent: Agent, tokens: Iterable[HeldToken]) -> WorkerFacts:
         full=agent.sink.waits_for,
         held_up=agent.held_up_by,
         command=agent.rests_for,
-        busy=_busy(agent, worker.now() - worker.step_began),
+        busy=_busy(agent, None),
         looks=list(agent.looks),
     )
 
@@ -307,14 +308,14 @@ def _notes(worker: Worker) -> dict[str, str]:
 # Busy workers
 
 
-def _busy(agent: Agent, seconds: float) -> BusyFact | None:
+def _busy(agent: Agent, seconds: float | None) -> BusyFact | None:
     """What the thread of an agent does now, unless it is the one that asks, or waits."""
     thread = agent.thread
     frame = None if thread == get_ident() else sys._current_frames().get(thread)
     return None if frame is None else _doing(agent, frame, seconds)
 
 
-def _doing(agent: Agent, frame: FrameType | None, seconds: float) -> BusyFact | None:
+def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> BusyFact | None:
     """The action of an agent whose thread is at a frame; none if it waits or does something else.
 
     The operator, the output and the input are in the frames: nothing has to note them.
@@ -325,7 +326,7 @@ def _doing(agent: Agent, frame: FrameType | None, seconds: float) -> BusyFact | 
     inner = ""
     while frame is not None:
         code = frame.f_code
-        where = SourceLine(code.co_filename, frame.f_lineno).with_code()
+        where = SourceLine(code.co_filename, frame.f_lineno or code.co_firstlineno).with_code()
         if len(stack) < DEPTH:
             stack.append(f"{where.file}:{where.number} in {code.co_name}: {where.code}")
         if line is None and is_users(where.file):
@@ -380,9 +381,10 @@ class BusyWatch:
         while not self._over.wait(self._every):
             if agent.turns_taken != turns:
                 turns, began = agent.turns_taken, monotonic()
-            busy = _busy(agent, round(monotonic() - began, 3))
+            seconds = round(monotonic() - began, 3)
+            busy = _busy(agent, seconds)
             agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
-            if busy is not None and busy.seconds >= BUSY:
+            if busy is not None and seconds >= BUSY:
                 # It is about to hang up, if this cannot be sent.
                 with suppress(OSError):
                     self._answer(busy)
@@ -410,6 +412,8 @@ def _encoded(value: Any) -> Any:
     """A value as JSON; products of times are marked, times of the user's own become text."""
     if isinstance(value, Product):
         return {"product": list(value)}
+    if is_dataclass(value):
+        return {each.name: _encoded(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
         return {key: _encoded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

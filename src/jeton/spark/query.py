@@ -168,8 +168,7 @@ class Query:
         >>> with flow.start(spark, sources={"numbers": Batches(one_batch)}, workers=2) as query:
         ...     query.await_running()
         ...     print(query.why("numbers"))
-        'numbers' is at 0: input 'numbers' on worker 0 is at 0: partition 0 of its source has had...
-            by way of numbers → numbers
+        'numbers' is at ...: input 'numbers' on worker ...: partition ... has had no record ...
         """
         coordinator = self._coordinator
         facts = coordinator.inquiry.ask(coordinator) if self.is_active else []
