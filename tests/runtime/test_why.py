@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
@@ -61,7 +62,9 @@ def test_dead_async_call(tmp_path: Path) -> None:
     with stall.flow.open(workers=2) as run:
         fill(run, stall.source)
         # The call begins in a thread of its own.
-        while not re.search(stall.says, headline(run.why("out"))):
+        deadline = time.monotonic() + stalls.LIMIT
+        while not re.search(stall.says, headline(why := run.why("out"))):
+            assert time.monotonic() < deadline, str(why)
             run.run_to_rest()
 
 
@@ -110,8 +113,9 @@ def test_a_worker_in_an_endless_loop_is_seen_from_another_thread(tmp_path: Path)
         thread.start()
         try:
             says = r"worker \d runs 'spinner', at .*stalls.py:\d+: time.sleep\(0.01\)"
+            deadline = time.monotonic() + stalls.LIMIT
             while not re.search(says, headline(why := run.why("out"))):
-                assert thread.is_alive()
+                assert time.monotonic() < deadline, str(why)
         finally:
             stall.release()
             thread.join()

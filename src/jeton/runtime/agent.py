@@ -527,9 +527,10 @@ class Agent:
     def rests_for(self) -> str:
         """The command that it rests for, as the end of a sentence; empty if it does not."""
         round_ = self._round
-        if round_ is None:
+        seconds = 0.0 if round_ is None else self._clock() - round_.began
+        # Those that take a moment only are not worth a word.
+        if round_ is None or seconds < 1.0:
             return ""
-        seconds = self._clock() - round_.began
         return f"rests for a command, {round_.command.kind!r}, for {seconds:.1f} s"
 
     @property

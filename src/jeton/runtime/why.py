@@ -259,8 +259,17 @@ class Question:
         for hold in found:
             is_waiting = self._waits(hold)
             (waiting if is_waiting else stuck).extend(self._holders(hold, is_waiting))
-        first = [*stuck, *waiting]
-        return [*self._conditions(first), *first] if first else []
+        if not (stuck or waiting):
+            return []
+        conditions = [*self._busy(), *self._conditions()]
+        if not stuck or stuck[0].what != "token":
+            return [*conditions, *stuck, *waiting]
+        # Nothing that workers do sets this token free, but for one that is busy where it is.
+        there = [
+            each for each in conditions if each.stack and set(each.workers) & set(stuck[0].workers)
+        ]
+        others = [each for each in conditions if each not in there]
+        return [*there, *stuck, *others, *waiting]
 
     def _waits(self, hold: Hold) -> bool:
         """Whether something may still arrive that the holder of a token may be waiting for."""
@@ -328,6 +337,7 @@ class Question:
         least = min((fact.time for _, fact in group), key=nested_key)
         seconds = max(fact.seconds for _, fact in group) if line is not None else 0.0
         others = any(fact.time != least for _, fact in group)
+        retained = line is not None
         texts = [
             f"{plan.name!r} holds {_many(count, 'token')} at {shown(least, self.unit)}"
             f"{' and later' if others else ''}{_on(workers)}"
@@ -348,7 +358,8 @@ class Question:
             line = plan.defined
             texts.append(f" (added at {line})")
         return Holder(
-            what="token",
+            # Without inputs and a line of the user's, it is the host's own token of an input.
+            what="input" if not (plan.inputs or retained) else "token",
             text="".join(texts),
             operator=plan.name,
             workers=workers,
@@ -465,7 +476,7 @@ class Question:
 
     # What keeps workers from going on
 
-    def _conditions(self, first: Sequence[Holder]) -> Iterable[Holder]:
+    def _busy(self) -> Iterable[Holder]:
         for facts in self.facts:
             busy = facts.busy
             if busy is not None:
@@ -481,6 +492,8 @@ class Question:
                     detail=busy.doing,
                     stack=tuple(busy.stack),
                 )
+
+    def _conditions(self) -> Iterable[Holder]:
         for facts in self.facts:
             for what, text in (
                 ("sink", facts.full),
@@ -494,8 +507,7 @@ class Question:
                         workers=(facts.worker,),
                         detail=text,
                     )
-            # Where a token is stuck, it does not matter how busy the worker is.
-            if facts.busy is None and first[0].what != "token":
+            if facts.busy is None:
                 yield from _often(facts)
 
     def _frequent_at(self, facts: WorkerFacts, operator: str | None) -> str:

@@ -7,6 +7,7 @@ whatever keeps it from going on. `BusyWatch` speaks for a worker that is busy an
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -35,6 +36,8 @@ from jeton.runtime.worker import Worker
 if TYPE_CHECKING:
     from jeton.runtime.agent import Agent
     from jeton.runtime.operator import Operator
+
+log = logging.getLogger(__name__)
 
 MOST: Final = 1000
 """Pointstamps, and kinds of tokens, that an answer has at most: those at the least times."""
@@ -374,6 +377,7 @@ class BusyWatch:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._thread.join(BUSY)
 
     def _watch(self) -> None:
         agent = self._agent
@@ -381,17 +385,18 @@ class BusyWatch:
         while not self._over.wait(self._every):
             if agent.turns_taken != turns:
                 turns, began = agent.turns_taken, monotonic()
-            seconds = round(monotonic() - began, 3)
-            busy = _busy(agent, seconds)
-            agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
-            if busy is not None and seconds >= BUSY:
-                # It is about to hang up, if this cannot be sent.
-                with suppress(OSError):
-                    self._answer(busy)
+            try:
+                self._look(round(monotonic() - began, 3))
+            except Exception:
+                # It may be about to hang up, or what was looked at has changed meanwhile.
+                log.debug("a look at worker %d failed", agent.worker.index, exc_info=True)
 
-    def _answer(self, busy: BusyFact) -> None:
+    def _look(self, seconds: float) -> None:
         agent = self._agent
-        if agent.driver is not None and agent.driver.has_news():
+        busy = _busy(agent, seconds)
+        agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
+        waits = busy is not None and seconds >= BUSY
+        if waits and agent.driver is not None and agent.driver.has_news():
             facts = collect([agent])[0]
             facts.busy = busy
             agent.driver.send("busy", facts=facts.to_json())
