@@ -34,7 +34,10 @@ PRINTED = {
         "|2024-05-06 10:02:20| bob|2024-05-06 10:01:40|     2|",
         "|2024-05-06 10:01:30|2024-05-06 10:00:15| ann|",
     ],
-    "stuck_token": ["the flow came to rest but is not complete: 'latest' holds 2 tokens at 3"],
+    "stuck_token": [
+        "the flow came to rest but is not complete: 'latest' holds 2 tokens at 3 on worker 0, "
+        "retained at examples/programs/stuck_token.py:16: latest[key] = ref.retain()"
+    ],
 }
 
 

@@ -1,4 +1,4 @@
-"""A result that does not come: an operator keeps tokens, and the error names it and the time."""
+"""A result that does not come: an operator keeps tokens, and the error names the line."""
 
 import jeton as jt
 from jeton.errors import FlowStalled

@@ -197,7 +197,7 @@ def test_run_until_waits_for_threads_and_stalls_without_them() -> None:
     flow.input("in").probe("seen")
     with (
         flow.open() as run,
-        pytest.raises(FlowStalled, match=r"'in' holds 1 token at the start of time"),
+        pytest.raises(FlowStalled, match=r"input 'in' on worker 0 is at the start of time"),
     ):
         run.run_until(lambda: run.probe("seen").done)
 

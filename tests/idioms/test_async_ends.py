@@ -154,10 +154,10 @@ def test_a_stalled_flow_is_still_distinguished_from_one_that_waits() -> None:
     flow.output("out", map_async(flow.input("in"), ask).probe("after"))
     with flow.open() as run:
         run.input("in").send({"time": [1], "n": [1]})
-        with pytest.raises(FlowStalled, match="'in' holds 1 token at the start of time"):
+        with pytest.raises(FlowStalled, match="input 'in' on worker 0 is at the start of time"):
             run.run_until(lambda: run.probe("after").done)
         run.input("in").advance_to(5)
-        with pytest.raises(FlowStalled, match="'in' holds 1 token at 5"):
+        with pytest.raises(FlowStalled, match="input 'in' on worker 0 is at 5"):
             run.run_until(lambda: run.probe("after").done)
 
 

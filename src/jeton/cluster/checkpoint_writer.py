@@ -80,6 +80,7 @@ class CheckpointWriter:
     """
 
     is_full = False
+    waits_for = ""
 
     def __init__(
         self,

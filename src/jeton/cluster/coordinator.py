@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.cluster.failures import Failure
+from jeton.cluster.inquiry import Inquiry
 from jeton.connectors.deliveries import Inbox
 from jeton.core.errors import JetonError
 from jeton.dataflow.partitions import least_of_active
@@ -97,6 +98,8 @@ class Coordinator:
     """The checkpoints that a long-lived query takes."""
     inboxes: dict[str, Inbox] = field(default_factory=dict)
     """Rows for sinks at the driver, if there are no checkpoints to commit them."""
+    inquiry: Inquiry = field(default_factory=Inquiry)
+    """What workers say about the things that hold frontiers."""
     _number: int = 0
     _answers: dict[tuple[str, int], dict[int, Answer]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

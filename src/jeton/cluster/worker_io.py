@@ -115,6 +115,11 @@ class Tables(Protocol):
         """Whether tables wait until others are taken."""
         ...
 
+    @property
+    def waits_for(self) -> str:
+        """The reason why it is full, as the end of a sentence; empty if it is not."""
+        ...
+
     def write(self, output: str, table: pa.Table) -> None:
         """Take rows of an output."""
         ...
@@ -149,6 +154,11 @@ class OutputSink:
         """Whether tables wait until others are taken."""
         return self._tables.is_full
 
+    @property
+    def waits_for(self) -> str:
+        """The outputs whose rows wait, as the end of a sentence."""
+        return self._tables.waits_for
+
     def write(self) -> None:
         """Hand over what the outputs have collected."""
         for name, collected in self._collected.items():
@@ -170,6 +180,16 @@ class Writers:
     def is_full(self) -> bool:
         """Whether there are rows that cannot be sent before a sink has taken others."""
         return any(writer.is_full for writer in self._to_driver.values())
+
+    @property
+    def waits_for(self) -> str:
+        """The outputs whose rows wait, as the end of a sentence."""
+        full = [
+            f"the sink of output {name!r}, which has not taken {writer.untaken:,} bytes of rows"
+            for name, writer in self._to_driver.items()
+            if writer.is_full
+        ]
+        return f"reads no sources, since it waits for {' and '.join(full)}" if full else ""
 
     def write(self, output: str, table: pa.Table) -> None:
         """Write rows of an output."""
@@ -204,6 +224,12 @@ class ToDriver:
     def is_full(self) -> bool:
         """Whether rows wait here."""
         return bool(self._waiting)
+
+    @property
+    def untaken(self) -> int:
+        """Bytes of rows that wait here, or are on their way to the sink."""
+        waiting: int = sum(table.nbytes for table in self._waiting)
+        return self._on_their_way + waiting
 
     def write(self, table: pa.Table) -> None:
         """Send rows, as soon as the driver can take them."""

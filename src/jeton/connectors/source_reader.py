@@ -66,10 +66,11 @@ class SourceReader:
             reader = source.open(number, partitions, at.get("position"))
             # Checkpoints of earlier versions have the input's own time only.
             floor = at.get("floor", at.get("time", handle.kind.minimum))
-            self._readers[number] = _Open(reader, floor, clock(), idle=at.get("idle", False))
+            self._readers[number] = _Open(reader, floor, idle=at.get("idle", False))
         # All are there before the first says how far it is, or the input would not wait for them.
         for number, each in self._readers.items():
             each.partition = handle.partition(number, floor=each.floor, idle=each.idle)
+            each.partition.heard_at = clock()
         if not self._readers:
             self.close()
 
@@ -140,23 +141,25 @@ class SourceReader:
         floor = None if reader.floor is None else self.handle.check(reader.floor)
         if floor is not None and partition.floor < floor:
             partition.advance_to(floor)
-        if self.handle.idle_after is not None:
-            now = self._clock()
-            if records is not None:
-                each.busy_at = now
-            elif not partition.idle and now - each.busy_at >= self.handle.idle_after:
-                partition.mark_idle()
+        if records is not None:
+            partition.heard_at = self._clock()
+        elif not partition.idle and self._is_idle(partition):
+            partition.mark_idle()
         return records is not None
+
+    def _is_idle(self, partition: Partition) -> bool:
+        """Whether a partition has had no records for as long as the input waits."""
+        after = self.handle.idle_after
+        return after is not None and self._clock() - partition.heard_at >= after
 
 
 class _Open:
-    """A partition that is read: its reader, its end of the input, and when it last had records."""
+    """A partition that is read: its reader, and its end of the input."""
 
     partition: Partition
 
-    def __init__(self, reader: Reader, floor: int, now: float, *, idle: bool) -> None:
+    def __init__(self, reader: Reader, floor: int, *, idle: bool) -> None:
         self.reader = reader
         self.floor = floor
         self.idle = idle
         """Whether it was idle when the query stopped."""
-        self.busy_at = now

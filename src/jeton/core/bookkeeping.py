@@ -17,6 +17,8 @@ class Owner(Protocol):
     index: int
     dirty: list[Bookkeeping]
     """Books that have changed since the worker last drained them."""
+    step_began: float
+    """When the worker's present step began, or else its last one, by its clock."""
 
     @property
     def present(self) -> bool:

@@ -80,6 +80,11 @@ def calling_line() -> SourceLine | None:
     return None
 
 
+def is_users(file: str) -> bool:
+    """Whether a file is neither this library's, nor Python's, nor an installed package's."""
+    return _owner(file) == "user"
+
+
 def _lines(traceback: TracebackType | None) -> Iterator[SourceLine]:
     while traceback is not None:
         yield SourceLine(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)

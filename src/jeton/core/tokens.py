@@ -9,17 +9,18 @@ nothing, or be retained, which makes a token of it.
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar, final
 
-from jeton.core.bookkeeping import Bookkeeping, Connection
+from jeton.core.bookkeeping import Bookkeeping, Connection, Owner
 from jeton.core.errors import ExpiredReference, TokenError
+from jeton.core.source_lines import SourceLine
+from jeton.core.times import Time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from jeton.core.times import Time
 
 _DROPPED: Final = -1
 
@@ -31,12 +32,13 @@ class TimestampToken:
     A token can be used as a context manager, which drops it at the end.
     """
 
-    __slots__ = ("__weakref__", "_book", "_origin", "_sessions", "_time")
+    __slots__ = ("__weakref__", "_book", "_made", "_origin", "_sessions", "_time")
 
     _book: Bookkeeping
     _time: Time
     _sessions: int
     _origin: tuple[CodeType, int] | None
+    _made: float
 
     def __new__(cls, *_: object, **__: object) -> Self:
         """Refuse: only the system makes tokens."""
@@ -157,7 +159,9 @@ class TimestampToken:
     def __del__(self) -> None:
         # A half-made token (refused by __new__) has no slots filled: nothing to report.
         if getattr(self, "_sessions", _DROPPED) != _DROPPED:
-            self._book.owner.leaked(self._book, self._time, _place(self._origin))
+            line = _line(self._origin)
+            origin = f"retained at {line.file}:{line.number}" if line else "given at the start"
+            self._book.owner.leaked(self._book, self._time, origin)
 
     def __copy__(self) -> NoReturn:
         raise self._misuse("cannot be copied: use clone()")
@@ -303,20 +307,47 @@ def _make(cls: type[_T], book: Bookkeeping, time: Time, frame: FrameType | None)
     token._book = book
     token._time = time
     token._sessions = 0
-    # The line is worked out only if the token leaks: reading it here would cost more than
-    # all the rest.
+    # The line is worked out only if someone asks: reading it here would cost more than all the
+    # rest.
     token._origin = None if frame is None else (frame.f_code, frame.f_lasti)
+    token._made = book.owner.step_began
     return token
 
 
-def _place(origin: tuple[CodeType, int] | None) -> str:
-    """The file and line of an origin, for people."""
+class HeldToken(NamedTuple):
+    """A token that something refers to: for reports of what holds a frontier."""
+
+    owner: Owner
+    location: int
+    time: Time
+    line: SourceLine | None
+    """The line that made it; none for an initial token."""
+    made: float
+    """When the step began in which it was made, by its worker's clock."""
+
+
+def held_tokens() -> list[HeldToken]:
+    """All tokens of this process that have not been dropped.
+
+    They are found through Python's garbage collector, so that tokens cost nothing for being found.
+    """
+    found = []
+    for token in gc.get_objects():
+        # Another thread may be about to make one: then its slots are not filled yet.
+        if isinstance(token, TimestampToken) and hasattr(token, "_made") and not token.dropped:
+            book, line = token._book, _line(token._origin)
+            found.append(HeldToken(book.owner, book.location, token._time, line, token._made))
+    return found
+
+
+def _line(origin: tuple[CodeType, int] | None) -> SourceLine | None:
+    """The file and line of an origin."""
     if origin is None:
-        return "given at the start"
+        return None
     code, instruction = origin
     line = code.co_firstlineno
     for number, (start, *_) in enumerate(code.co_positions()):
         if number * 2 > instruction:
             break
         line = start or line
-    return f"retained at {code.co_filename}:{line}"
+    return SourceLine(code.co_filename, line)

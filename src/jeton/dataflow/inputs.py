@@ -173,6 +173,11 @@ class InputHandle:
         known = self._known()
         return bool(known) and not any(each.holds for each in known)
 
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that were opened so far."""
+        return list(self._partitions.values())
+
     def partition(
         self, key: PartitionKey, *, floor: int | None = None, idle: bool = False
     ) -> Partition:

@@ -7,6 +7,7 @@ have ended or are idle.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -49,7 +50,7 @@ class Partition:
     (95, 7, 7, {'n': 1})
     """
 
-    __slots__ = ("_handle", "_idle", "ended", "floor", "key", "stored")
+    __slots__ = ("_handle", "_idle", "ended", "floor", "heard_at", "key", "stored")
 
     def __init__(
         self,
@@ -66,6 +67,8 @@ class Partition:
         self.ended = ended
         self.stored = stored
         """Whether snapshots of the input have it among their partitions."""
+        self.heard_at = -math.inf
+        """When it last had records, or was opened, by the clock of a host that takes note of it."""
         self._idle = idle
         self._handle = handle
 

@@ -143,6 +143,10 @@ class Input:
             self.units.learn(batch.unit)
         self._queue.append((time, batch))
 
+    def waiting(self) -> list[Message]:
+        """The messages that wait, for reports."""
+        return list(self._queue)
+
     def __len__(self) -> int:
         """The number of messages that wait."""
         return len(self._queue)

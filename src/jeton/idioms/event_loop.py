@@ -6,6 +6,7 @@ Only plain data crosses over: batches one way, answers the other. Tokens stay wi
 from __future__ import annotations
 
 import asyncio
+import linecache
 import logging
 import sys
 from collections import deque
@@ -36,6 +37,9 @@ one that is busy only after a switch interval, by default 5 ms. An event loop wa
 each of its system calls, some eight of them for a call to a service: beside a busy worker it would
 make hardly more than 100 calls a second.
 """
+
+_OTHERS: Final = (jt.__path__[0], asyncio.__path__[0])
+"""Where code is that is not the user's."""
 
 _lock = Lock()
 _intervals_before: list[float] = []
@@ -216,6 +220,22 @@ class EventLoop:
         """Wait for the thread to be over."""
         if self._thread is not current_thread():
             self._thread.join(timeout)
+
+    def lines(self) -> list[str]:
+        """The user's lines at which coroutines wait now."""
+        found = []
+        for task in asyncio.all_tasks(self._loop):
+            awaited: Any = task.get_coro()
+            line = None
+            while (frame := getattr(awaited, "cr_frame", None)) is not None:
+                file = frame.f_code.co_filename
+                number = frame.f_lineno or frame.f_code.co_firstlineno
+                if not file.startswith(_OTHERS):
+                    line = f"{file}:{number}", linecache.getline(file, number)
+                awaited = awaited.cr_await
+            if line is not None:
+                found.append(": ".join(text.strip() for text in line if text))
+        return found
 
     def _call(self, act: Callable[..., None], *args: Any) -> None:
         # A loop that is closed has reported why, or has nothing left to do.

@@ -306,6 +306,15 @@ class PendingCalls:
         if self._loop is not None:
             self._loop.join(GRACE)
 
+    def waits_for(self) -> str:
+        """The calls that are under way, and the lines where they wait: for ``run.why``."""
+        asked = len(self._asked)
+        if not asked:
+            return ""
+        lines = dict.fromkeys(self._loop.lines() if self._loop is not None else ())
+        at = f", at {' and at '.join(list(lines)[:3])}" if lines else ""
+        return f"{asked:,} call{'s' if asked > 1 else ''} not answered yet{at}"
+
     # Snapshots
 
     def snapshot(self) -> pa.Table:

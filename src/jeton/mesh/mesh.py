@@ -16,7 +16,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -157,9 +157,9 @@ class Mesh:
         return most
 
     @property
-    def has_busy_peers(self) -> bool:
-        """Whether some peer has asked that sources wait."""
-        return bool(self._busy_peers)
+    def busy_peers(self) -> Collection[int]:
+        """The peers that have asked that sources wait."""
+        return self._busy_peers
 
     def poll(self, timeout: float = 0.0) -> bool:
         """Receive arrived frames and send waiting ones, after at most ``timeout`` seconds."""

@@ -11,24 +11,27 @@ answer may be microseconds away, and then blocks, so that an idle query costs ne
 from __future__ import annotations
 
 import math
+import os
 import resource
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jeton.core.errors import FlowStalled, JetonError
 from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
-from jeton.progress.explain import holders
 from jeton.progress.graph import ProgressGraph
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
+from jeton.runtime.why import Question
 from jeton.runtime.worker import Worker
+from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ REPORT_OPERATORS: Final = 1.0
 """Seconds between reports that have the operators too."""
 GLANCE: Final = 0.001
 """Seconds between looks for a command that is about to come."""
+FIRST_WORD: Final = 2.0
+"""Seconds for which a worker of a stalled flow that holds no tokens lets others say so."""
 LAST_PATIENCE: Final = 0.005
 """Seconds between looks for a command, when there is nothing to do without it."""
 
@@ -144,6 +149,11 @@ class Sink(Protocol):
         """Whether rows wait here until others are taken, so that nothing more should be read."""
         ...
 
+    @property
+    def waits_for(self) -> str:
+        """The reason why it is full, as the end of a sentence; empty if it is not."""
+        ...
+
     def write(self) -> None:
         """Take what the outputs have collected."""
         ...
@@ -162,6 +172,7 @@ class NoSink:
 
     rows = 0
     is_full = False
+    waits_for = ""
 
     def write(self) -> None:
         """Do nothing."""
@@ -232,6 +243,7 @@ class Agent:
         """Whether the loop ends at once."""
         self._clock = clock
         self._thread = get_ident()
+        self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._line = _Line(self.peers)
         kind = MeasuredWorker if measured else Worker
         self.worker = kind(
@@ -254,10 +266,13 @@ class Agent:
         self._reports = False
         self._began = self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
-        self._turns = 0
+        self.turns_taken = 0
+        self.looks: list[str] = []
+        """What it did whenever a `BusyWatch` looked."""
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False
+        self._stalled_at: float | None = None
         self._due: deque[QuiescentCommand] = deque()
         self._round: _Round | None = None
         self._rounds_done = 0
@@ -400,7 +415,21 @@ class Agent:
         # Sources go on only after a good part has gone, so that they do not stop and go.
         self._congested = peers.backlog > (MOST_OUT // 2 if self._congested else MOST_OUT)
         peers.announce(self._congested)
-        return self._congested or peers.has_busy_peers
+        return self._congested or bool(peers.busy_peers)
+
+    @property
+    def held_up_by(self) -> str:
+        """Why sources wait, as the end of a sentence; empty if they do not."""
+        peers = self.peers
+        if self._congested:
+            return f"waits to send: {peers.backlog:,} bytes for one peer are not received yet"
+        busy = " and ".join(str(peer) for peer in sorted(peers.busy_peers))
+        return f"reads no sources, since worker {busy} does not keep up" if busy else ""
+
+    @property
+    def thread(self) -> int:
+        """The thread that drives it."""
+        return self._thread
 
     # Reports
 
@@ -438,7 +467,13 @@ class Agent:
         """Report this worker's frontiers and metrics to the driver."""
         if self.driver is not None and self._reports:
             state, metrics = self.feed.state(), self.metrics(operators=operators).to_json()
-            self.driver.send("report", frontiers=self.frontiers(), metrics=metrics, inputs=state)
+            self.driver.send(
+                "report",
+                frontiers=self.frontiers(),
+                metrics=metrics,
+                inputs=state,
+                process=self._process,
+            )
 
     def _counts(self) -> tuple[int, int]:
         """Records that were sent to inputs, and those of them that were late."""
@@ -487,6 +522,16 @@ class Agent:
     def is_engaged(self) -> bool:
         """Whether a command is under way that needs all workers at rest."""
         return bool(self._due) or self._round is not None
+
+    @property
+    def rests_for(self) -> str:
+        """The command that it rests for, as the end of a sentence; empty if it does not."""
+        round_ = self._round
+        seconds = 0.0 if round_ is None else self._clock() - round_.began
+        # Those that take a moment only are not worth a word.
+        if round_ is None or seconds < 1.0:
+            return ""
+        return f"rests for a command, {round_.command.kind!r}, for {seconds:.1f} s"
 
     @property
     def is_held(self) -> bool:
@@ -575,7 +620,7 @@ class Agent:
         most = BEAT if self.driver is None else REPORT / 2
         if self._awaits_command:
             most = LAST_PATIENCE
-        if self._congested or self.peers.has_busy_peers or self.sink.is_full:
+        if self._congested or self.peers.busy_peers or self.sink.is_full:
             return most
         return min(most, self.feed.patience(now - self._busy_at))
 
@@ -598,8 +643,8 @@ class Agent:
 
     def _poll(self, timeout: float) -> bool:
         peers = self.peers
-        self._turns += 1
-        if self._turns % 16 == 0 or peers.message_bytes - self._seen_bytes > MOST_OUT:
+        self.turns_taken += 1
+        if self.turns_taken % 16 == 0 or peers.message_bytes - self._seen_bytes > MOST_OUT:
             self._seen_bytes = peers.message_bytes
             peers.pause(self._has_enough(peers))
         did = peers.poll(timeout)
@@ -610,7 +655,7 @@ class Agent:
             if self._has_stalled:
                 peers.say_rest(STALL)
                 if peers.rounds.all_rest(STALL):
-                    self._say_stalled()
+                    self._say_stalled(now)
         return did
 
     @property
@@ -626,12 +671,14 @@ class Agent:
             or not all(handle.closed for handle in self._sources)
         )
 
-    def _say_stalled(self) -> NoReturn:
-        worker = self.worker
-        held = "; ".join(holders(worker.graph, worker.tracker.pointstamps()))
-        raise FlowStalled(
-            f"all workers came to rest but the flow is not complete: {held or 'nothing is held'}"
-        )
+    def _say_stalled(self, now: float) -> None:
+        facts = collect([self])
+        # One that holds tokens can name their lines: let it speak first.
+        if self._stalled_at is None and not facts[0].tokens:
+            self._stalled_at = now
+        if self._stalled_at is None or now - self._stalled_at > FIRST_WORD:
+            held = Question(self.flow, self.worker.graph, facts).stalled()
+            raise FlowStalled(f"all workers came to rest but the flow is not complete: {held}")
 
     def _has_enough(self, peers: Peers) -> bool:
         """Whether enough waits in inputs for no more to be read from peers."""
@@ -657,7 +704,7 @@ class _Round:
         self.deadline = math.inf if command.patience is None else now + command.patience
         self.holds = self.leaves = False
         self._agent = agent
-        self._began = now
+        self.began = now
         self._why: str | None = None
         self._found: Any = None
         self.is_finished = False
@@ -676,7 +723,7 @@ class _Round:
         if not self.is_finished:
             self.is_finished = True
             if self._why is None:
-                self.command.finish(self._agent, self._found, now - self._began)
+                self.command.finish(self._agent, self._found, now - self.began)
             else:
                 self.command.missed(self._agent, self._why)
 

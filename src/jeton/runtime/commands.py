@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jeton.core.errors import JetonError, ProtocolError, SnapshotError
+from jeton.runtime.worker_facts import collect
 
 if TYPE_CHECKING:
     from jeton.runtime.agent import Agent
@@ -181,6 +182,24 @@ class Taken(Command):
     def obey(self, agent: Agent) -> None:
         """Let the sink send more."""
         agent.sink.taken(self.output, self.bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectFacts(Command):
+    """Report what holds frontiers here: see `WorkerFacts`."""
+
+    kind = "facts"
+
+    def obey(self, agent: Agent) -> None:
+        """Send this worker's facts."""
+        if agent.driver is None:
+            return
+        # A question must not end a worker.
+        try:
+            answer: dict[str, Any] = {"facts": collect([agent])[0].to_json()}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        agent.driver.send("facts", number=self.number, **answer)
 
 
 @dataclass(frozen=True, kw_only=True)

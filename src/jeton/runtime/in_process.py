@@ -21,13 +21,14 @@ from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
 from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
-from jeton.progress.explain import holders
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
 from jeton.runtime.tables import TableFeed, Tables
+from jeton.runtime.why import Question, Why
+from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot, merge
 
 if TYPE_CHECKING:
@@ -149,6 +150,33 @@ class Run:
             progress_batches=self.network.progress_batches,
             checks=self.checker.checks if self.checker is not None else 0,
         )
+
+    def why(self, name: str | None = None, *, at: Any = None) -> Why:
+        """What holds the frontier of an output, a probe or an operator; by default of all outputs.
+
+        With ``at``, everything that could still result in that time or an earlier one there.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("forgetful")
+        >>> kept = {}
+        >>> def keep(token, info):
+        ...     token.drop()
+        ...
+        ...     def step(input, output):
+        ...         for ref, batch in input:
+        ...             kept[batch["n"][0]] = ref.retain()
+        ...
+        ...     return step
+        >>> flow.output("out", flow.input("in").unary(keep, name="keep"))
+        >>> with flow.open() as run:
+        ...     run.input("in").send({"time": [3], "n": [1]})
+        ...     run.input("in").close()
+        ...     run.run_to_rest()
+        ...     print(run.why("out"))
+        'out' is at 3: 'keep' holds 1 token at 3 on worker 0, retained at ...:6: kept[...
+            by way of keep → out
+        """
+        return Question(self.flow, self.graph, collect(self.agents)).why(name, at)
 
     # Driving
 
@@ -376,8 +404,7 @@ class Run:
         return any(worker.has_work for worker in self.workers)
 
     def _explain(self) -> str:
-        held = holders(self.graph, self.workers[0].tracker.pointstamps())
-        return "; ".join(held) or "nothing is held"
+        return Question(self.flow, self.graph, collect(self.agents)).stalled()
 
 
 def _interrupt_behind(error: Exception) -> BaseException | None:

@@ -8,7 +8,7 @@ none at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
@@ -68,8 +68,8 @@ class Peers(Network, Protocol):
         ...
 
     @property
-    def has_busy_peers(self) -> bool:
-        """Whether some peer has asked that sources wait."""
+    def busy_peers(self) -> Collection[int]:
+        """The peers that have asked that sources wait."""
         ...
 
     def attach(self, receiver: Receiver) -> None:
@@ -115,7 +115,7 @@ class Alone:
     """
 
     messages = progress_batches = progress_bytes = messages_in = message_bytes = backlog = 0
-    has_busy_peers = False
+    busy_peers = ()
 
     def __init__(self) -> None:
         self.rounds = Rounds(0, 1, lambda payload: None)
@@ -242,7 +242,7 @@ class SimulatedPort:
     progress_bytes: int = 0
     message_bytes: int = 0
     backlog: int = 0
-    has_busy_peers: bool = False
+    busy_peers: Collection[int] = ()
     _rounds: Rounds | None = None
 
     @property

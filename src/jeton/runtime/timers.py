@@ -34,6 +34,17 @@ class Timers:
         """When the next timer is due."""
         return self._heap[0][0] if self._heap and not self.wait else None
 
+    def pending(self, now: float) -> dict[int, float]:
+        """The operators that have timers, each with the seconds until the first of its own.
+
+        >>> timers = Timers()
+        >>> timers.add(2.5, operator=7)
+        >>> timers.add(1.5, operator=7)
+        >>> timers.pending(now=1.0)
+        {7: 0.5}
+        """
+        return {operator: when - now for when, _, operator in sorted(self._heap, reverse=True)}
+
     def take_due(self, now: float) -> Iterator[int]:
         """Take out the operators whose time has come."""
         while not self.wait and self._heap and self._heap[0][0] <= now:

@@ -74,6 +74,7 @@ class Worker:
         """The operators and lines whose forgotten tokens have been reported."""
         self.closed = False
         self.threads_expected = 0
+        self.step_began = clock()
         self.timers = Timers()
         self._network = network
         self._clock = clock
@@ -324,6 +325,7 @@ class Worker:
         With ``random``, only some of them are invoked, in any order: for simulation.
         """
         self._thread = get_ident()
+        self.step_began = self._clock()
         try:
             self._take_posts()
             if self.timers.next is not None:

@@ -22,6 +22,7 @@ from jeton.cluster.worker_io import OutputSink, ToDriver, WorkerSources, Writers
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.connectors.sources import Source
+from jeton.runtime.worker_facts import BusyWatch
 from jeton.spark.tasks import PeerGroup, join_peers
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class WorkerTask:
             tables = writer or Writers(self._writers(rank, control))
             sink = OutputSink(agent, (*self.sinks, *self.to_driver), tables)
             agent.attach(feed=feed, sink=sink, driver=control, parts=writer)
-            agent.run()
+            with BusyWatch(agent):
+                agent.run()
 
     def _writers(self, worker: int, control: Control) -> dict[str, Writer]:
         """This worker's ends of the sinks, without checkpoints."""

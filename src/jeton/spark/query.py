@@ -18,12 +18,16 @@ from jeton.cluster.failures import Failure, QueryFailed
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
+from jeton.dataflow.plan import progress_graph
 from jeton.runtime.commands import Advance, Stop, Taken
 from jeton.runtime.metrics import add_metrics
+from jeton.runtime.why import Holder, Question, Why
 from jeton.spark.internals import holders_of_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from jeton.dataflow.flow import Flow
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +74,13 @@ class Query:
     """
 
     def __init__(
-        self, name: str, spark: SparkSession, workers: int, sinks: Mapping[str, Sink], tag: str
+        self,
+        name: str,
+        spark: SparkSession,
+        workers: int,
+        sinks: Mapping[str, Sink],
+        tag: str,
+        flow: Flow,
     ) -> None:
         self.name = name
         self.workers = workers
@@ -79,6 +89,7 @@ class Query:
         self._spark = spark
         self._sinks = sinks
         self._tag = tag
+        self._flow = flow
         self._status: Status = "starting"
         self._coordinator = Coordinator()
         """The workers of the present attempt."""
@@ -138,6 +149,32 @@ class Query:
         if self.committer is not None:
             total["checkpoints"] = {**self.committer.metrics(), "restarts": self._restarts}
         return {**total, "workers": reports}
+
+    def why(self, name: str | None = None, *, at: Any = None) -> Why:
+        """What holds the frontier of an output, a probe or an operator; by default of all outputs.
+
+        With ``at``, everything that could still result in that time or an earlier one there. All
+        workers are asked. Those that are busy answer with their stack, and those that do not answer
+        within some seconds are named.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Batches
+        >>> flow = jt.Flow("patient")
+        >>> flow.output("numbers", flow.input("numbers", lateness=0))
+        >>> def one_batch(partition, partitions):
+        ...     yield {"time": [partition]}
+        ...     while True:
+        ...         yield None
+        >>> with flow.start(spark, sources={"numbers": Batches(one_batch)}, workers=2) as query:
+        ...     query.await_running()
+        ...     print(query.why("numbers"))
+        'numbers' is at ...: input 'numbers' on worker ...: partition ... has had no record ...
+        """
+        coordinator = self._coordinator
+        facts = coordinator.inquiry.ask(coordinator) if self.is_active else []
+        silent = coordinator.inquiry.silent(coordinator, facts) if self.is_active else []
+        graph = progress_graph(self._flow.operators)
+        return Question(self._flow, graph, facts, [*self._troubles(), *silent]).why(name, at)
 
     def table(self, name: str) -> DataFrame:
         """The rows so far of an output that has a `Memory` sink, as a DataFrame."""
@@ -279,6 +316,18 @@ class Query:
         jobs = holders_of_slots(self._spark.sparkContext, self.description)
         return f": slots are held by {'; '.join(jobs)}" if jobs else ""
 
+    def _troubles(self) -> list[Holder]:
+        """What keeps the whole query from going on, as far as the driver knows."""
+        if not self.is_active:
+            said = f"has {self._status}" + (f": {self._cause.summary}" if self._cause else "")
+            return [Holder(what="query", text=f"query {self.name!r} {said}", detail=said)]
+        missing = self.workers - len(self._coordinator.controls)
+        if not missing:
+            return []
+        held = f"{missing} of {self.workers} workers have no slot yet{self._held_by()}"
+        after = f", {self._status}" if self._status != "starting" else ""
+        return [Holder(what="slots", text=f"query {self.name!r}{after}: {held}", detail=held)]
+
     def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""
         coordinator.name = f"jeton-{self.name}"
@@ -363,6 +412,8 @@ class Query:
     ) -> None:
         """A worker has sent a frame."""
         kind = header["kind"]
+        if kind in ("facts", "busy", "report"):
+            coordinator.inquiry.hear(worker, header)
         if kind == "rows":
             table = read_table(payload)
             taken = Taken(output=header["output"], bytes=len(payload))
@@ -389,7 +440,7 @@ class Query:
                 coordinator.send(Advance(inputs=follow), worker)
         elif kind in ("complete", "part", "missed") and coordinator.schedule is not None:
             coordinator.schedule.hear(worker, header)
-        else:
+        elif kind not in ("facts", "busy"):
             raise ProtocolError(f"there are no frames of kind {kind!r}")
 
     def misheard(self, coordinator: Coordinator, worker: int, error: Exception) -> None:

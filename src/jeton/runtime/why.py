@@ -1,0 +1,560 @@
+"""Why: what holds an output's frontier, for people and for programs.
+
+The progress graph says which tokens and messages hold a frontier. The facts of the workers say
+which line made a token, which partition an input waits for, and what keeps a worker from going on.
+`Question` puts both together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jeton.columns.time_units import one_time, plain_times
+from jeton.core.checks import suggestion
+from jeton.core.errors import GraphError
+from jeton.core.source_lines import SourceLine
+from jeton.core.times import END_OF_TIME, START_OF_TIME, Product, Time, nested_key
+from jeton.dataflow.plan import OperatorPlan
+from jeton.progress.graph import ProgressGraph
+from jeton.progress.tracker import Pointstamp
+from jeton.progress.why import Hold, everything, holds
+from jeton.runtime.worker_facts import InputFact, PartitionFact, TokenFact, WorkerFacts
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+OFTEN: Final = 0.5
+"""The share of looks from which on a worker is said to do little else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One thing that holds a frontier.
+
+    ``what`` is one of ``token``, ``message``, ``input`` and ``breakpoint``, which hold it
+    themselves, or one of ``busy``, ``silent``, ``sink``, ``back-pressure``, ``command``, ``slots``
+    and ``query``, which keep workers from doing something about it.
+    """
+
+    what: str
+    text: str
+    """All of it, as a sentence."""
+    operator: str | None = None
+    workers: tuple[int, ...] = ()
+    """The workers where it is, as far as that is known."""
+    port: int | None = None
+    """The operator's output with the token, or the input with the message."""
+    time: Any = None
+    """The least of its times."""
+    count: int = 0
+    line: SourceLine | None = None
+    """The user's line that retained the token, added the operator, or is running now."""
+    since: float | None = None
+    """For how many seconds, as far as that is known."""
+    detail: str = ""
+    path: tuple[str, ...] = ()
+    """The operators between it and the output, both included."""
+    stack: tuple[str, ...] = ()
+    """The stack of a busy worker, outermost call first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts that are known, as JSON has them."""
+        facts = {name: getattr(self, name) for name in self.__slots__}
+        facts["time"] = _plain(self.time)
+        facts["line"] = None if self.line is None else str(self.line)
+        for name in ("workers", "path", "stack"):
+            facts[name] = list(facts[name])
+        return {name: fact for name, fact in facts.items() if fact not in (None, "", [])}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """An output, a probe or an operator, and what holds its frontier."""
+
+    name: str
+    frontier: tuple[Any, ...]
+    """The least times that may still pass there."""
+    at: Any
+    """The time that was asked about, if any."""
+    unit: str | None
+    holders: tuple[Holder, ...]
+
+    @property
+    def headline(self) -> str:
+        """The culprit, in one line."""
+        if not self.holders:
+            if self.at is None:
+                return f"{self.name!r} is complete" if not self.frontier else self._open
+            return f"{self.name!r} is complete up to {shown(self.at, self.unit)}"
+        return f"{self._open}: {self.holders[0].text}"
+
+    @property
+    def _open(self) -> str:
+        if not self.frontier:
+            return f"{self.name!r} is not complete"
+        return f"{self.name!r} is at {' and '.join(shown(t, self.unit) for t in self.frontier)}"
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        for number, holder in enumerate(self.holders):
+            if number:
+                lines.append(f"  {holder.text}")
+            if len(holder.path) > 1:
+                lines.append(f"    by way of {' → '.join(holder.path)}")
+            lines.extend(f"    {line}" for line in holder.stack)
+        return "\n".join(lines)
+
+
+class Why:
+    """The answer to why results are not out yet: ``print`` it, or read `holders`.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("averages")
+    >>> flow.output("means", flow.input("n", lateness=0).key_by("k").tumbling(10).mean("v"))
+    >>> with flow.open() as run:
+    ...     run.input("n").send({"time": [3, 7], "k": ["a", "a"], "v": [1.0, 2.0]})
+    ...     run.run_to_rest()
+    ...     why = run.why("means", at=10)
+    >>> print(why)
+    'means' is at 7: input 'n' on worker 0 is at 7: 2 records were sent, none for a later time
+        by way of n → mean → means
+      'mean' holds 1 token at 10 on worker 0: it waits for its input (added at ...)
+        by way of mean → means
+    >>> why.holders[0].what, why.holders[0].time
+    ('input', 7)
+    """
+
+    def __init__(self, places: Sequence[HeldPlace]) -> None:
+        self.places = tuple(places)
+        """Each output that was asked about, with its own holders."""
+
+    @property
+    def holders(self) -> list[Holder]:
+        """The holders of all places, the culprits first; each once."""
+        found: dict[Holder, Holder] = {}
+        for place in self.places:
+            for holder in place.holders:
+                found.setdefault(replace(holder, path=()), holder)
+        return list(found.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        return {
+            "places": [
+                {
+                    "name": place.name,
+                    "frontier": [_plain(time) for time in place.frontier],
+                    "at": _plain(place.at),
+                    "headline": place.headline,
+                    "holders": [holder.to_dict() for holder in place.holders],
+                }
+                for place in self.places
+            ]
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.places))
+
+    def __repr__(self) -> str:
+        return f"<Why: {'; '.join(place.headline for place in self.places)}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for place in self.places:
+            rows.append(f'<tr><th colspan="3">{escape(place.headline)}</th></tr>')
+            for holder in place.holders:
+                stack = "<br>".join(map(escape, holder.stack))
+                more = f"<details><summary>stack</summary>{stack}</details>" if stack else ""
+                rows.append(
+                    f"<tr><td>{escape(holder.what)}</td><td>{escape(holder.text)}{more}</td>"
+                    f"<td>{escape(' → '.join(holder.path))}</td></tr>"
+                )
+        return f"<table>{''.join(rows)}</table>"
+
+
+def shown(time: Time, unit: str | None) -> str:
+    """A time for people: a timestamp, where the unit of the flow is known.
+
+    >>> shown(3, None), shown(Product(3, 2), None), shown(1_700_000_000, "s")
+    ('3', '3 in round 2', '2023-11-14 22:13:20')
+    """
+    if isinstance(time, Product):
+        return f"{shown(time.outer, unit)} in round {time.inner}"
+    if type(time) is not int:
+        return str(time)
+    if time == START_OF_TIME:
+        return "the start of time"
+    if time == END_OF_TIME:
+        return "the end of time"
+    return str(plain_times(np.array([time]), unit)[0])
+
+
+@dataclass(slots=True)
+class Question:
+    """What was asked, and all that is known to answer it."""
+
+    flow: Flow
+    graph: ProgressGraph
+    facts: Sequence[WorkerFacts]
+    """Of the workers that have answered."""
+    troubles: Sequence[Holder] = ()
+    """Workers that have not, and the like: they come first."""
+
+    pointstamps: dict[Pointstamp, int] = field(init=False)
+    unit: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Every worker's view is conservative. In the least one, the most has come to an end.
+        views = [{(at, time): n for at, time, n in each.pointstamps} for each in self.facts]
+        self.pointstamps = min(views, key=lambda view: sum(view.values()), default={})
+        self.unit = next((each.unit for each in self.facts if each.unit is not None), None)
+
+    def why(self, name: str | None = None, at: Any = None) -> Why:
+        """The answer for one output, probe or operator, or for all outputs."""
+        names = list(self.flow.outputs) if name is None else [name]
+        return Why([self._place(each, self._target(each), at) for each in names])
+
+    def stalled(self) -> str:
+        """All that is held, as a sentence: for a flow that came to rest too early."""
+        found = self._ranked(everything(self.graph, self.pointstamps))
+        return "; ".join(holder.text for holder in found) or "nothing is held"
+
+    def _target(self, name: str) -> int:
+        flow = self.flow
+        for what in ("output", "probe"):
+            if (what, name) in flow.handles():
+                return self.graph.nodes[flow.handle(what, name)].inputs[0]
+        for node in self.graph.nodes:
+            if node.name == name:
+                return (*node.outputs, *node.inputs)[0]
+        known = [known for what, known in flow.handles() if what in ("output", "probe")]
+        known += [node.name for node in self.graph.nodes]
+        raise GraphError(
+            f"flow {flow.name!r} has no output, probe or operator {name!r}"
+            f"{suggestion(str(name), known)} (there are: "
+            f"{', '.join(map(repr, dict.fromkeys(known)))})"
+        )
+
+    def _place(self, name: str, target: int, at: Any) -> HeldPlace:
+        if at is not None:
+            kind = self.graph.kinds[target]
+            at = kind.check(one_time(at, self.unit, "at=") if kind.integers else at)
+        first = holds(self.graph, self.pointstamps, target)
+        frontier = tuple(dict.fromkeys(hold.arrives for hold in first))
+        found = first if at is None else holds(self.graph, self.pointstamps, target, at)
+        unknown = not self.facts and self.troubles
+        holders = (*self.troubles, *self._ranked(found)) if found or unknown else ()
+        return HeldPlace(name, frontier, at, self.unit, holders)
+
+    def _ranked(self, found: Sequence[Hold]) -> list[Holder]:
+        """The holders behind pointstamps, after what keeps their workers from going on."""
+        stuck: list[Holder] = []
+        waiting: list[Holder] = []
+        for hold in found:
+            is_waiting = self._waits(hold)
+            (waiting if is_waiting else stuck).extend(self._holders(hold, is_waiting))
+        if not (stuck or waiting):
+            return []
+        conditions = [*self._busy(), *self._conditions()]
+        if not stuck or stuck[0].what != "token":
+            return [*conditions, *stuck, *waiting]
+        # Nothing that workers do sets this token free, but for one that is busy where it is.
+        there = [
+            each for each in conditions if each.stack and set(each.workers) & set(stuck[0].workers)
+        ]
+        others = [each for each in conditions if each not in there]
+        return [*there, *stuck, *others, *waiting]
+
+    def _waits(self, hold: Hold) -> bool:
+        """Whether something may still arrive that the holder of a token may be waiting for."""
+        node = self.graph.nodes[self.graph.owner[hold.location]]
+        least = hold.stamps[0][0]
+        return hold.location in node.outputs and any(
+            holds(self.graph, self.pointstamps, port, least) for port in node.inputs
+        )
+
+    # What holds a frontier itself
+
+    def _holders(self, hold: Hold, waits: bool) -> Iterable[Holder]:
+        index = self.graph.owner[hold.location]
+        node, plan = self.graph.nodes[index], self.flow.operators[index]
+        if hold.location in node.inputs:
+            yield from self._messages(hold, node.inputs.index(hold.location), plan)
+            return
+        left = dict(hold.stamps)
+        port = node.outputs.index(hold.location)
+        inputs = [(facts, fact) for facts in self.facts for fact in facts.inputs]
+        for facts, fact in sorted(inputs, key=lambda each: nested_key(each[1].time)):
+            if fact.location == hold.location and left.get(fact.time, 0) > 0:
+                left[fact.time] -= 1
+                yield self._input(facts, fact, hold, plan)
+        yield from self._tokens(hold, left, port, plan, waits)
+
+    def _tokens(
+        self, hold: Hold, left: dict[Time, int], port: int, plan: OperatorPlan, waits: bool
+    ) -> Iterable[Holder]:
+        """One holder for each line that made tokens, and one for those that no worker knows of."""
+        inputs = {(f.worker, i.location) for f in self.facts for i in f.inputs}
+        groups: dict[SourceLine | None, list[tuple[int, TokenFact]]] = {}
+        for facts in self.facts:
+            for fact in facts.tokens:
+                is_input = (facts.worker, fact.location) in inputs and fact.line is None
+                if fact.location == hold.location and fact.time in left and not is_input:
+                    left[fact.time] -= fact.count
+                    groups.setdefault(fact.line, []).append((facts.worker, fact))
+        missing = [(time, count) for time, count in left.items() if count > 0]
+        if missing and len(groups) < 2:
+            # Workers run the same code: those that have not answered hold the same, most likely.
+            only = next(iter(groups), None)
+            for time, count in missing:
+                fact = TokenFact(hold.location, time, count, only, 0.0)
+                groups.setdefault(only, []).append((-1, fact))
+        elif missing:
+            groups[SourceLine("", 0)] = [
+                (-1, TokenFact(hold.location, time, count, None, 0.0)) for time, count in missing
+            ]
+        for line, group in groups.items():
+            known = line if line is not None and line.file else None
+            yield self._token(hold, port, plan, waits, known, group)
+
+    def _token(
+        self,
+        hold: Hold,
+        port: int,
+        plan: OperatorPlan,
+        waits: bool,
+        line: SourceLine | None,
+        group: Sequence[tuple[int, TokenFact]],
+    ) -> Holder:
+        workers = tuple(sorted({worker for worker, _ in group if worker >= 0}))
+        count = sum(fact.count for _, fact in group)
+        least = min((fact.time for _, fact in group), key=nested_key)
+        seconds = max(fact.seconds for _, fact in group) if line is not None else 0.0
+        others = any(fact.time != least for _, fact in group)
+        retained = line is not None
+        texts = [
+            f"{plan.name!r} holds {_many(count, 'token')} at {shown(least, self.unit)}"
+            f"{' and later' if others else ''}{_on(workers)}"
+        ]
+        if line is not None:
+            texts.append(f"{_for(seconds)}, retained at {line}")
+        notes = [
+            facts.notes[plan.name]
+            for facts in self.facts
+            if plan.name in facts.notes and (not workers or facts.worker in workers)
+        ]
+        detail = "; ".join(dict.fromkeys(notes))
+        if not detail and waits:
+            detail = "it waits for its input"
+        if detail:
+            texts.append(f": {detail}")
+        if line is None and plan.defined is not None:
+            line = plan.defined
+            texts.append(f" (added at {line})")
+        return Holder(
+            # Without inputs and a line of the user's, it is the host's own token of an input.
+            what="input" if not (plan.inputs or retained) else "token",
+            text="".join(texts),
+            operator=plan.name,
+            workers=workers,
+            port=port,
+            time=least,
+            count=count,
+            line=line,
+            since=seconds or None,
+            detail=detail,
+            path=hold.path,
+        )
+
+    def _messages(self, hold: Hold, port: int, plan: OperatorPlan) -> Iterable[Holder]:
+        """Messages that wait in queues, and those that are on their way or being handled."""
+        left = dict(hold.stamps)
+        queues = [(facts.worker, queue) for facts in self.facts for queue in facts.queues]
+        for worker, queue in sorted(queues, key=lambda each: -each[1].rows):
+            mine = [s for s in queue.stamps if queue.location == hold.location and s[0] in left]
+            if mine:
+                for time, count in mine:
+                    left[time] -= count
+                queued = _many(sum(count for _, count in queue.stamps), "message")
+                detail = f"{queued} with {_many(queue.rows, 'row')} in its queue"
+                if queue.frequent:
+                    detail += f"; {queue.frequent}"
+                yield self._message(hold, port, plan, mine, (worker,), detail)
+        missing = [(time, count) for time, count in left.items() if count > 0]
+        if missing:
+            busy = [f.worker for f in self.facts if f.busy and f.busy.operator == plan.name]
+            detail = "they are being handled" if busy else ""
+            yield self._message(hold, port, plan, missing, tuple(busy), detail)
+
+    def _message(
+        self,
+        hold: Hold,
+        port: int,
+        plan: OperatorPlan,
+        stamps: Sequence[tuple[Time, int]],
+        workers: tuple[int, ...],
+        detail: str,
+    ) -> Holder:
+        count = sum(count for _, count in stamps)
+        least = min((time for time, _ in stamps), key=nested_key)
+        at = f" at {shown(least, self.unit)}{' and later' if len(stamps) > 1 else ''}"
+        are = "are" if count > 1 else "is"
+        where = f"wait{'' if count > 1 else 's'} at" if detail else f"{are} under way to"
+        text = f"{_many(count, 'message')}{at} {where} {plan.name!r}{_on(workers)}"
+        return Holder(
+            what="message",
+            text=f"{text}: {detail}" if detail else text,
+            operator=plan.name,
+            workers=workers,
+            port=port,
+            time=least,
+            count=count,
+            line=plan.defined,
+            detail=detail,
+            path=hold.path,
+        )
+
+    def _input(self, facts: WorkerFacts, fact: InputFact, hold: Hold, plan: OperatorPlan) -> Holder:
+        """An input that has not advanced, and the partition that it waits for."""
+        least = self.graph.kinds[hold.location].minimum
+        slow = [p for p in fact.partitions if not p.idle and p.floor <= fact.time]
+        if fact.lateness is None and fact.rows and fact.time == least:
+            detail = (
+                f"it was never advanced, though {_many(fact.rows, 'record')} "
+                f"{'were' if fact.rows > 1 else 'was'} sent: give it a lateness=, or advance_to()"
+            )
+        elif slow:
+            detail = self._slow(slow, fact)
+        elif fact.partitions:
+            detail = "all its partitions there are idle, and it follows the other workers"
+        elif fact.time == least:
+            detail = "it was never advanced, and no record was sent"
+        elif fact.lateness is not None:
+            detail = f"{_many(fact.rows, 'record')} were sent, none for a later time"
+        else:
+            detail = "it was not advanced further"
+        return Holder(
+            what="input",
+            text=(
+                f"input {plan.name!r}{_on((facts.worker,))} is at {shown(fact.time, self.unit)}: "
+                f"{detail}"
+            ),
+            operator=plan.name,
+            workers=(facts.worker,),
+            port=0,
+            time=fact.time,
+            count=1,
+            line=plan.defined,
+            since=max((p.seconds for p in slow if p.seconds is not None), default=None),
+            detail=detail,
+            path=hold.path,
+        )
+
+    def _slow(self, slow: Sequence[PartitionFact], fact: InputFact) -> str:
+        first = max(slow, key=lambda partition: partition.seconds or 0.0)
+        text = f"partition {first.key} of its source has had no record"
+        if first.floor != START_OF_TIME:
+            text += f" after {shown(first.floor, self.unit)}"
+        if first.seconds is not None:
+            text += f" for {first.seconds:.1f} s"
+        if len(slow) > 1:
+            text += f" ({len(slow) - 1} more like it)"
+        ahead = [p.floor for p in fact.partitions if p.floor > fact.time]
+        if ahead:
+            text += (
+                f", while {_many(len(ahead), 'partition')} "
+                f"{'are' if len(ahead) > 1 else 'is'} at {shown(max(ahead), self.unit)}: give the "
+                "input idle_after= if it need not wait"
+            )
+        return text
+
+    # What keeps workers from going on
+
+    def _busy(self) -> Iterable[Holder]:
+        for facts in self.facts:
+            busy = facts.busy
+            if busy is not None:
+                at = f", at {busy.line}" if busy.line is not None else ""
+                at += self._frequent_at(facts, busy.operator)
+                yield Holder(
+                    what="busy",
+                    text=f"worker {facts.worker} {busy.doing}{_for(busy.seconds or 0.0)}{at}",
+                    operator=busy.operator,
+                    workers=(facts.worker,),
+                    line=busy.line,
+                    since=busy.seconds,
+                    detail=busy.doing,
+                    stack=tuple(busy.stack),
+                )
+
+    def _conditions(self) -> Iterable[Holder]:
+        for facts in self.facts:
+            for what, text in (
+                ("sink", facts.full),
+                ("back-pressure", facts.held_up),
+                ("command", facts.command),
+            ):
+                if text:
+                    yield Holder(
+                        what=what,
+                        text=f"worker {facts.worker} {text}",
+                        workers=(facts.worker,),
+                        detail=text,
+                    )
+            if facts.busy is None:
+                yield from _often(facts)
+
+    def _frequent_at(self, facts: WorkerFacts, operator: str | None) -> str:
+        """The key that most of the records have that wait at an operator, if there is one."""
+        for queue in facts.queues:
+            if (
+                queue.frequent
+                and self.graph.nodes[self.graph.owner[queue.location]].name == operator
+            ):
+                messages = _many(sum(count for _, count in queue.stamps), "message")
+                return f"; {messages} wait there: {queue.frequent}"
+        return ""
+
+
+def _often(facts: WorkerFacts) -> Iterable[Holder]:
+    """What a worker does most of the time, though it answers."""
+    doing, often = max(
+        Counter(facts.looks).items(), key=lambda item: (item[0] != "", item[1]), default=("", 0)
+    )
+    if doing and often / len(facts.looks) >= OFTEN:
+        share = f"in {often} of the last {len(facts.looks)} looks"
+        yield Holder(
+            what="busy",
+            text=f"worker {facts.worker} {doing} {share}",
+            workers=(facts.worker,),
+            detail=doing,
+        )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def _on(workers: Sequence[int]) -> str:
+    if not workers:
+        return ""
+    *most, last = map(str, workers)
+    return f" on worker{'s' if most else ''} {', '.join(most)}{' and ' if most else ''}{last}"
+
+
+def _for(seconds: float) -> str:
+    """For how long, unless that is no time at all: simulated clocks stand still."""
+    return f", for {seconds:.1f} s" if seconds >= 0.05 else ""
+
+
+def _plain(time: Any) -> Any:
+    """A time as JSON has it."""
+    if isinstance(time, Product):
+        return list(time)
+    return time if time is None or type(time) is int else str(time)
