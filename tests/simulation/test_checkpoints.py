@@ -273,7 +273,7 @@ class Query:
         elif choice < 0.28:
             schedule.want()
         else:
-            run.step()
+            run.turn()
 
     def hear(self, schedule: CheckpointSchedule, ends: list[End]) -> bool:
         """Have the driver hear one frame of one worker."""

@@ -150,6 +150,8 @@ class InputHandle:
         self.late_count = 0
         self.sent_count = 0
         """The number of records sent, late ones included."""
+        self.furthest: int | None = None
+        """The greatest time of a record sent so far, where times are integers."""
         self._closed = False
 
     @property
@@ -226,6 +228,10 @@ class InputHandle:
         if len(batch) == 0:
             return
         self.sent_count += len(batch)
+        if self._info.kind.integers:
+            _, most = batch.extent()
+            if self.furthest is None or most > self.furthest:
+                self.furthest = most
         if self._schema is not None:
             batch = batch.conform(self._schema, f"input {self.name!r}")
         if partition is not None:

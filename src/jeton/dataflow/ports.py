@@ -143,6 +143,10 @@ class Input:
             self.units.learn(batch.unit)
         self._queue.append((time, batch))
 
+    def waiting(self) -> tuple[Message, ...]:
+        """The messages that wait, to be looked at."""
+        return tuple(self._queue)
+
     def __len__(self) -> int:
         """The number of messages that wait."""
         return len(self._queue)
@@ -186,6 +190,11 @@ class Output:
     def connect(self, edges: Sequence[Edge]) -> None:
         """Say where messages go: the worker does this once."""
         self._edges = list(edges)
+
+    def redirect(self, edges: Sequence[Edge]) -> list[Edge]:
+        """Have messages go elsewhere from now on; returns where they went."""
+        before, self._edges = self._edges, list(edges)
+        return before
 
     def session(self, right: TimestampToken | TokenRef, time: Time | None = None) -> Session:
         """Open a session at the token's time, or at a later ``time``.

@@ -24,6 +24,7 @@ from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.explain import holders
 from jeton.progress.graph import ProgressGraph
+from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
@@ -247,6 +248,8 @@ class Agent:
             domain=flow.domain,
         )
         self.peers.attach(self.worker)
+        self.breakpoints = Breakpoints(self.worker, flow)
+        """The breakpoint that holds its inputs, if one is set."""
         handles = self.worker.handles
         ends = [(what, handles[flow.handle(what, name)]) for what, name in flow.handles()]
         self._inputs = [handle for what, handle in ends if what == "input"]
@@ -325,6 +328,8 @@ class Agent:
         worker = self.worker
         if self.driver is not None:
             return self.is_ready and self.turn(random=random, reading=False)
+        if self.breakpoints.at is not None:
+            worker.hold_sources(self.breakpoints.is_full)
         if not worker.has_work:
             return False
         self._thread = get_ident()
@@ -343,7 +348,7 @@ class Agent:
         did = self._poll(0.0)
         worker = self.worker
         held_up = self.is_held_up
-        worker.hold_sources(held_up or self._round is not None)
+        worker.hold_sources(held_up or self._round is not None or self.breakpoints.is_full)
         did = (reading and not held_up and self.read()) or did
         if worker.has_work:
             worker.step(random)
@@ -358,6 +363,8 @@ class Agent:
             # While a peer still rests, rows that come after a snapshot must not pass for its own.
             if self._round is None:
                 self.sink.write()
+            if self.breakpoints.watches:
+                self._look_for_match()
         if self.driver is not None or self._due or self._round is not None:
             self.keep_in_touch()
             self._take_part(did)
@@ -365,7 +372,7 @@ class Agent:
 
     def read(self) -> bool:
         """Read from the feed, unless the worker rests or the sink is full."""
-        if self._round is not None or self.sink.is_full:
+        if self._round is not None or self.sink.is_full or self.breakpoints.stops_reading:
             return False
         return self.feed.read(self.worker.has_work)
 
@@ -483,6 +490,15 @@ class Agent:
         if self._round is not None and self._round.holds:
             self._leave(self._round)
 
+    def _look_for_match(self) -> None:
+        """Pause at rows that match what the driver looks for, and report them."""
+        found = self.breakpoints.matched()
+        if found is not None and self.driver is not None:
+            if self.breakpoints.at is None:
+                self.breakpoints.pause(None)
+            output, rows = found
+            self.driver.send("matched", to_bytes(rows), output=output)
+
     @property
     def is_engaged(self) -> bool:
         """Whether a command is under way that needs all workers at rest."""
@@ -577,6 +593,8 @@ class Agent:
             most = LAST_PATIENCE
         if self._congested or self.peers.has_busy_peers or self.sink.is_full:
             return most
+        if self.breakpoints.stops_reading:
+            return LAST_PATIENCE
         return min(most, self.feed.patience(now - self._busy_at))
 
     def _wait(self, block: float) -> bool:
@@ -619,6 +637,7 @@ class Agent:
         worker = self.worker
         return not (
             self.is_complete
+            or self.breakpoints.at is not None
             or self._round is not None
             or worker.has_work
             or worker.timers.next is not None
