@@ -262,6 +262,8 @@ class Agent:
         self._congested = False
         self._told_complete = False
         self._due: deque[QuiescentCommand] = deque()
+        self._deferred: deque[Command] = deque()
+        """Commands that wait for the end of a round, since a worker at rest must not act."""
         self._round: _Round | None = None
         self._rounds_done = 0
         self._counted = self._counts()
@@ -347,6 +349,9 @@ class Agent:
         self._thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
+        if worker.tracker.is_complete and self.breakpoints.at is not None:
+            # All inputs have ended, so that no worker holds a token there.
+            self.breakpoints.resume()
         held_up = self.is_held_up
         worker.hold_sources(held_up or self._round is not None or self.breakpoints.is_full)
         did = (reading and not held_up and self.read()) or did
@@ -383,7 +388,7 @@ class Agent:
     @property
     def is_complete(self) -> bool:
         """Whether nothing can ever happen again, on any worker."""
-        return self.worker.tracker.is_complete
+        return self.worker.tracker.is_complete and not self.breakpoints.holds
 
     @property
     def is_over(self) -> bool:
@@ -399,6 +404,15 @@ class Agent:
         if driver is None or self.worker.has_work:
             return self.worker.has_work
         return not self.is_over and (self.is_engaged or self._must_tell or driver.has_news())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether there is nothing to do here, and nothing to read, unless a peer acts."""
+        return (
+            (self.feed.ended or self.breakpoints.stops_reading)
+            and not self.worker.has_work
+            and not self.worker.threads_expected
+        )
 
     @property
     def is_held_up(self) -> bool:
@@ -485,6 +499,10 @@ class Agent:
         """Come to rest with all workers, and do a command then."""
         self._due.append(command)
 
+    def defer(self, command: Command) -> None:
+        """Obey a command when those that need all workers at rest are done."""
+        self._deferred.append(command)
+
     def resume(self) -> None:
         """Leave a rest that a command holds, once all workers do."""
         if self._round is not None and self._round.holds:
@@ -511,7 +529,13 @@ class Agent:
 
     @property
     def _awaits_command(self) -> bool:
-        return self.feed.awaits_command or self._told_complete or self.sink.is_full or self.is_held
+        return (
+            self.feed.awaits_command
+            or self._told_complete
+            or self.sink.is_full
+            or self.is_held
+            or self.breakpoints.at is not None
+        )
 
     @property
     def _must_tell(self) -> bool:
@@ -534,6 +558,8 @@ class Agent:
             if self.peers.rounds.all_ready(round_.number):
                 self._end_round()
                 round_.finish(self._clock())
+                while self._deferred and not self.is_engaged:
+                    self.obey(self._deferred.popleft())
         elif round_.holds:
             # Not at once: the host may have to take rows first, that what is finished relies on.
             round_.finish(self._clock())
@@ -594,7 +620,7 @@ class Agent:
         if self._congested or self.peers.has_busy_peers or self.sink.is_full:
             return most
         if self.breakpoints.stops_reading:
-            return LAST_PATIENCE
+            return most
         return min(most, self.feed.patience(now - self._busy_at))
 
     def _wait(self, block: float) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST_HELD: Final = 1 << 20
 """Records that a worker holds back, from which on it reads no more."""
+ENDED: Final = "all inputs have ended, so that there is nothing left to pause"
 
 Predicate = Callable[[Batch], Any]
 """Takes a batch of an output; returns a mask of its rows, or whether it matches as a whole."""
@@ -103,6 +104,8 @@ class SourceGate:
         self._worker = worker
         self._output = output
         self._book = operator.books[output.index]
+        handle = worker.handles.get(operator.index)
+        self._handle = handle if isinstance(handle, InputHandle) else None
         self._floor: int | None = None
         """The least time for which there was a right when the gate was closed."""
         self._edges: list[Edge] | None = None
@@ -120,12 +123,26 @@ class SourceGate:
         if self._edges is None:
             self._install(self.least_token())
         self.at = at
+        if self._handle is not None:
+            self._handle.held_from = at
         self._worker.post(self._settle)
 
     def open(self) -> None:
         """Let everything through again."""
         self.at = None
+        if self._handle is not None:
+            self._handle.held_from = None
         self._worker.post(self._settle)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it holds back records, or is about to let them go."""
+        return self._edges is not None
+
+    @property
+    def has_right(self) -> bool:
+        """Whether the input had not ended when the gate was closed."""
+        return self.is_closed and self._floor is not None
 
     def push(self, time: Time, batch: Batch) -> None:
         """Send the records before the breakpoint, and hold the others back."""
@@ -136,18 +153,22 @@ class SourceGate:
         if late is not None:
             self.held.add(late)
 
+    def has_passed(self, at: int) -> bool:
+        """Whether an input has nothing before a time to read any more."""
+        handle = self._handle
+        return handle is None or handle.closed or handle.time >= at
+
     def least_token(self) -> int | None:
         """The least time for which this operator has a right now, if it has any."""
-        handle = self._worker.handles.get(self.operator.index)
-        if isinstance(handle, InputHandle):
+        handle = self._handle
+        if handle is not None:
             return None if handle.closed else handle.time
         return min((token.time for token in self._tokens()), default=None)
 
     def furthest(self) -> int | None:
         """The greatest time of a record that went in, as far as it is known."""
-        handle = self._worker.handles.get(self.operator.index)
-        if isinstance(handle, InputHandle):
-            return handle.furthest
+        if self._handle is not None:
+            return self._handle.furthest
         least = self._book.kind.minimum
         times = [token.time for token in self._tokens()]
         return max((time for time in times if time != least), default=None)
@@ -169,7 +190,9 @@ class SourceGate:
         if self._edges is None:
             return
         for batch in self.held.take(self.at):
-            bound = int(batch.times.min())
+            bound, most = batch.extent()
+            if self._handle is not None:
+                self._handle.furthest = max(self._handle.furthest or most, most)
             for edge in self._edges:
                 edge.push(bound, batch)
         at, floor = self.at, self._floor
@@ -200,7 +223,8 @@ class OutputGate:
         """The first rows that matched."""
         self._worker = worker
         self._step = operator.step
-        self._closed = False
+        self.is_closed = False
+        """Whether it holds back records, or is about to let them go."""
 
     def restore(self, state: pa.Table) -> None:
         """Begin with the records of a snapshot."""
@@ -224,23 +248,23 @@ class OutputGate:
         self._worker.post(self._settle)
 
     def _install(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             _keep(self.operator, self.port, self.held)
             self.operator.step = self._collect
 
     def _settle(self) -> None:
         for batch in self.held.take(self.at):
             self._pass_on(batch)
-        if self.at is None and self._closed:
-            self._closed = False
+        if self.at is None and self.is_closed:
+            self.is_closed = False
             _forget(self.operator, self.port)
-        used = self._closed or self.predicate is not None
+        used = self.is_closed or self.predicate is not None
         self.operator.step = self._collect if used else self._step
 
     def _collect(self, inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
         for _, batch in inputs[0]:
-            if self._closed:
+            if self.is_closed:
                 early, late = (None, batch) if self.at is None else _split(batch, self.at)
                 if late is not None:
                     self.held.add(late)
@@ -300,6 +324,16 @@ class Breakpoints:
         return sum(gate.held.rows for gate in self.gates)
 
     @property
+    def holds(self) -> bool:
+        """Whether a breakpoint is set, or records that it held back are still to go on."""
+        return self.at is not None or any(gate.is_closed for gate in self.gates)
+
+    @property
+    def has_token(self) -> bool:
+        """Whether it holds a token, or is about to; inputs that have ended give no right to one."""
+        return any(gate.has_right for gate in self._sources)
+
+    @property
     def gates(self) -> list[Gate]:
         """The gates, if there are any: those of inputs first."""
         return [*self._sources, *self._outputs.values()]
@@ -320,9 +354,7 @@ class Breakpoints:
             return False
         if self.is_full:
             return True
-        handles = (self._worker.handles.get(gate.operator.index) for gate in self._sources)
-        inputs = [handle for handle in handles if isinstance(handle, InputHandle)]
-        return all(handle.closed or handle.time >= at for handle in inputs)
+        return all(gate.has_passed(at) for gate in self._sources)
 
     @property
     def is_full(self) -> bool:
@@ -362,6 +394,8 @@ class Breakpoints:
         self.require_integers()
         if self.at is not None:
             raise GraphError("the flow is paused already: step(until=…), or resume() first")
+        if self._have_ended():
+            raise GraphError(ENDED)
         passed = self.furthest()
         if at is None and (passed is None or passed[0] < END_OF_TIME):
             at = IntegerTimes().minimum if passed is None else passed[0] + 1
@@ -419,6 +453,12 @@ class Breakpoints:
         for gate in self._all_gates():
             gate.close(at)
         self._worker.hold_sources(False)
+
+    def _have_ended(self) -> bool:
+        """Whether no input of any worker can send anything more, as far as this one knows."""
+        nodes, tracker = self._worker.graph.nodes, self._worker.tracker
+        places = [at for o in self._without_inputs() for at in nodes[o.index].outputs]
+        return not any(tracker.least(location) for location in places)
 
     def _all_gates(self) -> list[Gate]:
         return [*self._source_gates(), *(self._output(name) for name in self._flow.outputs)]

@@ -254,12 +254,12 @@ class Run:
                     self.sequencer(name, worker).close()
         while True:
             self.run_to_rest()
-            if all(worker.tracker.is_complete for worker in self.workers):
-                return self.results()
             if self.paused_at is not None:
                 raise FlowStalled(
                     f"the flow came to rest at the breakpoint at {self.paused_at}: resume() first"
                 )
+            if all(worker.tracker.is_complete for worker in self.workers):
+                return self.results()
             if not self._await_threads():
                 raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
 

@@ -32,22 +32,20 @@ from jeton.columns.time_units import (
 from jeton.core.checks import described, suggestion
 from jeton.core.errors import GraphError, JetonError, TimeError
 from jeton.core.times import START_OF_TIME
-from jeton.runtime.breakpoints import OutputGate, TimePassed, from_bytes, to_bytes
-from jeton.runtime.commands import Command, QuiescentCommand
+from jeton.runtime.breakpoints import ENDED, OutputGate, TimePassed, from_bytes, to_bytes
+from jeton.runtime.commands import Command
 from jeton.state.snapshot import BIN, concatenated, is_held_by_breakpoint
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.runtime.agent import Agent
 
-REST_PATIENCE: Final = 60.0
-"""Seconds after which a worker gives up to come to rest, to be looked at."""
 TIMES: Final = ("time", "end", "first", "last")
 """The columns of the library's containers that have times."""
 
 Answer: TypeAlias = Mapping[str, Any]
 T = TypeVar("T")
-Protocol: TypeAlias = Generator["Steer | Look", Sequence[Answer], T]
+Protocol: TypeAlias = Generator["Steer", Sequence[Answer], T]
 """Yields commands, gets the answers of all workers to each, and returns a result."""
 
 
@@ -65,6 +63,10 @@ class At(NamedTuple):
         return plain_times(np.array([self.time]), self.unit)[0]
 
 
+RESUMED: Final = object()
+"""The result of removing the breakpoint."""
+
+
 # Commands
 
 
@@ -73,9 +75,13 @@ class Steer(Command):
     """A command that each worker does at once, and answers."""
 
     def obey(self, agent: Agent) -> None:
-        """Do it, and answer."""
-        if agent.driver is not None:
-            agent.driver.send("steered", number=self.number, **self.answer(agent))
+        """Do it, and answer; not while all workers come to rest for something else."""
+        if agent.is_engaged:
+            agent.defer(self)
+        elif agent.driver is not None:
+            said = self.answer(agent)
+            payload = said.pop("payload", b"")
+            agent.driver.send("steered", payload, number=self.number, **said)
 
     def answer(self, agent: Agent) -> dict[str, Any]:
         """Do it; returns what there is to say, or the error."""
@@ -105,9 +111,9 @@ class Pause(Steer):
         """Hold a token in every input; returns the time."""
         points, units = agent.breakpoints, agent.worker.units
         if self.at is None and points.at is not None:
-            return {"at": points.at, "unit": units.unit}
+            return {"at": points.at, "unit": units.unit, "holds": points.has_token}
         at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
-        return {"at": points.pause(at), "unit": units.unit}
+        return {"at": points.pause(at), "unit": units.unit, "holds": points.has_token}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,25 +183,24 @@ class Watch(Steer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look(QuiescentCommand):
-    """Look at something while all workers rest."""
+class AskWhetherResting(Steer):
+    """Ask whether a worker rests at the breakpoint, and how many messages it has exchanged."""
 
-    def at_rest(self, agent: Agent) -> Any:
+    kind = "resting"
+
+    def do(self, agent: Agent) -> dict[str, Any]:
+        """Look whether there is anything to do."""
+        peers = agent.peers
+        rests = agent.breakpoints.at is not None and agent.is_at_rest
+        return {"rests": rests, "sent": peers.messages, "received": peers.messages_in}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look(Steer):
+    """Look at a worker that rests at a breakpoint."""
+
+    def do(self, agent: Agent) -> dict[str, Any]:
         """Take a table of it."""
-        return self.table(agent)
-
-    def finish(self, agent: Agent, found: Any, pause: float) -> None:
-        """Send the table."""
-        if agent.driver is not None:
-            agent.driver.send("steered", to_bytes(found), number=self.number)
-
-    def missed(self, agent: Agent, why: str) -> None:
-        """Say that it could not be done."""
-        if agent.driver is not None:
-            agent.driver.send("steered", number=self.number, error=why, type="JetonError")
-
-    def answer(self, agent: Agent) -> dict[str, Any]:
-        """The table of a worker that rests."""
         return {"payload": to_bytes(self.table(agent))}
 
     @abstractmethod
@@ -295,6 +300,9 @@ def pausing(time: Any) -> Protocol[At]:
             f"the flow cannot pause at {time}: input {furthest['input']!r} has passed {shown} "
             "already. Pause later than that, or leave the time out to pause right after it"
         )
+    if not any(answer["holds"] for answer in answers):
+        yield Resume()
+        raise GraphError(ENDED)
     latest = max(answer["at"] for answer in answers)
     if any(answer["at"] != latest for answer in answers):
         answers = yield Move(at=latest)
@@ -325,16 +333,37 @@ def stepping(until: Any = None) -> Protocol[At]:
     return _at(answers)
 
 
-def resuming() -> Protocol[None]:
+def resuming() -> Protocol[object]:
     """Remove the breakpoint."""
     answers = yield Resume()
     _require_no_errors(answers)
+    return RESUMED
 
 
 def watching(output: str | None, predicate: str | None) -> Protocol[None]:
     """Pause at the first rows of an output that match."""
     answers = yield Watch(output=output, predicate=predicate)
     _require_no_errors(answers)
+
+
+def resting() -> Protocol[bool]:
+    """Whether all workers rest at the breakpoint, and no message is on its way.
+
+    If all say that they rest, and twice the same counts of messages, which agree, then nothing was
+    on its way in between: see `jeton.runtime.quiescence`.
+    """
+    before: Sequence[Answer] | None = None
+    for _ in range(2):
+        answers = yield AskWhetherResting()
+        _require_no_errors(answers)
+        sent, received = (sum(answer[each] for answer in answers) for each in ("sent", "received"))
+        said = [{**answer, "number": 0} for answer in answers]
+        if not all(answer["rests"] for answer in answers) or sent != received:
+            return False
+        if before is not None and before != said:
+            return False
+        before = said
+    return True
 
 
 def looking(command: Look) -> Protocol[pa.Table]:
@@ -353,12 +382,12 @@ def state_of(flow: Flow, operator: str) -> Protocol[pa.Table]:
             f"there is no operator {operator!r}{suggestion(str(operator), names)} "
             f"(there are: {', '.join(map(repr, names))})"
         )
-    return looking(LookAtState(operator=operator, patience=REST_PATIENCE))
+    return looking(LookAtState(operator=operator))
 
 
 def messages() -> Protocol[pa.Table]:
     """The messages that wait, and the records that are held back, on all workers."""
-    return looking(LookAtMessages(patience=REST_PATIENCE))
+    return looking(LookAtMessages())
 
 
 # Times
