@@ -213,19 +213,23 @@ class Attempt:
         workers, seed = query.workers, self.random.randrange(1 << 30)
         query.rows = {name: Counter(rows) for name, rows in query.committed.items()}
         self.coordinator = Coordinator(workers=workers)
-        self.schedule = CheckpointSchedule(
-            self.coordinator, committer, restore_point, background=False
-        )
         # As a query that is started again: its workers are paused before they read.
         goes_on = at if at is not None and self.random.random() < 0.5 else None
         self.steering = Steering(self.coordinator, goes_on)
         self.world = Run(query.flow, workers=workers, seed=seed, check=seed % 4 == 0, restore=share)
+        self.schedule = CheckpointSchedule(
+            self.coordinator,
+            committer,
+            restore_point,
+            clock=lambda: self.world.now,
+            background=False,
+        )
         self.ends = [self.attach(restore_point, worker) for worker in range(workers)]
         self.restored_paused = goes_on is not None
         if goes_on is not None:
             self.facts["restored while paused"] += 1
             for agent in self.world.agents:
-                agent.breakpoints.pause(goes_on.time)
+                agent.breakpoints.pause_again(goes_on.time)
 
     def attach(self, restore_point: RestorePoint, worker: int) -> End:
         run, query = self.world, self.query

@@ -240,7 +240,7 @@ def joined(
 ) -> tuple[Query, Coordinator, list[Control], Any]:
     """A query whose workers have joined: their ends of the connections."""
     spark: Any = Cancelled()
-    query, present = Query("q", spark, workers, sinks, "tag"), Coordinator(workers)
+    query, present = Query("q", spark, workers, sinks, "tag", jt.Flow("q")), Coordinator(workers)
     query.begin(present)
     ends = []
     for rank in range(workers):

@@ -135,7 +135,7 @@ def test_errors_before_an_attempt_are_judged_as_those_in_one(
         failures: list[OSError] = []
         jobs: list[int] = []
         spark: Any = None
-        query = Query("q", spark, 1, {}, "tag")
+        query = Query("q", spark, 1, {}, "tag", jt.Flow("q"))
         path = tmp_path / f"{most} {len({*again})}"
         query.committer = committer(path, store=Checkpoints(path, files=Moody(path)))
         restore_point = query.committer.recover()

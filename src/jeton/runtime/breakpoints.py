@@ -405,6 +405,10 @@ class Breakpoints:
         self._set(at)
         return at
 
+    def pause_again(self, at: int) -> None:
+        """Set the breakpoint that the flow had before a restart."""
+        self._set(at)
+
     def move(self, to: int) -> None:
         """Move the breakpoint to a later time."""
         self._set(max(to, self.require_paused()))

@@ -97,7 +97,7 @@ def start(
     Application.of(spark)
     label = name or flow.name
     tag = f"jeton-{os.urandom(6).hex()}"
-    query = Query(label, flow, spark, workers, sinks, tag)
+    query = Query(label, spark, workers, sinks, tag, flow)
     restore_point: RestorePoint | None = None
     if checkpoint is not None:
         _require_staging(flow, sinks)

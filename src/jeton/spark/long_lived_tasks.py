@@ -87,7 +87,7 @@ class WorkerTask:
             sink = OutputSink(agent, (*self.sinks, *self.to_driver), tables)
             agent.attach(feed=feed, sink=sink, driver=control, parts=writer)
             if self.paused_at is not None:
-                agent.breakpoints.pause(self.paused_at)
+                agent.breakpoints.pause_again(self.paused_at)
             agent.run()
 
     def _writers(self, worker: int, control: Control) -> dict[str, Writer]:

@@ -83,20 +83,20 @@ class Query:
     def __init__(
         self,
         name: str,
-        flow: Flow,
         spark: SparkSession,
         workers: int,
         sinks: Mapping[str, Sink],
         tag: str,
+        flow: Flow,
     ) -> None:
         self.name = name
-        self._flow = flow
         self.workers = workers
         self.committer: CheckpointCommitter | None = None
         """The driver's side of its checkpoints, if it takes any."""
         self._spark = spark
         self._sinks = sinks
         self._tag = tag
+        self._flow = flow
         self._status: Status = "starting"
         self._coordinator = Coordinator()
         """The workers of the present attempt."""
@@ -304,9 +304,7 @@ class Query:
         """Have all workers carry a protocol out, and wait for its result."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._coordinator.is_full or not self.is_active, timeout
-            )
+            self._changed.wait_for(lambda: self._coordinator.is_full or not self.is_active, timeout)
         self._require_active()
         request = self._current_steering().ask(protocol)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
