@@ -243,6 +243,7 @@ class Query:
         time.
         """
         self._flow.handle("output", output)
+        self.await_running(timeout)
         self._current_steering().matched = None
         coded = base64.b64encode(dumps_by_value(predicate)).decode()
         self._steer(steering.watching(output, coded), timeout)
@@ -303,8 +304,7 @@ class Query:
     def _steer(self, protocol: steering.Protocol[T], timeout: float) -> T:
         """Have all workers carry a protocol out, and wait for its result."""
         deadline = time.monotonic() + timeout
-        with self._changed:
-            self._changed.wait_for(lambda: self._coordinator.is_full or not self.is_active, timeout)
+        self.await_running(timeout)
         self._require_active()
         request = self._current_steering().ask(protocol)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
