@@ -21,6 +21,10 @@ from jeton.runtime.breakpoints import from_bytes
 T = TypeVar("T")
 
 
+class WorkersLeft(JetonError):
+    """The attempt was over before its workers had answered."""
+
+
 class Request(Generic[T]):
     """A protocol that is to be carried out, and its result once it is."""
 
@@ -88,7 +92,7 @@ class Steering:
         request = Request(protocol)
         with self._lock:
             if self._over is not None:
-                request.fail(JetonError(self._over))
+                request.fail(WorkersLeft(self._over))
                 return request
             self._waiting.append(request)
             if self._under_way is None:
@@ -121,7 +125,7 @@ class Steering:
             self._under_way = self._command = None
         for request in requests:
             if request is not None:
-                request.fail(JetonError(why))
+                request.fail(WorkersLeft(why))
 
     def _begin(self) -> None:
         self._under_way = self._waiting.popleft() if self._waiting else None

@@ -16,7 +16,7 @@ from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control, read_table
 from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure, QueryFailed
-from jeton.cluster.steering import Steering
+from jeton.cluster.steering import Steering, WorkersLeft
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError
@@ -259,7 +259,11 @@ class Query:
         """Whether a breakpoint is set, and all workers rest there."""
         if self.breakpoint is None or not self.is_active:
             return False
-        return self._steer(steering.resting(), 60.0)
+        try:
+            return self._steer(steering.resting(), 60.0)
+        except WorkersLeft:
+            # Others take their place, and come to rest there again.
+            return False
 
     @property
     def matched(self) -> pa.Table | None:
