@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from jeton.spark.query import Query
 from tests.simulation.test_breakpoints import (
     LAST,
     PARTITIONS,
+    TABLES,
     Rows,
     counted,
     random_flow,
@@ -31,19 +33,18 @@ from tests.simulation.test_breakpoints import (
 LIMIT = 120.0
 
 
-def slow_sources(seed: int, pause: float) -> dict[str, Batches]:
-    """The sources of the simulation, with some time between one table and the next."""
+def gated_sources(seed: int, gate: Path, first: int) -> dict[str, Batches]:
+    """The sources of the simulation; after some tables they wait for a file."""
 
-    def slowly(partition: int) -> Iterator[Any]:
-        for table in tables(seed, partition):
-            due = time.monotonic() + pause
-            while time.monotonic() < due:
+    def gated(partition: int) -> Iterator[Any]:
+        for at, table in enumerate(tables(seed, partition)):
+            while at >= first and not gate.exists():
                 yield None
             yield table
 
     return {
-        "left": Batches(lambda partition, _: slowly(partition), PARTITIONS),
-        "right": Batches(lambda partition, _: slowly(10 + partition), PARTITIONS),
+        "left": Batches(lambda partition, _: gated(partition), PARTITIONS),
+        "right": Batches(lambda partition, _: gated(10 + partition), PARTITIONS),
     }
 
 
@@ -55,18 +56,18 @@ class Paused:
         self.flow, self.moves_on = random_flow(self.random)
         self.expected, self.late = undisturbed(self.flow, seed)
         self.spark, self.folder, self.seed = spark, folder, seed
+        self.gate = folder / "gate"
         self.before: dict[str, Rows] = {name: Counter() for name in self.flow.outputs}
         """Rows of earlier starts."""
-        self.emitted: dict[str, Rows] = {}
 
     def start(self) -> Query:
         self.sinks = {name: Memory() for name in self.flow.outputs}
         query = self.flow.start(
             self.spark,
-            sources=slow_sources(self.seed, self.random.choice([0.01, 0.05])),
+            sources=gated_sources(self.seed, self.gate, self.random.randrange(TABLES)),
             sinks=self.sinks,
             workers=2,
-            checkpoint=self.folder,
+            checkpoint=self.folder / "checkpoint",
             every=None,
         )
         query.await_running(LIMIT)
@@ -84,38 +85,34 @@ class Paused:
         random = self.random
         query = self.start()
         restarted = random.random() < 0.5
-        with query:
-            if self.pause(query):
-                self.check(query)
-                for _ in range(random.randrange(3)):
-                    self.step(query)
-                    query.await_paused(LIMIT)
-                    if random.random() < 0.5:
-                        self.check(query)
-                if restarted:
-                    query.stop()
-                    self.before = self.rows()
-                    query = self.start()
-                else:
-                    query.resume()
+        with ExitStack() as stack:
+            stack.enter_context(query)
+            self.pause(query)
+            self.check(query)
+            for _ in range(random.randrange(3)):
+                self.step(query)
+                query.await_paused(LIMIT)
+                if random.random() < 0.5:
+                    self.check(query)
+            if restarted:
+                query.stop()
+                self.before = self.rows()
+                query = stack.enter_context(self.start())
+            else:
+                query.resume()
             assert query.await_termination(LIMIT)
         assert self.rows() == self.expected
         if not restarted:
             assert query.metrics()["late"] == self.late
 
-    def pause(self, query: Query) -> bool:
-        wanted = self.random.randrange(LAST)
+    def pause(self, query: Query) -> None:
         try:
-            at = query.pause_at(wanted)
+            at = query.pause_at(self.random.randrange(LAST))
         except TimeError:
             at = query.pause_at()
-        except GraphError as error:
-            if "have ended" not in str(error):
-                raise
-            return False
         assert query.paused_at == at
+        self.gate.touch()
         query.await_paused(LIMIT)
-        return True
 
     def step(self, query: Query) -> None:
         try:

@@ -98,8 +98,8 @@ class Frames(dict[str, DataFrame]):
         """
         raise GraphError(
             "batches and micro-batches cannot be paused at a time, since Spark takes each of them "
-            "whole from its sources to its sinks: pause a long-lived query, flow.start(…), or a run "
-            "in this process, flow.open()"
+            "whole from its sources to its sinks: pause a long-lived query, flow.start(…), or a "
+            "run in this process, flow.open()"
         )
 
     def write_stream(
