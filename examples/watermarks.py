@@ -58,7 +58,7 @@ if __name__ == "__main__":
     with averages(idle_after=60.0).open(workers=2) as run:
         run.run_to_rest()  # a minute passes, simulated: both workers are idle
         run.input("readings", 0).send(READINGS)
-        while run.step():
+        while run.turn():
             pass
         emitted = run.results()["means"].num_rows
         print(f"with worker 1 idle, {emitted} averages are emitted")

@@ -86,7 +86,7 @@ def test_44_replayed_frontiers_step_as_the_captured_ones(workers: int) -> None:
     with second.open(workers=workers) as run:
         captured = set.union(*accumulated(events))
         shown: list[Antichain] = []
-        while run.step():
+        while run.turn():
             frontier = run.probe("seen").frontier
             if not shown or shown[-1] != frontier:
                 shown.append(frontier)

@@ -206,7 +206,7 @@ def test_48_sequencer_hands_all_workers_the_same_order(seed: int | None) -> None
         for number in range(6):
             for worker, end in enumerate(ends):
                 end.push({"worker": worker, "number": number})
-                run.step()
+                run.turn()
                 take()
         run.finish()
         take()

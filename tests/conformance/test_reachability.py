@@ -183,7 +183,7 @@ def test_16_atomic_downgrade_in_a_flow(workers: int, seed: int | None) -> None:
         for time in (17, 20):
             for token in ring.tokens:
                 token.downgrade(time)
-            while ring.run.step():
+            while ring.run.turn():
                 assert not any(probe.done for probe in probes)
         assert ring.frontiers == at(21, 20, 20)
         assert not any(frontier.is_empty for frontier in ring.shown)

@@ -30,7 +30,7 @@ def test_51_idle_operators_are_never_invoked() -> None:
         handle, probe = run.input("in"), run.probe("after")
         for time in range(1, 100_001):
             handle.advance_to(time)
-            run.step()
+            run.turn()
             if time % 10_000 == 0:
                 assert probe.frontier == Antichain([time])
         run.finish()

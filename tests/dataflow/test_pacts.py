@@ -195,6 +195,6 @@ def test_order_between_two_workers_is_kept(seed: int | None) -> None:
     with flow.open(workers=2, seed=seed) as run:
         for n in range(20):
             run.input("in", 1).send({"time": [0], "n": [n]})
-            run.step()
+            run.turn()
         run.finish()
     assert seen == list(range(20))

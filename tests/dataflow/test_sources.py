@@ -48,7 +48,7 @@ def test_source_advances_as_it_goes() -> None:
     flow.source(counting(3)).probe("after")
     with flow.open() as run:
         shown = []
-        while run.step():
+        while run.turn():
             shown.append(run.probe("after").frontier)
     assert shown == [*(Antichain([t]) for t in (1, 2, 3)), Antichain()]
 

@@ -28,7 +28,7 @@ def send(run: jt.Run, worker: int, *times: int) -> None:
 
 def settle(run: jt.Run) -> None:
     """Do all there is to do, but let no time pass: `run_to_rest` would, until all are idle."""
-    while run.step():
+    while run.turn():
         pass
 
 

@@ -117,7 +117,7 @@ def test_no_record_is_lost_whatever_is_idle_when(seed: int) -> None:
             if random.random() < 0.3:
                 run.run_to_rest()
             for _ in range(random.randint(0, 6)):
-                run.step()
+                run.turn()
         result = run.finish()
     counted = result["counts"]["time"].to_pylist()
     assert sorted(counted + result["late"]["time"].to_pylist()) == sorted(sent)

@@ -79,7 +79,7 @@ def test_both_agendas_say_the_same_in_the_same_order(rows: list[dict[str, int]],
         with flow.open(seed=seed) as run:
             for row in numbered:  # in the order given, so that equal times can be compared
                 run.input("in").send([row])
-                run.step()
+                run.turn()
             run.finish()
         return found
 

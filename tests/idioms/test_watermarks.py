@@ -149,7 +149,7 @@ def test_marks_do_not_overtake_data(seed: int) -> None:
             rows = {"time": some, "n": [random.randint(0, 5) for _ in some], "word": words}
             run.input("words", worker).send(rows)
             for _ in range(random.randint(0, 5)):
-                run.step()
+                run.turn()
         result = run.finish()
     assert result["late"].num_rows == 0
     assert result["counts"].num_rows == 45

@@ -184,7 +184,7 @@ def test_ties_do_not_depend_on_the_order_of_columns_in_each_stream() -> None:
         with flow.open() as run:
             for name in order:
                 run.input(name).send(rows[name])
-                run.step()
+                run.turn()
                 run.input(name).close()
             return list(run.finish()["o"]["q"].to_pylist())
 

@@ -134,7 +134,7 @@ def test_as_they_come_on_one_worker_it_equals_its_twin(
             size = random.randint(1, 5)
             run.input("in").send(pa.Table.from_pylist(rows[at : at + size], schema=schema))
             at += size
-            run.step()
+            run.turn()
         found = run.finish()["out"].to_pylist()
     assert_same(found, rolled(rows, name))
 

@@ -107,7 +107,7 @@ def run_twin(
             if random.random() < 0.7:
                 advance(run, at + 1)
             for _ in range(random.randint(0, 4)):
-                run.step()
+                run.turn()
 
     def collect(run: jt.Run) -> None:
         for name, table in run.results().items():

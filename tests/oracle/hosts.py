@@ -93,7 +93,7 @@ def restarted(flow: jt.Flow, case: Case) -> dict[str, list[pa.Table]]:
                 if left and handle.time < min(left):
                     handle.advance_to(min(left))
         for _ in range(random.randint(0, 3)):
-            run.step()
+            run.turn()
 
     def drive(run: jt.Run, start: int, stop: int) -> None:
         for name in flow.inputs:

@@ -289,3 +289,23 @@ def test_the_watch_answers_for_a_busy_worker_when_it_is_asked(
     driver.close()
     there.close()
     agent.close()
+
+
+def test_a_breakpoint_left_on_is_named() -> None:
+    flow = jt.Flow("paused")
+    flow.output("out", flow.input("numbers").key_by("k").tumbling(10).sum("n"))
+    with flow.open(workers=2) as run:
+        run.pause_at(20)
+        for worker in range(2):
+            rows = {"time": [5, 25], "k": [1, 1], "n": [1, 2]}
+            run.input("numbers", worker).send(rows)
+            run.input("numbers", worker).advance_to(30)
+        run.run_to_rest()
+        why = run.why("out")
+        first = why.holders[0]
+        assert (first.what, first.operator, first.time) == ("breakpoint", "numbers", 20)
+        assert first.workers == (0, 1)
+        assert "a breakpoint holds 'numbers' at 20 on workers 0 and 1: step() or" in str(why)
+        run.resume()
+        run.run_to_rest()
+        assert not [each for each in run.why("out").holders if each.what == "breakpoint"]

@@ -273,7 +273,7 @@ class Query:
         elif choice < 0.28:
             schedule.want()
         else:
-            run.step()
+            run.turn()
 
     def hear(self, schedule: CheckpointSchedule, ends: list[End]) -> bool:
         """Have the driver hear one frame of one worker."""
@@ -338,6 +338,6 @@ def test_one_request_makes_one_version() -> None:
             while committer.version != wanted:
                 run.now += 0.01
                 if not (query.hear(schedule, ends) or schedule.poll()):
-                    run.step()
+                    run.turn()
             run.now += 60.0
             assert not schedule.poll(), "no more than one was asked for"

@@ -53,7 +53,7 @@ def test_inputs_in_user_hands(case: Case, workers: int, seed: int, data: st.Data
                 assert not run.probe("end").done
             elif rest == "steps":
                 for _ in range(20):
-                    run.step()
+                    run.turn()
             for index in range(len(case.tables)):
                 for worker in range(workers):
                     if data.draw(st.booleans()):

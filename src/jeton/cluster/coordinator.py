@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
@@ -22,6 +22,9 @@ from jeton.connectors.deliveries import Inbox
 from jeton.core.errors import JetonError
 from jeton.dataflow.partitions import least_of_active
 from jeton.runtime.commands import Checkpoint, Command, Connection, Stop
+
+if TYPE_CHECKING:
+    from jeton.cluster.steering import Steering
 
 REST_PATIENCE: Final = 60.0
 """Seconds after which a worker gives up to come to rest for a checkpoint."""
@@ -96,6 +99,8 @@ class Coordinator:
     """The latest report of each worker."""
     schedule: CheckpointSchedule | None = None
     """The checkpoints that a long-lived query takes."""
+    steering: Steering | None = None
+    """The breakpoints of a long-lived query."""
     inboxes: dict[str, Inbox] = field(default_factory=dict)
     """Rows for sinks at the driver, if there are no checkpoints to commit them."""
     inquiry: Inquiry = field(default_factory=Inquiry)
@@ -103,6 +108,7 @@ class Coordinator:
     _number: int = 0
     _answers: dict[tuple[str, int], dict[int, Answer]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     # Workers
 
@@ -157,10 +163,12 @@ class Coordinator:
         """Send a command to one worker or to all of them, with a number if it has none yet."""
         numbered = command if command.number else self.numbered(command)
         to = list(self.controls.values()) if worker is None else [self.controls[worker]]
-        for control in to:
-            # One that has left is noticed where its answer is awaited.
-            with suppress(OSError):
-                control.send(numbered.kind, **numbered.to_json())
+        # All workers get the commands that are for all in the same order.
+        with self._sending if worker is None else nullcontext():
+            for control in to:
+                # One that has left is noticed where its answer is awaited.
+                with suppress(OSError):
+                    control.send(numbered.kind, **numbered.to_json())
         return numbered
 
     def gather(self, worker: int, header: Answer) -> list[Answer] | None:

@@ -15,6 +15,7 @@ from jeton.columns import column as cols
 from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare
 from jeton.columns.series import Series
+from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
 from jeton.columns.time_units import INTEGER, stamped, unit_of
 from jeton.core.errors import BatchError, MissingColumn
@@ -22,7 +23,9 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 
 _INTEGERS = IntegerTimes()
 
-_INTERNAL = frozenset(("at", "beside", "bound_from", "conform", "named", "trusted", "unit"))
+_INTERNAL = frozenset(
+    ("at", "beside", "bound_from", "conform", "extent", "named", "trusted", "unit")
+)
 """Names for the library's own use, which completions leave out."""
 
 
@@ -286,6 +289,12 @@ class Batch:
         if known is not None:
             self._bound = known
         return known
+
+    def extent(self) -> tuple[int, int]:
+        """The least and the greatest time of records at integer times, of which there are some."""
+        least, most = extent(cols.plain(self.times))
+        self._bound = least
+        return least, most
 
     def at(self, times: Times, bound: Time | None = None) -> Batch:
         """The same values at other times."""

@@ -129,6 +129,20 @@ def within(times, start, end):  # type: ignore[no-untyped-def]
     return inside
 
 
+@nb.njit(cache=True)
+def extent(times):  # type: ignore[no-untyped-def]
+    """The least and the greatest of some times, in one pass.
+
+    >>> extent(np.array([5, 3, 9]))
+    (3, 9)
+    """
+    least = most = times[0]
+    for i in range(len(times)):
+        least = min(least, times[i])
+        most = max(most, times[i])
+    return least, most
+
+
 @nb.njit(cache=True, inline="always")
 def distance(after, before):  # type: ignore[no-untyped-def]
     """From one time to another that is not before it, without a sign."""

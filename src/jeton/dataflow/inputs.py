@@ -150,6 +150,10 @@ class InputHandle:
         self.late_count = 0
         self.sent_count = 0
         """The number of records sent, late ones included."""
+        self.furthest: int | None = None
+        """The greatest time of a record sent so far, where times are integers."""
+        self.held_from: int | None = None
+        """The time of the breakpoint that holds this input, if one does."""
         self._closed = False
 
     @property
@@ -231,6 +235,10 @@ class InputHandle:
         if len(batch) == 0:
             return
         self.sent_count += len(batch)
+        if self._info.kind.integers:
+            _, most = batch.extent()
+            if self.furthest is None or most > self.furthest:
+                self.furthest = most
         if self._schema is not None:
             batch = batch.conform(self._schema, f"input {self.name!r}")
         if partition is not None:
@@ -295,6 +303,9 @@ class InputHandle:
 
     def snapshot(self) -> pa.Table:
         """The input's time and partitions; every worker restores them."""
+        furthest = self.furthest
+        if furthest is not None and self.held_from is not None:
+            furthest = min(furthest, self.held_from - 1)
         if not isinstance(self.kind, IntegerTimes):
             raise SnapshotError("snapshots need integer times").located(operator=self.name)
         return for_everyone(
@@ -307,6 +318,7 @@ class InputHandle:
                     "partitions": [stored(self._partitions, self._restored)],
                     "worker": np.array([self._info.worker], dtype=np.int64),
                     "floor": pa.array([self._own and self._own.floor], pa.int64()),
+                    "furthest": pa.array([furthest], pa.int64()),
                 }
             )
         )
@@ -322,6 +334,8 @@ class InputHandle:
             self._restored = restored(pc.unique(state.column("partitions")).to_pylist())
             for unit in pc.unique(state.column("unit")).drop_null().to_pylist():
                 self._outputs[0].units.restore(unit)
+        if "furthest" in state.column_names:
+            self.furthest = pc.max(state.column("furthest")).as_py()
         if "floor" in state.column_names and state.num_rows == self._info.workers:
             here = pc.equal(state.column("worker"), self._info.worker)
             for floor in state.filter(here).column("floor").drop_null().to_pylist():

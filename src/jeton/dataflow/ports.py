@@ -143,9 +143,9 @@ class Input:
             self.units.learn(batch.unit)
         self._queue.append((time, batch))
 
-    def waiting(self) -> list[Message]:
-        """The messages that wait, for reports."""
-        return list(self._queue)
+    def waiting(self) -> tuple[Message, ...]:
+        """The messages that wait, to be looked at."""
+        return tuple(self._queue)
 
     def __len__(self) -> int:
         """The number of messages that wait."""
@@ -195,6 +195,11 @@ class Output:
     def connect(self, edges: Sequence[Edge]) -> None:
         """Say where messages go: the worker does this once."""
         self._edges = list(edges)
+
+    def redirect(self, edges: Sequence[Edge]) -> list[Edge]:
+        """Have messages go elsewhere from now on; returns where they went."""
+        before, self._edges = self._edges, list(edges)
+        return before
 
     def session(self, right: TimestampToken | TokenRef, time: Time | None = None) -> Session:
         """Open a session at the token's time, or at a later ``time``.

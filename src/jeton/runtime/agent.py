@@ -25,6 +25,7 @@ from jeton.core.errors import FlowStalled, JetonError
 from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.graph import ProgressGraph
+from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
 from jeton.runtime.network import Alone, Peers
@@ -259,6 +260,8 @@ class Agent:
             domain=flow.domain,
         )
         self.peers.attach(self.worker)
+        self.breakpoints = Breakpoints(self.worker, flow)
+        """The breakpoint that holds its inputs, if one is set."""
         handles = self.worker.handles
         ends = [(what, handles[flow.handle(what, name)]) for what, name in flow.handles()]
         self._inputs = [handle for what, handle in ends if what == "input"]
@@ -274,6 +277,8 @@ class Agent:
         self._told_complete = False
         self._stalled_at: float | None = None
         self._due: deque[QuiescentCommand] = deque()
+        self._deferred: deque[Command] = deque()
+        """Commands that wait for the end of a round, since a worker at rest must not act."""
         self._round: _Round | None = None
         self._rounds_done = 0
         self._counted = self._counts()
@@ -340,6 +345,8 @@ class Agent:
         worker = self.worker
         if self.driver is not None:
             return self.is_ready and self.turn(random=random, reading=False)
+        if self.breakpoints.at is not None:
+            worker.hold_sources(self.breakpoints.is_full)
         if not worker.has_work:
             return False
         self._thread = get_ident()
@@ -357,8 +364,11 @@ class Agent:
         self._thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
+        if worker.tracker.is_complete and self.breakpoints.at is not None:
+            # All inputs have ended, so that no worker holds a token there.
+            self.breakpoints.resume()
         held_up = self.is_held_up
-        worker.hold_sources(held_up or self._round is not None)
+        worker.hold_sources(held_up or self._round is not None or self.breakpoints.is_full)
         did = (reading and not held_up and self.read()) or did
         if worker.has_work:
             worker.step(random)
@@ -373,6 +383,8 @@ class Agent:
             # While a peer still rests, rows that come after a snapshot must not pass for its own.
             if self._round is None:
                 self.sink.write()
+            if self.breakpoints.watches:
+                self._look_for_match()
         if self.driver is not None or self._due or self._round is not None:
             self.keep_in_touch()
             self._take_part(did)
@@ -380,7 +392,7 @@ class Agent:
 
     def read(self) -> bool:
         """Read from the feed, unless the worker rests or the sink is full."""
-        if self._round is not None or self.sink.is_full:
+        if self._round is not None or self.sink.is_full or self.breakpoints.stops_reading:
             return False
         return self.feed.read(self.worker.has_work)
 
@@ -391,7 +403,7 @@ class Agent:
     @property
     def is_complete(self) -> bool:
         """Whether nothing can ever happen again, on any worker."""
-        return self.worker.tracker.is_complete
+        return self.worker.tracker.is_complete and not self.breakpoints.holds
 
     @property
     def is_over(self) -> bool:
@@ -407,6 +419,15 @@ class Agent:
         if driver is None or self.worker.has_work:
             return self.worker.has_work
         return not self.is_over and (self.is_engaged or self._must_tell or driver.has_news())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether there is nothing to do here, and nothing to read, unless a peer acts."""
+        return (
+            (self.feed.ended or self.breakpoints.stops_reading)
+            and not self.worker.has_work
+            and not self.worker.threads_expected
+        )
 
     @property
     def is_held_up(self) -> bool:
@@ -513,10 +534,23 @@ class Agent:
         """Come to rest with all workers, and do a command then."""
         self._due.append(command)
 
+    def defer(self, command: Command) -> None:
+        """Obey a command when those that need all workers at rest are done."""
+        self._deferred.append(command)
+
     def resume(self) -> None:
         """Leave a rest that a command holds, once all workers do."""
         if self._round is not None and self._round.holds:
             self._leave(self._round)
+
+    def _look_for_match(self) -> None:
+        """Pause at rows that match what the driver looks for, and report them."""
+        found = self.breakpoints.matched()
+        if found is not None and self.driver is not None:
+            if self.breakpoints.at is None:
+                self.breakpoints.pause(None)
+            output, rows = found
+            self.driver.send("matched", to_bytes(rows), output=output)
 
     @property
     def is_engaged(self) -> bool:
@@ -540,7 +574,13 @@ class Agent:
 
     @property
     def _awaits_command(self) -> bool:
-        return self.feed.awaits_command or self._told_complete or self.sink.is_full or self.is_held
+        return (
+            self.feed.awaits_command
+            or self._told_complete
+            or self.sink.is_full
+            or self.is_held
+            or self.breakpoints.at is not None
+        )
 
     @property
     def _must_tell(self) -> bool:
@@ -563,6 +603,8 @@ class Agent:
             if self.peers.rounds.all_ready(round_.number):
                 self._end_round()
                 round_.finish(self._clock())
+                while self._deferred and not self.is_engaged:
+                    self.obey(self._deferred.popleft())
         elif round_.holds:
             # Not at once: the host may have to take rows first, that what is finished relies on.
             round_.finish(self._clock())
@@ -622,6 +664,8 @@ class Agent:
             most = LAST_PATIENCE
         if self._congested or self.peers.busy_peers or self.sink.is_full:
             return most
+        if self.breakpoints.stops_reading:
+            return most
         return min(most, self.feed.patience(now - self._busy_at))
 
     def _wait(self, block: float) -> bool:
@@ -664,6 +708,7 @@ class Agent:
         worker = self.worker
         return not (
             self.is_complete
+            or self.breakpoints.at is not None
             or self._round is not None
             or worker.has_work
             or worker.timers.next is not None

@@ -210,8 +210,13 @@ class Stop(Command):
     drain: bool = False
 
     def obey(self, agent: Agent) -> None:
-        """Close the inputs, and leave the loop unless it is to drain."""
+        """Close the inputs, and leave the loop unless it is to drain.
+
+        A breakpoint is removed then, since nothing at or after it would come to its end.
+        """
         agent.feed.close()
+        if self.drain:
+            agent.breakpoints.resume()
         agent.is_stopped = agent.is_stopped or not self.drain
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from threading import Condition
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.core.checks import described, require_workers
@@ -21,7 +23,9 @@ from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
 from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
+from jeton.runtime import steering
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
+from jeton.runtime.breakpoints import Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
 from jeton.runtime.network import SimulatedNetwork
@@ -32,7 +36,11 @@ from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot, merge
 
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
     from jeton.dataflow.flow import Flow
+
+T = TypeVar("T")
 
 FEED_ROWS = 65_536
 """How many records of a table are fed at a time."""
@@ -109,6 +117,10 @@ class Run:
                 raise
             raise interrupt from None
         self.workers = [agent.worker for agent in self.agents]
+        self.matched: pa.Table | None = None
+        """The rows that `pause_when` has stopped at."""
+        self._watching: str | None = None
+        """The output whose rows are looked at."""
         self._idle: set[str] = set()
         """Inputs that may be idle on some workers, where they follow those of the others."""
         for name in flow.inputs:
@@ -180,8 +192,8 @@ class Run:
 
     # Driving
 
-    def step(self) -> bool:
-        """Do one thing: deliver, feed, or let a worker step. Tells whether there was any.
+    def turn(self) -> bool:
+        """Do one thing: deliver, feed, or let a worker step. Returns whether there was any.
 
         After a failure nothing can be done any more, and the same error is raised again.
         """
@@ -205,11 +217,13 @@ class Run:
             self._failure = FlowStalled(f"the run was interrupted by {interrupt!r}")
             raise interrupt from None
         self.steps += did
+        if self._watching is not None:
+            self._look_for_match()
         return did
 
     def run_to_rest(self) -> None:
         """Step until nothing is left to do; the simulated clock jumps to timers that are due."""
-        while self.step() or self._jump():
+        while self.turn() or self._jump():
             pass
         if self.checker is not None:
             self.checker.check_at_rest()
@@ -217,7 +231,7 @@ class Run:
     def run_until(self, reached: Callable[[], bool]) -> None:
         """Step until a condition holds; `FlowStalled` if the flow comes to rest before."""
         while not reached():
-            if not (self.step() or self._jump() or self._await_threads()):
+            if not (self.turn() or self._jump() or self._await_threads()):
                 raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
 
     def feed(self, inputs: Mapping[str, Any]) -> None:
@@ -257,9 +271,9 @@ class Run:
 
     def finish(self) -> Result:
         """Close all inputs once what is fed has been sent, run to the end, return the results."""
-        while self._feeding:
-            self.step()
-        for name in self.flow.inputs:
+        while self._feeding and self.paused_at is None:
+            self.turn()
+        for name in self.flow.inputs if not self._feeding else ():
             for worker in range(len(self.workers)):
                 self.input(name, worker).close()
         for what, name in self.flow.handles():
@@ -268,10 +282,137 @@ class Run:
                     self.sequencer(name, worker).close()
         while True:
             self.run_to_rest()
+            if self.paused_at is not None:
+                raise FlowStalled(
+                    f"the flow came to rest at the breakpoint at {self.paused_at}: resume() first"
+                )
             if all(worker.tracker.is_complete for worker in self.workers):
                 return self.results()
             if not self._await_threads():
                 raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
+
+    # Breakpoints
+
+    def pause_at(self, time: Any = None) -> Any:
+        """Set a breakpoint: hold a token at a time in every input. Returns the time.
+
+        Everything before it completes, and nothing at or after it is emitted, until `step` or
+        `resume`. Inputs can be sent to and advanced as usual; records at or after the time are
+        held back. ``time`` is an integer or a timestamp, as the flow has them. Without one, it is
+        the least time after all that went in.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
+        >>> run = flow.open(workers=2)
+        >>> run.pause_at(5)
+        5
+        >>> run.feed({"words": {"time": [1, 5, 9], "word": ["a", "a", "a"]}})
+        >>> run.run_to_rest()
+        >>> run.is_paused, run.results()["counts"].to_pylist()
+        (True, [{'time': 1, 'word': 'a', 'count': 1}])
+        >>> run.step()
+        9
+        >>> run.results()["counts"]["count"].to_pylist()
+        [1, 2]
+        >>> run.resume()
+        >>> run.finish()["counts"]["count"].to_pylist()
+        [1, 2, 3]
+        """
+        return self._steer(steering.pausing(time)).shown
+
+    def step(self, until: Any = None) -> Any:
+        """Move the breakpoint on, and run until the flow rests there. Returns its time.
+
+        It is ``until``, or else the least time after the breakpoint of a record that is held back.
+        See `pause_at` for an example.
+        """
+        at = self._steer(steering.stepping(until)).shown
+        self.run_to_rest()
+        return at
+
+    def resume(self) -> None:
+        """Remove the breakpoint: what is held back goes on. See `pause_at` for an example."""
+        for agent in self.agents:
+            agent.breakpoints.require_paused()
+        self._steer(steering.resuming())
+
+    def pause_when(self, output: str, predicate: Predicate) -> None:
+        """Pause right after all that went in, once rows of an output match.
+
+        ``predicate`` takes a batch of the output, and returns a mask of its rows, or whether the
+        batch matches. The rows are in `matched` then.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> run = flow.open()
+        >>> run.pause_when("out", lambda batch: batch["n"] > 1)
+        >>> for time in range(4):
+        ...     run.input("in").send({"time": [time], "n": [time]})
+        ...     run.run_to_rest()
+        >>> run.paused_at, run.matched.to_pylist(), run.results()["out"]["n"].to_pylist()
+        (3, [{'time': 2, 'n': 2}], [0, 1, 2])
+        """
+        self.flow.handle("output", output)
+        for agent in self.agents:
+            agent.breakpoints.require_integers()
+            agent.breakpoints.watch(output, predicate)
+        self._watching = output
+        self.matched = None
+
+    @property
+    def paused_at(self) -> Any:
+        """The time of the breakpoint, ``None`` if there is none."""
+        at = self.agents[0].breakpoints.at
+        return None if at is None else steering.At(at, self._unit).shown
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a breakpoint is set, and nothing is left to do before it."""
+        ready = self.network or self._first_reading() is not None
+        return self.paused_at is not None and not (
+            ready or any(agent.is_ready for agent in self.agents)
+        )
+
+    def state(self, operator: str) -> pd.DataFrame:
+        """The state of an operator while the flow is paused, over all workers.
+
+        It has the columns of the operator's containers, and the tokens that it holds on the
+        worker.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> words = flow.input("words").named("windows").key_by("word")
+        >>> flow.output("counts", words.tumbling(10).count())
+        >>> with flow.open() as run:
+        ...     run.input("words").send({"time": [1, 2], "word": ["a", "a"]})
+        ...     _ = run.pause_at()
+        ...     run.run_to_rest()
+        ...     run.state("windows")
+           worker key.word  of.count.count  end  tokens
+        0       0        a               2   10       1
+        """
+        protocol = steering.state_of(self.flow, operator)
+        self._require_rest()
+        return self._steer(protocol).to_pandas()
+
+    def in_flight(self) -> pd.DataFrame:
+        """The messages that wait in operators, and the records that the breakpoint holds back.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> with flow.open() as run:
+        ...     _ = run.pause_at(5)
+        ...     run.input("in").send({"time": [1, 7], "n": [1, 2]})
+        ...     run.run_to_rest()
+        ...     run.in_flight()
+          operator    side  port  worker status  time  rows
+        0       in  output     0       0   held     7     1
+        """
+        self._require_rest()
+        return self._steer(steering.messages()).to_pandas()
 
     def snapshot(self) -> Snapshot:
         """The state of the flow, which must be at rest.
@@ -311,15 +452,60 @@ class Run:
 
     # Inside
 
+    def _steer(self, protocol: steering.Protocol[T]) -> T:
+        """Carry a protocol out: all workers are at hand."""
+        try:
+            command = next(protocol)
+            while True:
+                command = protocol.send([command.answer(agent) for agent in self.agents])
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _look_for_match(self) -> None:
+        for agent in self.agents:
+            found = agent.breakpoints.matched()
+            if found is not None:
+                _, self.matched = found
+                self._watching = None
+                for each in self.agents:
+                    each.breakpoints.watch()
+                if self.paused_at is None:
+                    self.pause_at()
+                return
+
+    def _require_rest(self) -> None:
+        if self.paused_at is None:
+            raise GraphError("the run is not paused: pause_at(…) first")
+        if not self.is_paused:
+            raise GraphError(
+                f"the run has not come to rest at {self.paused_at} yet: run_to_rest() first"
+            )
+
+    def _first_reading(self) -> int | None:
+        """The first agent that has something to feed, unless a breakpoint keeps it from that."""
+        for index, agent in enumerate(self._feeding):
+            if not agent.breakpoints.stops_reading:
+                return index
+        return None
+
     def _step_in_order(self) -> bool:
         did = self.network.deliver_all()
         for agent in self.agents:
             did = agent.step() or did
-        return did or self._feed_one(0)
+        if did:
+            return True
+        index = self._first_reading()
+        return index is not None and self._feed_one(index)
 
     def _step_at_random(self, random: Random) -> bool:
         ready = [agent for agent in self.agents if agent.is_ready]
-        choices = len(ready) + (2 if self.network else 0) + (1 if self._feeding else 0)
+        reading = [
+            index
+            for index, agent in enumerate(self._feeding)
+            if not agent.breakpoints.stops_reading
+        ]
+        choices = len(ready) + (2 if self.network else 0) + (1 if reading else 0)
         if not choices:
             return False
         choice = random.randrange(choices)
@@ -328,12 +514,10 @@ class Run:
         elif self.network and choice < len(ready) + 2:
             self.network.deliver_some(random)
         else:
-            self._feed_one(random.randrange(len(self._feeding)))
+            self._feed_one(random.choice(reading))
         return True
 
     def _feed_one(self, index: int) -> bool:
-        if not self._feeding:
-            return False
         agent = self._feeding.pop(index)
         agent.read()
         if not agent.feed.ended:

@@ -289,12 +289,39 @@ class Question:
             return
         left = dict(hold.stamps)
         port = node.outputs.index(hold.location)
+        yield from self._breakpoint(hold, left, port, plan)
         inputs = [(facts, fact) for facts in self.facts for fact in facts.inputs]
         for facts, fact in sorted(inputs, key=lambda each: nested_key(each[1].time)):
             if fact.location == hold.location and left.get(fact.time, 0) > 0:
                 left[fact.time] -= 1
                 yield self._input(facts, fact, hold, plan)
         yield from self._tokens(hold, left, port, plan, waits)
+
+    def _breakpoint(
+        self, hold: Hold, left: dict[Time, int], port: int, plan: OperatorPlan
+    ) -> Iterable[Holder]:
+        """The tokens that a breakpoint holds at an input or a source."""
+        by_time: dict[int, list[int]] = {}
+        for facts in self.facts:
+            at = facts.breakpoints.get(plan.name)
+            if at is not None and left.get(at, 0) > 0:
+                left[at] -= 1
+                by_time.setdefault(at, []).append(facts.worker)
+        for at, workers in by_time.items():
+            yield Holder(
+                what="breakpoint",
+                text=(
+                    f"a breakpoint holds {plan.name!r} at {shown(at, self.unit)}{_on(workers)}: "
+                    "step() or resume() lets it go on"
+                ),
+                operator=plan.name,
+                workers=tuple(workers),
+                port=port,
+                time=at,
+                count=len(workers),
+                line=plan.defined,
+                path=hold.path,
+            )
 
     def _tokens(
         self, hold: Hold, left: dict[Time, int], port: int, plan: OperatorPlan, waits: bool

@@ -135,7 +135,7 @@ class Worker:
         guard = pact.guard()
         if guard is not None and self._restore is not None:
             for name in self._restore.operators.get(operator, ()):
-                found = self._restored(operator, name)
+                found = self.restored(operator, name)
                 if found is not None and found.num_rows:
                     guard.learn(found.schema)
         return guard
@@ -181,7 +181,7 @@ class Worker:
             outputs=operator.outputs,
             post=self.post,
             publish=lambda handle: self.handles.__setitem__(plan.index, handle),
-            restored=lambda name: self._restored(plan.name, name),
+            restored=lambda name: self.restored(plan.name, name),
             at_end=self._ends.append,
             kept=operator.kept,
             common=self._common,
@@ -205,10 +205,16 @@ class Worker:
         ):
             self.activate(plan.index)
 
-    def _restored(self, operator: str, name: str) -> pa.Table | None:
+    def restored(self, operator: str, name: str) -> pa.Table | None:
+        """This worker's part of a container in the snapshot that it goes on from."""
         if self._restore is None:
             return None
         return self._restore.share(operator, name, self.index, self.workers)
+
+    @property
+    def restores(self) -> bool:
+        """Whether it goes on from a snapshot."""
+        return self._restore is not None
 
     # Called by tokens, ports, activators and the network
 

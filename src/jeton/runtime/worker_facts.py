@@ -150,6 +150,8 @@ class WorkerFacts:
     """The reason why sources are not read, if a peer does not keep up."""
     command: str = ""
     """The command of the driver that the worker rests for."""
+    breakpoints: dict[str, int] = field(default_factory=dict)
+    """For inputs and sources that a breakpoint holds its time."""
     busy: BusyFact | None = None
     looks: list[str] = field(default_factory=list)
     """What it did at each of the last looks; empty if it waited."""
@@ -218,6 +220,7 @@ def _facts(agent: Agent, tokens: Iterable[HeldToken]) -> WorkerFacts:
         full=agent.sink.waits_for,
         held_up=agent.held_up_by,
         command=agent.rests_for,
+        breakpoints=agent.breakpoints.held_inputs,
         busy=_busy(agent, None),
         looks=list(agent.looks),
     )
@@ -231,8 +234,8 @@ def _tokens(tokens: Iterable[HeldToken], now: float) -> list[TokenFact]:
         key = token.location, token.time, line
         fact = facts.get(key)
         if fact is None:
-            told = None if line is None else line.with_code()
-            fact = facts[key] = TokenFact(token.location, token.time, 0, told, 0.0)
+            shown = None if line is None else line.with_code()
+            fact = facts[key] = TokenFact(token.location, token.time, 0, shown, 0.0)
         fact.count += 1
         fact.seconds = max(fact.seconds, round(now - token.made, 3))
     return nsmallest(MOST, facts.values(), key=lambda fact: nested_key(fact.time))

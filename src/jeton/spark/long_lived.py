@@ -233,8 +233,16 @@ class _Attempts:
         # Sinks at the driver stay there: workers only need to know which outputs to send.
         at_workers = {n: sink for n, sink in self.sinks.items() if not isinstance(sink, DriverSink)}
         to_driver = tuple(n for n in self.sinks if n not in at_workers)
+        at = query.breakpoint
         task = WorkerTask(
-            self.flow, dict(self.sources), at_workers, to_driver, meeting, self.tag, restore_point
+            self.flow,
+            dict(self.sources),
+            at_workers,
+            to_driver,
+            meeting,
+            self.tag,
+            restore_point,
+            None if at is None else at.time,
         )
         error: BaseException | None = None
         try:

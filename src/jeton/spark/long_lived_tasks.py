@@ -47,6 +47,8 @@ class WorkerTask:
     run: str
     restore_point: RestorePoint | None
     """The checkpoint to start from and where to write others, if it takes any."""
+    paused_at: int | None = None
+    """The time of the breakpoint that the query has, after a restart."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the worker; its number is the only row that Spark gets, at the end."""
@@ -85,6 +87,8 @@ class WorkerTask:
             tables = writer or Writers(self._writers(rank, control))
             sink = OutputSink(agent, (*self.sinks, *self.to_driver), tables)
             agent.attach(feed=feed, sink=sink, driver=control, parts=writer)
+            if self.paused_at is not None:
+                agent.breakpoints.pause_again(self.paused_at)
             with BusyWatch(agent):
                 agent.run()
 

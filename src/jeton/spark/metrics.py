@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
@@ -89,6 +89,18 @@ class Frames(dict[str, DataFrame]):
         which has no accumulators, nothing is known.
         """
         return {} if self._counts is None else dict(self._counts.value[1])
+
+    def pause_at(self, time: Any = None) -> NoReturn:
+        """Refuse: breakpoints are for runs in this process and for long-lived queries.
+
+        A batch runs to its end, and Spark takes every micro-batch of a stream from the sources to
+        the sinks, so that no record of it can be held back.
+        """
+        raise GraphError(
+            "batches and micro-batches cannot be paused at a time, since Spark takes each of them "
+            "whole from its sources to its sinks: pause a long-lived query, flow.start(…), or a "
+            "run in this process, flow.open()"
+        )
 
     def write_stream(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import socket
 import threading
@@ -9,25 +10,32 @@ import time
 from collections.abc import Mapping
 from functools import partial, reduce
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control, read_table
 from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure, QueryFailed
+from jeton.cluster.steering import Steering, WorkersLeft
 from jeton.connectors.deliveries import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
+from jeton.runtime import steering
 from jeton.runtime.commands import Advance, Stop, Taken
 from jeton.runtime.metrics import add_metrics
 from jeton.runtime.why import Holder, Question, Why
-from jeton.spark.internals import holders_of_slots
+from jeton.spark.internals import dumps_by_value, holders_of_slots
 
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from jeton.dataflow.flow import Flow
+    from jeton.runtime.breakpoints import Predicate
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +45,7 @@ Status = Literal["starting", "running", "restarting", "stopping", "ended", "fail
 _INTERNAL: Final = frozenset(
     (
         "begin",
+        "breakpoint",
         "cancel",
         "committer",
         "description",
@@ -211,6 +220,150 @@ class Query:
             f"{timeout:g} seconds"
         )
 
+    # Breakpoints
+
+    def pause_at(self, time: Any = None, *, timeout: float = 60.0) -> Any:
+        """Set a breakpoint: hold a token at a time in every input, on every worker.
+
+        Everything before it completes, and nothing at or after it is emitted, until `step` or
+        `resume`. Sources are read until they have passed it, and keep their positions; records at
+        or after it are held back. A paused query still takes checkpoints. ``time`` is a timestamp
+        or an integer, as the flow has them; without one, it is the least time after all that went
+        in. Returns the time once all workers have it; `await_paused` waits until they rest there.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sinks import Memory
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("ticks")
+        >>> flow.output("ticks", flow.input("ticks"))
+        >>> source = Rate(1000, lambda positions: {"n": positions}, limit=2000)
+        >>> sinks = {"ticks": Memory()}
+        >>> with flow.start(spark, sources={"ticks": source}, sinks=sinks, workers=1) as query:
+        ...     query.await_running()
+        ...     at = query.pause_at()
+        ...     query.await_paused()
+        ...     held = query.in_flight()["rows"].sum()
+        ...     query.resume()
+        ...     query.is_paused, query.paused_at
+        (False, None)
+        """
+        return self._steer(steering.pausing(time), timeout).shown
+
+    def step(self, until: Any = None, *, timeout: float = 60.0) -> Any:
+        """Move the breakpoint on. Returns its time.
+
+        It is ``until``, or else the least time after the breakpoint of a record that is held back
+        on any worker. `await_paused` waits until the query rests there.
+        """
+        return self._steer(steering.stepping(until), timeout).shown
+
+    def resume(self, *, timeout: float = 60.0) -> None:
+        """Remove the breakpoint: what is held back goes on, and sources are read again."""
+        if self.paused_at is None:
+            raise GraphError(f"query {self.name!r} is not paused: pause_at(…) first")
+        self._steer(steering.resuming(), timeout)
+
+    def pause_when(self, output: str, predicate: Predicate, *, timeout: float = 60.0) -> None:
+        """Pause right after all that went in, once rows of an output match.
+
+        ``predicate`` takes a batch of the output, and returns a mask of its rows, or whether the
+        batch matches. It runs on the workers. `matched` has the rows then, and `paused_at` the
+        time.
+        """
+        self._flow.handle("output", output)
+        self.await_running(timeout)
+        self._current_steering().matched = None
+        coded = base64.b64encode(dumps_by_value(predicate)).decode()
+        self._steer(steering.watching(output, coded), timeout)
+
+    @property
+    def paused_at(self) -> Any:
+        """The time of the breakpoint, ``None`` if there is none."""
+        at = self.breakpoint
+        return None if at is None else at.shown
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a breakpoint is set, and all workers rest there."""
+        if self.breakpoint is None or not self.is_active:
+            return False
+        try:
+            return self._steer(steering.resting(), 60.0)
+        except WorkersLeft:
+            # Others take their place, and come to rest there again.
+            return False
+
+    @property
+    def matched(self) -> pa.Table | None:
+        """The rows that `pause_when` has stopped at, if it has."""
+        found = self._coordinator.steering
+        return None if found is None else found.matched
+
+    def await_paused(self, timeout: float = 60.0) -> None:
+        """Wait until a breakpoint is set and all workers rest there; `TimeoutError` otherwise."""
+        deadline = time.monotonic() + timeout
+        while not self.is_paused:
+            with self._changed:
+                # Reports come several times a second, and each of them may bring it.
+                self._changed.wait(min(0.05, max(0.0, deadline - time.monotonic())))
+            self._require_active()
+            if time.monotonic() > deadline:
+                at = self.paused_at
+                where = "has no breakpoint" if at is None else f"does not rest at {at} yet"
+                raise TimeoutError(f"after {timeout:g} seconds, query {self.name!r} {where}")
+
+    def state(self, operator: str, *, timeout: float = 60.0) -> pd.DataFrame:
+        """The state of an operator while the query is paused, over all workers.
+
+        It has the columns of the operator's containers, and the number of tokens that it holds on
+        the worker.
+        """
+        protocol = steering.state_of(self._flow, operator)
+        self._require_paused()
+        return self._steer(protocol, timeout).to_pandas()
+
+    def in_flight(self, *, timeout: float = 60.0) -> pd.DataFrame:
+        """The messages that wait in operators, and the records that the breakpoint holds back."""
+        self._require_paused()
+        return self._steer(steering.messages(), timeout).to_pandas()
+
+    @property
+    def breakpoint(self) -> steering.At | None:
+        """Where the breakpoint is, in the unit of the flow."""
+        found = self._coordinator.steering
+        return None if found is None else found.at
+
+    def _steer(self, protocol: steering.Protocol[T], timeout: float) -> T:
+        """Have all workers carry a protocol out, and wait for its result."""
+        deadline = time.monotonic() + timeout
+        self.await_running(timeout)
+        self._require_active()
+        request = self._current_steering().ask(protocol)
+        if not request.done.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(
+                f"after {timeout:g} seconds, the workers of query {self.name!r} have not answered"
+            )
+        return request.result()
+
+    def _current_steering(self) -> Steering:
+        found = self._coordinator.steering
+        if found is None:
+            raise GraphError(f"query {self.name!r} has not started yet: await_running() first")
+        return found
+
+    def _require_active(self) -> None:
+        if not self.is_active:
+            self.await_termination(0)
+            raise GraphError(f"query {self.name!r} has ended")
+
+    def _require_paused(self) -> None:
+        if self.paused_at is None:
+            raise GraphError(f"query {self.name!r} is not paused: pause_at(…) first")
+        if not self.is_paused:
+            raise GraphError(
+                f"query {self.name!r} does not rest at {self.paused_at} yet: await_paused() first"
+            )
+
     def stop(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """End the query in good order.
 
@@ -331,6 +484,7 @@ class Query:
     def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""
         coordinator.name = f"jeton-{self.name}"
+        coordinator.steering = Steering(coordinator, self.breakpoint)
         if coordinator.schedule is None:
             for name, sink in self._sinks.items():
                 if isinstance(sink, DriverSink):
@@ -365,6 +519,8 @@ class Query:
         for inbox in coordinator.inboxes.values():
             inbox.end(None if deadline is None else max(0.0, deadline - time.monotonic()))
         coordinator.hang_up()
+        if coordinator.steering is not None:
+            coordinator.steering.end(f"the workers of query {self.name!r} have left")
         if coordinator.schedule is not None:
             coordinator.schedule.end()
 
@@ -440,6 +596,10 @@ class Query:
                 coordinator.send(Advance(inputs=follow), worker)
         elif kind in ("complete", "part", "missed") and coordinator.schedule is not None:
             coordinator.schedule.hear(worker, header)
+        elif kind in ("steered", "matched") and coordinator.steering is not None:
+            coordinator.steering.hear(worker, header, payload)
+            with self._changed:
+                self._changed.notify_all()
         elif kind not in ("facts", "busy"):
             raise ProtocolError(f"there are no frames of kind {kind!r}")
 

@@ -25,6 +25,7 @@ from jeton.state.bins import BINS, MOST_BINS, bin_owners
 VERSION: Final = 1
 BIN: Final = "bin"
 _EVERYONE: Final = b"jeton.everyone"
+_HELD: Final = "held by a breakpoint"
 
 
 @runtime_checkable
@@ -49,6 +50,19 @@ def bins_of(columns: Sequence[Column]) -> npt.NDArray[np.uint16]:
     np.True_
     """
     return (hash_columns(columns) % np.uint64(MOST_BINS)).astype(np.uint16)
+
+
+def held_by_breakpoint(port: int) -> str:
+    """The name of the records that a breakpoint holds back at a port, beside an operator's state.
+
+    Any operator may have them, without keeping a container of that name.
+    """
+    return f"{_HELD}, {port}"
+
+
+def is_held_by_breakpoint(name: str) -> bool:
+    """Whether this is the name of records that a breakpoint holds back."""
+    return name.startswith(_HELD)
 
 
 def for_everyone(table: pa.Table) -> pa.Table:
@@ -127,7 +141,7 @@ class Snapshot:
     def require_taken(self, operator: str, kept: Collection[str]) -> None:
         """Refuse state of an operator that it no longer keeps: it would be lost unseen."""
         for name, table in self.operators.get(operator, {}).items():
-            if name not in kept and table.num_rows:
+            if name not in kept and table.num_rows and not is_held_by_breakpoint(name):
                 whole = f"{operator}/{name}"
                 raise SnapshotError(
                     f"the snapshot has {table.num_rows} rows of {name!r}, which this operator no "

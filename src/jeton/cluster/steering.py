@@ -1,0 +1,156 @@
+"""Steering at the driver: the breakpoint of a query, set, moved and removed on all its workers.
+
+Requests are carried out one at a time: each is a protocol of `jeton.runtime.steering`, whose
+commands go to all workers and whose answers are gathered here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from jeton.cluster.coordinator import Coordinator
+from jeton.core.errors import JetonError
+from jeton.runtime import steering
+from jeton.runtime.breakpoints import from_bytes
+
+T = TypeVar("T")
+
+
+class WorkersLeft(JetonError):
+    """The attempt was over before its workers had answered."""
+
+
+class Request(Generic[T]):
+    """A protocol that is to be carried out, and its result once it is."""
+
+    def __init__(self, protocol: steering.Protocol[T]) -> None:
+        self.protocol = protocol
+        self.done = threading.Event()
+        self.error: Exception | None = None
+        self._result: list[T] = []
+
+    def finish(self, result: T) -> None:
+        """It is done."""
+        self._result = [result]
+        self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be done."""
+        self.error = error
+        self.done.set()
+
+    def result(self) -> T:
+        """The result; raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self._result[0]
+
+
+class Steering:
+    """The requests of one attempt at a query, and where its breakpoint is.
+
+    >>> import socket, jeton as jt
+    >>> from jeton.cluster.control import Control
+    >>> from jeton.runtime.agent import Agent
+    >>> from jeton.runtime.commands import Command
+    >>> here, there = (Control(end) for end in socket.socketpair())
+    >>> coordinator = Coordinator(workers=1)
+    >>> coordinator.join(0, here)
+    >>> driver = Steering(coordinator)
+    >>> flow = jt.Flow("echo")
+    >>> flow.output("out", flow.input("in"))
+    >>> agent = Agent(flow)
+    >>> agent.attach(driver=there)
+    >>> request = driver.ask(steering.pausing(5))
+    >>> agent.obey(Command.from_json(there.receive()[0]))
+    >>> driver.hear(0, *here.receive())
+    >>> request.result(), driver.at
+    (At(time=5, unit=None), At(time=5, unit=None))
+    >>> for end in (here, there):
+    ...     end.close()
+    """
+
+    def __init__(self, coordinator: Coordinator, at: steering.At | None = None) -> None:
+        self.at = at
+        """Where the breakpoint is, if there is one."""
+        self.matched: pa.Table | None = None
+        """The rows that `pause_when` has stopped at."""
+        self._coordinator = coordinator
+        self._waiting: deque[Request[Any]] = deque()
+        self._under_way: Request[Any] | None = None
+        self._command: steering.Steer | None = None
+        self._lock = threading.RLock()
+        self._over: str | None = None
+
+    def ask(self, protocol: steering.Protocol[T]) -> Request[T]:
+        """Have a protocol carried out."""
+        request = Request(protocol)
+        with self._lock:
+            if self._over is not None:
+                request.fail(WorkersLeft(self._over))
+                return request
+            self._waiting.append(request)
+            if self._under_way is None:
+                self._begin()
+        return request
+
+    def hear(self, worker: int, header: Mapping[str, Any], payload: bytes) -> None:
+        """A worker has answered, or has found rows that match."""
+        with self._lock:
+            if header["kind"] == "matched":
+                if self.matched is None:
+                    self.matched = from_bytes(payload)
+                    self.ask(steering.watching(None, None))
+                    self.ask(steering.pausing(None))
+                return
+            command = self._command
+            if command is None or header["number"] != command.number:
+                return
+            answers = self._coordinator.gather(worker, {**header, "payload": payload})
+            if answers is not None:
+                self._coordinator.forget(command)
+                self._go_on(answers)
+
+    def end(self, why: str) -> None:
+        """The attempt is over, and with it all that was asked for."""
+        with self._lock:
+            self._over = why
+            requests = [self._under_way, *self._waiting]
+            self._waiting.clear()
+            self._under_way = self._command = None
+        for request in requests:
+            if request is not None:
+                request.fail(WorkersLeft(why))
+
+    def _begin(self) -> None:
+        self._under_way = self._waiting.popleft() if self._waiting else None
+        if self._under_way is not None:
+            self._go_on(None)
+
+    def _go_on(self, answers: Any) -> None:
+        request = self._under_way
+        assert request is not None
+        try:
+            command = request.protocol.send(answers)
+        except StopIteration as end:
+            self._note(end.value)
+            request.finish(end.value)
+        except Exception as error:
+            request.fail(error)
+        else:
+            self._command = self._coordinator.numbered(command)
+            self._coordinator.send(self._command)
+            return
+        self._command = None
+        self._begin()
+
+    def _note(self, result: Any) -> None:
+        if isinstance(result, steering.At):
+            self.at = result
+        elif result is steering.RESUMED:
+            self.at = None

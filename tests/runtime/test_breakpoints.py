@@ -1,0 +1,318 @@
+"""Breakpoints in process: what is held, what is refused, and what a snapshot has of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+
+import jeton as jt
+from jeton.errors import FlowStalled, GraphError, TimeError
+
+
+def echo(**options: Any) -> jt.Flow:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in", **options))
+    return flow
+
+
+def numbers(result: jt.Result, name: str = "out") -> list[int]:
+    return sorted(result[name]["n"].to_pylist())
+
+
+# Times
+
+
+START = datetime(2026, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        START + timedelta(minutes=2),
+        pd.Timestamp("2026-01-01 00:02"),
+        np.datetime64("2026-01-01T00:02"),
+        np.datetime64("2026-01-01T00:02:00", "ns"),
+    ],
+)
+def test_timestamps_of_any_library(time: Any) -> None:
+    with echo().open() as run:
+        times = [START + timedelta(minutes=minute) for minute in range(4)]
+        run.feed({"in": {"time": times, "n": [0, 1, 2, 3]}})
+        assert run.pause_at(time) == START + timedelta(minutes=2)
+        run.run_to_rest()
+        assert numbers(run.results()) == [0, 1]
+        assert run.step() == START + timedelta(minutes=3)
+        assert run.paused_at == START + timedelta(minutes=3)
+        assert run.in_flight()["time"].tolist() == [pd.Timestamp(START + timedelta(minutes=3))]
+        assert numbers(run.results()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (7, "the times of this flow are timestamps: pause at one"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "timestamps with a time zone cannot be compared"),
+        (np.datetime64("2026-01-01T00:00:00.000000001"), "is not a whole number of us"),
+        (np.datetime64("NaT", "s"), "NaT"),
+        ("2026-01-01", "needs a time of the flow"),
+        (2.5, "needs a time of the flow"),
+        (True, "needs a time of the flow"),
+    ],
+)
+def test_times_that_are_none_of_this_flow(time: Any, message: str) -> None:
+    with echo().open(workers=2) as run:
+        run.input("in").send({"time": [datetime(2025, 1, 1)], "n": [1]})
+        with pytest.raises(TimeError, match=message):
+            run.pause_at(time)
+        assert run.paused_at is None
+
+
+def test_a_timestamp_for_integers() -> None:
+    with echo().open() as run:
+        run.input("in").send({"time": [1], "n": [1]})
+        with pytest.raises(TimeError, match="the times of this flow are integers"):
+            run.pause_at(START)
+
+
+# Errors
+
+
+def test_a_time_that_has_passed() -> None:
+    with echo().open(workers=2) as run:
+        run.input("in", worker=1).send({"time": [3, 9], "n": [3, 9]})
+        with pytest.raises(TimeError, match="cannot pause at 9: input 'in' has passed 9 already"):
+            run.pause_at(9)
+        run.run_to_rest()
+        # The workers that could have paused have not.
+        assert run.paused_at is None
+        assert numbers(run.results()) == [3, 9]
+        assert run.pause_at() == 10
+
+
+def test_a_promise_counts_as_passed() -> None:
+    with echo().open() as run:
+        run.input("in").advance_to(20)
+        run.run_to_rest()
+        with pytest.raises(TimeError, match="has passed 19"):
+            run.pause_at(12)
+        assert run.pause_at(20) == 20
+
+
+def test_what_needs_a_breakpoint() -> None:
+    with echo().open() as run:
+        for act in (run.step, run.resume, run.in_flight, lambda: run.state("in")):
+            with pytest.raises(GraphError, match="not paused: pause_at"):
+                act()
+        run.pause_at(5)
+        with pytest.raises(GraphError, match="paused already"):
+            run.pause_at(9)
+        with pytest.raises(TimeError, match="paused at 5, and cannot go back to 3"):
+            run.step(until=3)
+        run.run_to_rest()
+        with pytest.raises(GraphError, match="nothing is held back at 5"):
+            run.step()
+        with pytest.raises(GraphError, match="no operator 'out_'"):
+            run.state("out_")
+        with pytest.raises(jt.errors.JetonError, match="no output 'outt'"):
+            run.pause_when("outt", len)
+        run.input("in").send({"time": [7], "n": [7]})
+        with pytest.raises(GraphError, match="has not come to rest at 5"):
+            run.in_flight()
+        with pytest.raises(FlowStalled, match="the breakpoint at 5: resume"):
+            run.finish()
+        run.resume()
+        assert numbers(run.finish()) == [7]
+
+
+def test_inputs_that_have_ended() -> None:
+    with echo().open() as run:
+        run.input("in").close()
+        run.run_to_rest()
+        with pytest.raises(GraphError, match="all inputs have ended"):
+            run.pause_at(5)
+
+
+# Records
+
+
+def test_late_records_are_those_of_an_undisturbed_run() -> None:
+    def run_it(pause: bool) -> tuple[Any, dict[str, int]]:
+        flow = jt.Flow("late")
+        numbers = flow.input("in", lateness=2)
+        flow.output("out", numbers)
+        flow.output("late", numbers.late)
+        with flow.open() as run:
+            if pause:
+                run.pause_at(6)
+            for times in ([1, 9], [5, 8], [30, 7], [29, 31]):
+                run.input("in").send({"time": times})
+                run.run_to_rest()
+            if pause:
+                assert run.results()["late"]["late_at"].to_pylist() == []
+                assert run.results()["out"]["time"].to_pylist() == [1]
+                run.step(until=20)
+                assert run.results()["late"]["late_at"].to_pylist() == [7]
+                run.resume()
+            result = run.finish()
+            return [table.to_pylist() for table in result.values()], result.late
+
+    assert run_it(pause=True) == run_it(pause=False)
+
+
+def test_records_at_later_times_wait_at_the_output() -> None:
+    flow = jt.Flow("delayed")
+    flow.output("out", flow.input("in").delay(10))
+    with flow.open() as run:
+        run.pause_at(8)
+        run.input("in").send({"time": [1, 2], "n": [1, 2]})
+        run.run_to_rest()
+        assert numbers(run.results()) == []
+        assert run.in_flight()[["operator", "side", "time"]].values.tolist() == [
+            ["out", "input", 11]
+        ]
+        assert run.step() == 11
+        assert run.step() == 12
+        assert numbers(run.results()) == [1]
+        assert run.step() == 13
+        assert numbers(run.results()) == [1, 2]
+
+
+def test_a_snapshot_has_what_is_held() -> None:
+    flow = jt.Flow("sums")
+    rows = flow.input("in", lateness=0)
+    flow.output("out", rows.delay(4))
+    flow.output("sums", rows.key_by("k").tumbling(10).sum("n"))
+    data = {"time": list(range(0, 40, 3)), "n": list(range(14)), "k": [0, 1] * 7}
+    expected = flow.run({"in": data})
+    for workers in (1, 2, 3):
+        rows_seen: list[Counter[Any]] = []
+        with flow.open(workers=2) as run:
+            run.pause_at(12)
+            run.input("in").send(data)
+            run.run_to_rest()
+            snapshot = run.snapshot()
+            rows_seen.append(rows_of(run.results()))
+        with flow.open(workers=workers, restore=snapshot) as run:
+            rows_seen.append(rows_of(run.finish()))
+        assert rows_seen[0] + rows_seen[1] == rows_of(expected)
+        assert rows_seen[0]
+
+
+def rows_of(result: jt.Result) -> Counter[Any]:
+    return Counter(
+        (name, *sorted(row.items())) for name, table in result.items() for row in table.to_pylist()
+    )
+
+
+def test_fed_tables_are_read_no_further_than_needed() -> None:
+    with echo().open() as run:
+        run.pause_at(1000)
+        run.feed({"in": {"time": np.arange(200_000), "n": np.arange(200_000)}})
+        run.run_to_rest()
+        assert run.results()["out"].num_rows == 1000
+        assert run.input("in").sent_count < 200_000
+        run.resume()
+        assert run.finish()["out"].num_rows == 200_000
+
+
+# Sources that hold their own tokens
+
+
+def counting(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+    """Ten numbers on each worker, one in each invocation."""
+    left = iter(range(10))
+
+    def step(output: jt.Output) -> None:
+        n = next(left, None)
+        if n is None:
+            token.drop()
+            return
+        token.downgrade(n)
+        with output.session(token) as session:
+            session.give(n=n, k=info.worker)
+        info.activator.activate()
+
+    return step
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_source_is_held(seed: int) -> None:
+    """Sources, unordered inputs and those with partitions, under random schedules."""
+
+    def build() -> jt.Flow:
+        flow = jt.Flow("sources")
+        made = flow.source(counting).concat(flow.unordered_input("free"), flow.input("in"))
+        flow.output("out", made.key_by("k").each_time().count())
+        flow.output("sums", made.key_by("k").tumbling(4).sum("n"))
+        return flow
+
+    def act(run: jt.Run, random: Random) -> None:
+        """The same records in any case."""
+        for worker in range(workers):
+            free, rows = run.input("free", worker), run.input("in", worker)
+            a, b = rows.partition("a"), rows.partition("b")
+            tokens = [free.token.clone() for _ in range(3)]
+            free.token.drop()
+            for time, token in zip((2, 7, 11), tokens, strict=True):
+                with token:
+                    free.session(token, time).give(n=time, k=worker)
+                for _ in range(random.randrange(6)):
+                    run.turn()
+            for time in (1, 5, 9, 12):
+                for part in (a, b):
+                    part.send({"time": [time], "n": [time], "k": [worker]})
+                    part.advance_to(time)
+            rows.close()
+
+    random = Random(seed)
+    workers = random.choice([1, 2, 3])
+    with build().open(workers=workers) as run:
+        act(run, Random(0))
+        expected = rows_of(run.finish())
+    with build().open(workers=workers, seed=seed) as run:
+        at = run.pause_at(random.randrange(1, 13))
+        act(run, random)
+        run.run_to_rest()
+        assert run.is_paused
+        while True:
+            early = Counter({row: n for row, n in expected.items() if dict(row[1:])["time"] < at})
+            assert rows_of(run.results()) == early
+            if random.random() < 0.3 or run.in_flight().empty:
+                break
+            at = run.step()
+        run.resume()
+        result = run.finish()
+        assert rows_of(result) == expected
+        assert not result.leaks
+
+
+def test_a_sequencer_goes_on() -> None:
+    flow = echo()
+    flow.sequencer("order")
+    with flow.open(workers=2) as run:
+        run.pause_at(0)
+        run.sequencer("order", 0).push("first")
+        run.sequencer("order", 1).close()
+        run.run_to_rest()
+        assert run.sequencer("order", 1).next() == "first"
+
+
+def test_the_first_match_pauses_all_workers() -> None:
+    with echo().open(workers=2, seed=3) as run:
+        run.pause_when("out", lambda batch: bool((batch["n"] > 4).any()))
+        for n in range(10):
+            run.input("in", worker=n % 2).send({"time": [n], "n": [n]})
+            run.run_to_rest()
+        assert run.matched is not None
+        assert run.matched["n"].to_pylist() == [5]
+        assert run.paused_at == 6
+        assert numbers(run.results()) == [0, 1, 2, 3, 4, 5]
+        run.resume()
+        assert numbers(run.finish()) == list(range(10))
