@@ -282,7 +282,7 @@ def test_processing_time_timers_equal_their_twin(
     now, clock = 0, 0.0
 
     def rest(run: jt.Run) -> None:
-        while run.step():
+        while run.turn():
             pass
 
     run = flow.open(workers=workers, seed=seed)
@@ -337,11 +337,11 @@ def test_a_processing_time_timer_sends_at_the_frontier_and_does_not_hold_it_back
         handle = run.input("in")
         handle.send({"time": [5], "k": [1]})
         handle.advance_to(20)
-        while run.step():
+        while run.turn():
             pass
         assert run.probe().frontier == jt.Antichain([20])
         handle.advance_to(30)
-        while run.step():
+        while run.turn():
             pass
         assert run.probe().frontier == jt.Antichain([30])
         assert (run.now, run.results()["out"].num_rows) == (0.0, 0)
@@ -363,7 +363,7 @@ def test_the_clock_wakes_for_the_next_timer_whichever_was_set_first() -> None:
         for time, wait_for in enumerate([10, 3, 7]):
             run.input("in").send({"time": [time], "k": [wait_for], "wait": [wait_for]})
             run.input("in").advance_to(time + 1)
-            while run.step():
+            while run.turn():
                 pass
         for count in range(1, 4):
             run.run_until(lambda count=count: run.results()["out"].num_rows == count)  # type: ignore[misc]
@@ -398,10 +398,10 @@ def test_a_restored_processing_time_timer_does_not_send_before_its_record() -> N
         run.input("in").send({"time": [5], "k": [1]})
         for worker in range(2):
             run.input("in", worker).advance_to(20)
-        while run.step():
+        while run.turn():
             pass
         run.now = 4.0
-        while run.step():
+        while run.turn():
             pass
         snapshot = run.snapshot()
     with flow.open(workers=3, restore=snapshot) as run:

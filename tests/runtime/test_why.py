@@ -212,7 +212,7 @@ def test_a_timer_is_named() -> None:
     flow.output("out", flow.input("in").unary(later, name="later"))
     with flow.open() as run:
         run.input("in").close()
-        while run.step():
+        while run.turn():
             pass
         assert "its timer is due in 30.0 s" in headline(run.why("out"))
 
