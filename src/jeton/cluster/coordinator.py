@@ -104,7 +104,7 @@ class Coordinator:
     inboxes: dict[str, Inbox] = field(default_factory=dict)
     """Rows for sinks at the driver, if there are no checkpoints to commit them."""
     inquiry: Inquiry = field(default_factory=Inquiry)
-    """What workers say about the things that hold frontiers."""
+    """The answers of workers about the things that hold frontiers."""
     _number: int = 0
     _answers: dict[tuple[str, int], dict[int, Answer]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

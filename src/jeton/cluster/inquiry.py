@@ -49,7 +49,7 @@ class Inquiry:
         self._answers: dict[int, tuple[int, WorkerFacts]] = {}
         """The latest answer of each worker, and the number of the command that it answers."""
         self._busy: dict[int, tuple[float, WorkerFacts]] = {}
-        """What the watch of each worker last said, and when."""
+        """The last words of each worker's watch, and when they came."""
         self._errors: dict[int, tuple[int, str]] = {}
         """Why a worker could not answer, and the number of the command."""
         self._heard: dict[int, tuple[float, str]] = {}

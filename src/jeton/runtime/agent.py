@@ -271,7 +271,7 @@ class Agent:
         self._reported = self._reported_operators = -math.inf
         self.turns_taken = 0
         self.looks: list[str] = []
-        """What it did whenever a `BusyWatch` looked."""
+        """Its act whenever a `BusyWatch` looked."""
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False

@@ -205,7 +205,7 @@ class Look(Steer):
 
     @abstractmethod
     def table(self, agent: Agent) -> pa.Table:
-        """What there is to see on this worker."""
+        """The state and the messages of this worker, to be looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ def shown(time: Time, unit: str | None) -> str:
 
 @dataclass(slots=True)
 class Question:
-    """What was asked, and all that is known to answer it."""
+    """A question, and all that is known to answer it."""
 
     flow: Flow
     graph: ProgressGraph
@@ -550,7 +550,7 @@ class Question:
 
 
 def _often(facts: WorkerFacts) -> Iterable[Holder]:
-    """What a worker does most of the time, though it answers."""
+    """The operator in which a worker is most of the time, though it answers."""
     doing, often = max(
         Counter(facts.looks).items(), key=lambda item: (item[0] != "", item[1]), default=("", 0)
     )

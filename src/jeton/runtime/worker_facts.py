@@ -62,7 +62,7 @@ _ACTIONS: Final = {
     "Agent.turn": "takes a turn",
     "Agent.step": "takes a turn",
 }
-"""What an agent does, by the function that it is in, and the one that this has called."""
+"""The acts of an agent, by the function that it is in, and the one that this has called."""
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class InputFact:
 
 @dataclass(slots=True)
 class BusyFact:
-    """What a worker's thread does now."""
+    """The present act of a worker's thread."""
 
     doing: str
     seconds: float | None
@@ -154,7 +154,7 @@ class WorkerFacts:
     """For inputs and sources that a breakpoint holds its time."""
     busy: BusyFact | None = None
     looks: list[str] = field(default_factory=list)
-    """What it did at each of the last looks; empty if it waited."""
+    """Its act at each of the last looks; empty if it waited."""
 
     def to_json(self) -> dict[str, Any]:
         """The facts as they travel to the driver."""
@@ -315,7 +315,7 @@ def _notes(worker: Worker) -> dict[str, str]:
 
 
 def _busy(agent: Agent, seconds: float | None) -> BusyFact | None:
-    """What the thread of an agent does now, unless it is the one that asks, or waits."""
+    """The present act of an agent's thread, unless it is the one that asks, or waits."""
     thread = agent.thread
     frame = None if thread == get_ident() else sys._current_frames().get(thread)
     return None if frame is None else _doing(agent, frame, seconds)

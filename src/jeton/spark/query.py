@@ -470,7 +470,7 @@ class Query:
         return f": slots are held by {'; '.join(jobs)}" if jobs else ""
 
     def _troubles(self) -> list[Holder]:
-        """What keeps the whole query from going on, as far as the driver knows."""
+        """The conditions that keep the whole query from going on, as far as the driver knows."""
         if not self.is_active:
             said = f"has {self._status}" + (f": {self._cause.summary}" if self._cause else "")
             return [Holder(what="query", text=f"query {self.name!r} {said}", detail=said)]
