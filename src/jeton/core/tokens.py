@@ -334,7 +334,8 @@ def held_tokens() -> list[HeldToken]:
     found = []
     for token in gc.get_objects():
         # Another thread may be about to make one: then its slots are not filled yet.
-        if isinstance(token, TimestampToken) and hasattr(token, "_made") and not token.dropped:
+        # Its type, not its class: asking a dead weak proxy for that is an error.
+        if issubclass(type(token), TimestampToken) and hasattr(token, "_made") and not token.dropped:
             book, line = token._book, _line(token._origin)
             found.append(HeldToken(book.owner, book.location, token._time, line, token._made))
     return found
