@@ -166,7 +166,7 @@ def test_what_the_workers_did_is_in_an_accumulator(spark: SparkSession) -> None:
         assert counted["progress_batches"] >= 2 * runs
         [few] = [each for each in counted["operators"] if each["name"] == "filter"]
         assert few["invocations"] >= 2 * runs, "each worker, each time"
-        assert (few["tokens"], few["queued"], few["frontier"]) == (0, 0, [])
+        assert (few["tokens"], few["queued"], few["frontiers"]) == (0, 0, [[]])
 
 
 def test_rows_of_several_inputs_are_dealt_out_to_all_workers_unsorted(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from threading import Condition
@@ -28,9 +29,12 @@ from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
+from jeton.runtime.metrics import measure
+from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
 from jeton.runtime.tables import TableFeed, Tables
+from jeton.runtime.turnstile import Turnstile
 from jeton.runtime.why import Question, Why
 from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot, merge
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
     from jeton.dataflow.flow import Flow
+    from jeton.inspector.server import Page
 
 T = TypeVar("T")
 
@@ -46,7 +51,20 @@ FEED_ROWS = 65_536
 """How many records of a table are fed at a time."""
 
 
-_INTERNAL: Final = frozenset(("agents", "attach", "checker", "graph", "network", "now", "workers"))
+_INTERNAL: Final = frozenset(
+    (
+        "agents",
+        "attach",
+        "checker",
+        "graph",
+        "monitor",
+        "network",
+        "now",
+        "observe",
+        "turnstile",
+        "workers",
+    )
+)
 """Names for the library's own use, which completions leave out."""
 
 
@@ -96,6 +114,10 @@ class Run:
         self._feeding: list[Agent] = []
         """The agents whose feeds have not ended."""
         self._woken = Condition()
+        self.turnstile: AbstractContextManager[Any] = nullcontext()
+        """Lets another thread look at the run between two steps, once there is one."""
+        self.monitor = Monitor(flow.name, self.observe)
+        self._page: Page | None = None
         self._tables = Tables(flow)
         try:
             ports = [self.network.port(index) for index in range(workers)]
@@ -190,6 +212,51 @@ class Run:
         """
         return Question(self.flow, self.graph, collect(self.agents)).why(name, at)
 
+    def observe(self) -> Observation:
+        """How far the run is now, for a monitor."""
+        with self.turnstile:
+            status = "complete" if all(agent.is_complete for agent in self.agents) else "running"
+            if self._failure is not None:
+                status = "failed"
+            elif any(worker.closed for worker in self.workers):
+                status = "ended"
+            reports = {agent.worker.index: agent.reported() for agent in self.agents}
+            for rank, report in reports.items():
+                ends = {name: self.input(name, rank) for name in self.flow.inputs}
+                report["inputs"] = {
+                    name: (end.time, end.idle)
+                    for name, end in ends.items()
+                    if isinstance(end, InputHandle) and not end.closed
+                }
+                handles = self.workers[rank].handles
+                outputs = [handles[self.flow.handle("output", name)] for name in self.flow.outputs]
+                rows = sum(len(batch) for output in outputs for batch in output)
+                report["metrics"]["rows_out"] = rows
+            return Observation(status=status, reports=reports, paused_at=self.paused_at)
+
+    def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve a live page of this run until it is closed; returns the page's address.
+
+        It shows the graph, frontiers, rates, tokens and queues, and answers `why`. The address has
+        a secret: who knows it can look at the run and steer it. From now on, the time spent in each
+        operator is kept too. It needs ``pip install 'jeton[inspect]'``.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> with flow.open() as run:
+        ...     print(run.inspect())
+        http://127.0.0.1:...
+        """
+        if self._page is None:
+            from jeton.inspector.server import serve
+
+            self.turnstile = Turnstile()
+            for worker in self.workers:
+                measure(worker)
+            self._page = serve(self.flow, self, host, port)
+        return self._page.url
+
     # Driving
 
     def turn(self) -> bool:
@@ -197,6 +264,10 @@ class Run:
 
         After a failure nothing can be done any more, and the same error is raised again.
         """
+        with self.turnstile:
+            return self._step()
+
+    def _step(self) -> bool:
         if self._failure is not None:
             raise self._failure
         if self._idle:
@@ -438,8 +509,14 @@ class Run:
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""
-        for worker in self.workers:
-            worker.close()
+        with self.turnstile:
+            for worker in self.workers:
+                worker.close()
+        if self._page is not None:
+            self.monitor.stop()
+            self.monitor.join()
+            self._page.close()
+            self._page = None
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]

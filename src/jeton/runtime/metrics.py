@@ -2,12 +2,12 @@
 
 The counts of a worker are always kept. So are the invocations, tokens and queues of an operator,
 which cost nothing. Time spent, and records and batches in and out, cost something for each message:
-a worker that is *measured* keeps them too.
+a worker that is *measured* keeps them too, from the moment when someone begins to look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from time import perf_counter
 from typing import Any, Final
@@ -18,7 +18,7 @@ from jeton.dataflow.ports import Edge
 from jeton.runtime.operator import Operator
 from jeton.runtime.worker import Worker
 
-_LEVELS: Final = ("tokens", "queued", "frontier", "state_rows", "state_bytes")
+_LEVELS: Final = ("tokens", "queued", "frontiers", "state_rows", "state_bytes")
 """The numbers of an operator that go up and down."""
 
 
@@ -32,8 +32,8 @@ class OperatorMetrics:
     """Tokens that it holds now."""
     queued: int
     """Messages that wait in its inputs."""
-    frontier: list[Any]
-    """The least times that may still arrive at its first input; none if it is complete."""
+    frontiers: list[list[Any]]
+    """For each input the least times that may still arrive there; none if it is complete."""
     state_rows: int
     """Rows of its state in the latest snapshot."""
     state_bytes: int
@@ -74,11 +74,20 @@ class WorkerMetrics:
     late: int
     messages: int
     """Messages that were sent to other workers."""
+    bytes_in: int
+    """Bytes of messages that came from other workers."""
     progress_batches: int
     progress_bytes: int
     queued: int
     """Messages that wait in inputs of operators."""
+    backlog: int
+    """The most bytes that wait to go out to one other worker."""
+    held_up: bool
+    """Whether sources wait, since enough is under way here or at another worker."""
+    sink_full: bool
+    """Whether rows wait until others are taken, so that nothing more is read."""
     seconds: float
+    """Wall time."""
     cpu_seconds: float
     """Of the whole process, as its memory."""
     peak_rss_mb: int
@@ -99,12 +108,12 @@ def add_metrics(
     other record is of a ``later`` run, its levels (tokens, queues, state) and frontiers replace
     those of the first.
 
-    >>> one = {"rows_in": 3, "operators": [{"name": "map", "tokens": 1, "frontier": [4]}]}
-    >>> other = {"rows_in": 5, "operators": [{"name": "map", "tokens": 2, "frontier": [7]}]}
+    >>> one = {"rows_in": 3, "operators": [{"name": "map", "tokens": 1, "frontiers": [[4]]}]}
+    >>> other = {"rows_in": 5, "operators": [{"name": "map", "tokens": 2, "frontiers": [[7]]}]}
     >>> add_metrics(one, other)
-    {'rows_in': 8, 'operators': [{'name': 'map', 'tokens': 3, 'frontier': [7]}]}
+    {'rows_in': 8, 'operators': [{'name': 'map', 'tokens': 3, 'frontiers': [[7]]}]}
     >>> add_metrics(other, one, later=True)["operators"]
-    [{'name': 'map', 'tokens': 1, 'frontier': [4]}]
+    [{'name': 'map', 'tokens': 1, 'frontiers': [[4]]}]
     """
     total: dict[str, Any] = {}
     for name in {**one, **other}:
@@ -118,11 +127,25 @@ def add_metrics(
             total[name] = added or first or second
         elif name == "name" or (later and name in _LEVELS):
             total[name] = second
-        elif name == "frontier":
-            total[name] = max(first, second) if first and second else []
+        elif name == "frontiers":
+            total[name] = [furthest(*pair) for pair in zip(first, second, strict=True)]
         else:
             total[name] = first + second
     return total
+
+
+def furthest(one: list[Any], other: list[Any]) -> list[Any]:
+    """The better of two lower bounds of one frontier; empty if it is complete.
+
+    >>> furthest([3], [7]), furthest([3], [])
+    ([7], [])
+    """
+    return max(one, other) if one and other else []
+
+
+def plain(times: Iterable[Time]) -> list[Any]:
+    """Times as JSON has them."""
+    return [list(time) if isinstance(time, Product) else time for time in times]
 
 
 def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
@@ -147,19 +170,41 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     inputs = operator.inputs
     measured = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
-    least = worker.tracker.least(inputs[0].location) if inputs else ()
     return OperatorMetrics(
         operator.plan.name,
         operator.invocations,
         tokens=sum(book.held for book in operator.books),
         queued=sum(map(len, inputs)),
-        frontier=[list(time) if isinstance(time, Product) else time for time in least],
+        frontiers=[plain(worker.tracker.least(port.location)) for port in inputs],
         state_rows=operator.state_rows,
         state_bytes=operator.state_bytes,
         **{
             name: getattr(operator, name) for name in measured if isinstance(worker, MeasuredWorker)
         },
     )
+
+
+def measure(worker: Worker) -> None:
+    """Have a worker keep the time spent in operators, and what goes in and out of them.
+
+    It does from now on, so that a worker that is not looked at does not pay for it.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("echo")
+    >>> flow.output("out", flow.input("in"))
+    >>> with flow.open() as run:
+    ...     measure(run.workers[0])
+    ...     run.input("in").send({"n": [1, 2]})
+    ...     run.run_to_rest()
+    ...     [each.records_out for each in operator_metrics(run.workers[0])]
+    [2, 0]
+    """
+    if not isinstance(worker, MeasuredWorker):
+        # The class has no state of its own, and adds to methods only.
+        worker.__class__ = MeasuredWorker
+        for operator in worker.operators:
+            for output in operator.outputs:
+                output.connect(counting(operator, output.edges))
 
 
 class MeasuredWorker(Worker):
@@ -182,7 +227,12 @@ class MeasuredWorker(Worker):
             operator.seconds += perf_counter() - began
 
     def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
-        return [_Counting(operator, edges[0]), *edges[1:]] if edges else edges
+        return counting(operator, edges)
+
+
+def counting(operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
+    """The edges of an output, the first of which counts what is sent."""
+    return [_Counting(operator, edges[0]), *edges[1:]] if edges else edges
 
 
 class _Counting:

@@ -125,6 +125,7 @@ def start(
     thread: threading.Thread = InheritableThread(target=run, session=spark)
     thread.daemon = True
     thread.start()
+    query.monitor.start()
     threading.Thread(target=query.warn_of_waiting, args=(SLOTS_WITHIN,), daemon=True).start()
     return query
 

@@ -22,8 +22,9 @@ from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
-from jeton.runtime.commands import Advance, Stop, Taken
+from jeton.runtime.commands import Advance, Measure, Stop, Taken
 from jeton.runtime.metrics import add_metrics
+from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
 from jeton.runtime.why import Holder, Question, Why
 from jeton.spark.internals import dumps_by_value, holders_of_slots
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jeton.dataflow.flow import Flow
+    from jeton.inspector.server import Page
     from jeton.runtime.breakpoints import Predicate
 
 T = TypeVar("T")
@@ -55,6 +57,8 @@ _INTERNAL: Final = frozenset(
         "hear",
         "left",
         "misheard",
+        "monitor",
+        "observe",
         "restart",
         "take_over",
         "wait",
@@ -109,6 +113,9 @@ class Query:
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
+        self.monitor = Monitor(name, self.observe, identity=tag)
+        self._measures = False
+        self._page: Page | None = None
 
     @property
     def status(self) -> Status:
@@ -124,21 +131,22 @@ class Query:
         return self._status not in ("ended", "failed")
 
     def frontiers(self) -> dict[str, list[Any]]:
-        """For each input, output and probe the least times that may still pass there.
+        """For each output and probe the least times that may still pass there.
 
         An empty list says that it is complete. This is the latest that workers reported; each
         knows the frontier of all workers.
         """
+        return self.observe().frontiers
+
+    def observe(self) -> Observation:
+        """How far the query is, by the latest reports, for a monitor."""
         with self._changed:
-            reports = list(self._coordinator.reports.values())
-        found: dict[str, list[Any]] = {}
-        for report in reports:
-            for place, times in report["frontiers"].items():
-                known = found.get(place)
-                # Every report is conservative, so the furthest of them is the best.
-                if known is None or not times or (known and times > known):
-                    found[place] = times
-        return found
+            reports = dict(self._coordinator.reports)
+            status = self._status
+        checkpoints = None
+        if self.committer is not None:
+            checkpoints = {**self.committer.metrics(), "restarts": self._restarts}
+        return Observation(status=status, reports=reports, checkpoints=checkpoints)
 
     def metrics(self) -> dict[str, Any]:
         """Counts summed over the workers, and each worker's own under ``workers``.
@@ -159,6 +167,45 @@ class Query:
             total["checkpoints"] = {**self.committer.metrics(), "restarts": self._restarts}
         return {**total, "workers": reports}
 
+    @property
+    def recent_progress(self) -> list[Progress]:
+        """The progress records of the last seconds, the latest last: one for each second."""
+        return list(self.monitor.recent)
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The latest progress record: rows and rates, frontiers, state, checkpoints."""
+        recent = self.recent_progress
+        return recent[-1] if recent else None
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call a listener in the shape of Spark's ``StreamingQueryListener``, once a second.
+
+        An error in a listener is logged, and does not stop the query.
+        """
+        self.monitor.add_listener(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self.monitor.remove_listener(listener)
+
+    def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve a live page of this query; returns the page's address.
+
+        It shows the graph, frontiers, rates, tokens and queues, and steers the query. The address
+        has a secret: who knows it can do the same. From now on, workers keep the time spent in
+        each operator too. It needs ``pip install 'jeton[inspect]'``.
+        """
+        if self._page is None:
+            from jeton.inspector.server import serve
+
+            page = serve(self._flow, self, host, port)
+            with self._changed:
+                self._page, self._measures = page, True
+                coordinator = self._coordinator
+            coordinator.send(Measure())
+        return self._page.url
+
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
         """What holds the frontier of an output, a probe or an operator; by default of all outputs.
 
@@ -177,7 +224,8 @@ class Query:
         >>> with flow.start(spark, sources={"numbers": Batches(one_batch)}, workers=2) as query:
         ...     query.await_running()
         ...     print(query.why("numbers"))
-        'numbers' is at ...: input 'numbers' on worker ...: partition ... has had no record ...
+        'numbers' is at 0: input 'numbers' on worker 0 is at 0: partition 0 of its source has had...
+            by way of numbers → numbers
         """
         coordinator = self._coordinator
         facts = coordinator.inquiry.ask(coordinator) if self.is_active else []
@@ -501,9 +549,11 @@ class Query:
             coordinator.join(rank, control)
             if self._status in ("starting", "restarting"):
                 self._status = "running"
-            stop = self._stop
+            stop, measures = self._stop, self._measures
             coordinator.listen(rank, control, self)
             self._changed.notify_all()
+        if measures:
+            coordinator.send(Measure(), rank)
         if coordinator.schedule is not None:
             coordinator.schedule.joined()
         if stop is not None:
@@ -556,6 +606,8 @@ class Query:
             stopped = self._status == "stopping" and cause is None
             self._status = "failed" if error is not None and not stopped else "ended"
             self._changed.notify_all()
+        failure = self.exception()
+        self.monitor.stop(None if failure is None else str(failure))
 
     def cancel(self) -> None:
         """Have Spark end the job."""
@@ -579,11 +631,13 @@ class Query:
             follow: dict[str, int] = {}
             with self._changed:
                 if kind == "report":
-                    before = coordinator.reports.get(worker, {"metrics": {}})["metrics"]
+                    before = coordinator.reports.get(worker)
                     coordinator.reports[worker] = report = _checked(header)
                     # Not every report has the operators.
-                    if not report["metrics"].get("operators") and "operators" in before:
-                        report["metrics"]["operators"] = before["operators"]
+                    report["operators_at"] = report["metrics"].get("seconds", 0.0)
+                    if not report["metrics"].get("operators") and before is not None:
+                        report["metrics"]["operators"] = before["metrics"].get("operators", [])
+                        report["operators_at"] = before["operators_at"]
                     follow = coordinator.to_follow(worker)
                 else:
                     failure = Failure.from_json(header["failure"])

@@ -1,0 +1,259 @@
+"""The view: observations as the live page shows them.
+
+Counts become rates, and times become text and numbers that a browser can draw: a JavaScript number
+does not hold nanoseconds exactly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jeton.columns.durations import NANOSECONDS
+from jeton.columns.time_units import INTEGER, plain_times, zone_of
+from jeton.core.times import END_OF_TIME, START_OF_TIME
+from jeton.dataflow.drawing import plan_svg
+from jeton.runtime.monitor import Observation
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+HISTORY: Final = 600
+"""Points of the time line that are kept: ten minutes."""
+LAGS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""The upper bounds of the histogram's bins, in seconds; the last bin has no bound."""
+_RATES: Final = ("records_in", "records_out", "batches_in", "batches_out", "seconds")
+
+
+def shown(time: Any, unit: str | None) -> dict[str, Any]:
+    """A time as text, and as a number to draw, if it has one.
+
+    >>> shown(7, None), shown(1_700_000_000_000_000, "us")["text"]
+    ({'text': '7', 'value': 7.0}, '2023-11-14 22:13:20')
+    >>> shown(START_OF_TIME, None)
+    {'text': 'start', 'value': None}
+    """
+    if isinstance(time, list | tuple):
+        parts = [shown(part, None if at else unit) for at, part in enumerate(time)]
+        return {"text": f"({', '.join(p['text'] for p in parts)})", "value": parts[0]["value"]}
+    if not isinstance(time, int):
+        return {"text": str(time), "value": None}
+    if time in (START_OF_TIME, END_OF_TIME):
+        return {"text": "start" if time == START_OF_TIME else "end", "value": None}
+    if unit is None or unit == INTEGER:
+        return {"text": str(time), "value": float(time)}
+    try:
+        text = str(plain_times(np.array([time]), unit)[0])
+    except (OverflowError, ValueError):
+        text = str(time)
+    return {"text": text, "value": time * NANOSECONDS[unit.partition(" ")[0]] / 1e9}
+
+
+def antichain(times: Sequence[Any], unit: str | None) -> dict[str, Any]:
+    """A frontier: complete if it is empty."""
+    if not times:
+        return {"text": "complete", "value": None}
+    parts = [shown(time, unit) for time in times]
+    return {"text": " ".join(p["text"] for p in parts), "value": parts[0]["value"]}
+
+
+@dataclass
+class View:
+    """Makes snapshots for the page, and keeps the time line."""
+
+    flow: Flow
+    history: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    latest: dict[str, Any] | None = None
+    number: int = 0
+    """The number of snapshots so far."""
+    _before: Observation | None = None
+    _operators: dict[int, _Rated] = field(default_factory=dict)
+    _workers: dict[int, _Rated] = field(default_factory=dict)
+    _lags: dict[str, list[int]] = field(default_factory=dict)
+    _version: tuple[Any, float] = (None, 0.0)
+
+    def graph(self) -> dict[str, Any]:
+        """The picture of the flow, and what does not change about its operators."""
+        flow = self.flow
+        roles = {flow.handle(what, name): what for what, name in flow.handles()}
+        return {
+            "name": flow.name,
+            "svg": plan_svg(
+                flow.name,
+                flow.operators,
+                {(what, name): flow.handle(what, name) for what, name in flow.handles()},
+                live=True,
+            ),
+            "operators": [
+                {
+                    "name": plan.name,
+                    "role": roles.get(plan.index, ""),
+                    "line": str(plan.defined or ""),
+                    "inputs": len(plan.inputs),
+                    "from": [
+                        sorted({flow.operators[source.operator].name for source in port.sources})
+                        for port in plan.inputs
+                    ],
+                }
+                for plan in flow.operators
+            ],
+            "outputs": list(flow.outputs),
+        }
+
+    def take(self, now: Observation) -> None:
+        """Make a snapshot of an observation."""
+        unit = now.unit
+        point = {
+            "clock": now.clock,
+            "values": {
+                **{f"in {n}": shown(t, unit)["value"] for n, t in now.inputs.items()},
+                **{n: antichain(t, unit)["value"] for n, t in now.frontiers.items()},
+            },
+        }
+        self.history.append(point)
+        workers = [self._worker(rank, now) for rank in sorted(now.reports)]
+        self.latest = {
+            "status": now.status,
+            "clock": now.clock,
+            "unit": unit,
+            "zone": zone_of(unit) if unit else None,
+            "point": point,
+            "frontiers": {n: antichain(t, unit) for n, t in now.frontiers.items()},
+            "inputs": {n: shown(t, unit) for n, t in now.inputs.items()},
+            "paused_at": None if now.paused_at is None else str(now.paused_at),
+            "workers": workers,
+            "operators": self._flow_operators(now),
+            "lag": self._lag(now),
+            "checkpoints": self._checkpoints(now),
+        }
+        self._before = now
+        self.number += 1
+
+    # Inside
+
+    def _worker(self, rank: int, now: Observation) -> dict[str, Any]:
+        report = now.reports[rank]
+        metrics = report["metrics"]
+        rated = self._workers.setdefault(rank, _Rated())
+        names = ("rows_in", "rows_out", "late", "messages", "bytes_in", "cpu_seconds")
+        rates = rated.rates(
+            metrics.get("seconds", 0.0), {name: metrics.get(name, 0) for name in names}
+        )
+        levels = ("queued", "backlog", "held_up", "sink_full", "peak_rss_mb", "seconds")
+        return {
+            "worker": rank,
+            **{name: metrics.get(name, 0) for name in (*names, *levels)},
+            "rates": rates,
+            "inputs": {
+                name: {**shown(at, now.unit), "idle": idle}
+                for name, (at, idle) in report.get("inputs", {}).items()
+            },
+            "frontiers": {n: antichain(t, now.unit) for n, t in report["frontiers"].items()},
+        }
+
+    def _flow_operators(self, now: Observation) -> list[dict[str, Any]]:
+        """Each operator: its numbers on each worker, their sums, and the skew between workers."""
+        found: list[dict[str, Any]] = [
+            {"name": plan.name, "workers": []} for plan in self.flow.operators
+        ]
+        for rank in sorted(now.reports):
+            report = now.reports[rank]
+            operators = report["metrics"].get("operators") or ()
+            at = report.get("operators_at", report["metrics"].get("seconds", 0.0))
+            counts = {
+                f"{index} {name}": operator[name]
+                for index, operator in enumerate(operators)
+                for name in _RATES
+                if name in operator
+            }
+            rates = self._operators.setdefault(rank, _Rated()).rates(at, counts)
+            for index, (operator, entry) in enumerate(zip(operators, found, strict=False)):
+                entry["workers"].append(
+                    {
+                        "worker": rank,
+                        **{n: operator.get(n) for n in ("tokens", "queued", "invocations")},
+                        **{n: operator.get(n) for n in ("state_rows", "state_bytes")},
+                        **{n: operator.get(n) for n in ("records_in", "records_out", "seconds")},
+                        "frontiers": [antichain(t, now.unit) for t in operator["frontiers"]],
+                        "rates": {
+                            name: rates[f"{index} {name}"]
+                            for name in _RATES
+                            if f"{index} {name}" in rates
+                        },
+                    }
+                )
+        for entry in found:
+            entry.update(_summed(entry["workers"]))
+        return found
+
+    def _lag(self, now: Observation) -> dict[str, Any] | None:
+        """How far outputs were behind the clock at each look, where times are timestamps."""
+        if now.unit is None or now.unit == INTEGER:
+            return None
+        for name in self.flow.outputs:
+            value = antichain(now.frontiers.get(name, ()), now.unit)["value"]
+            if value is not None:
+                bins = self._lags.setdefault(name, [0] * (len(LAGS) + 1))
+                bins[int(np.searchsorted(LAGS, now.clock - value))] += 1
+        return {"bounds": list(LAGS), "outputs": self._lags}
+
+    def _checkpoints(self, now: Observation) -> dict[str, Any] | None:
+        if now.checkpoints is None:
+            return None
+        version = now.checkpoints.get("version")
+        if version != self._version[0]:
+            self._version = version, now.clock
+        return {**now.checkpoints, "age": now.clock - self._version[1]}
+
+
+@dataclass
+class _Rated:
+    """Counts of a worker that become rates, by the worker's own clock."""
+
+    at: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict)
+
+    def rates(self, at: float, counts: Mapping[str, float]) -> dict[str, float]:
+        """Each count's growth per second since the report before."""
+        if at < self.at:
+            # The worker was started again, and counts from zero.
+            self.at, self.counts = 0.0, {}
+        if at > self.at:
+            seconds = at - self.at
+            self.latest = {
+                name: max(0.0, count - self.counts.get(name, 0)) / seconds
+                for name, count in counts.items()
+            }
+            self.at, self.counts = at, dict(counts)
+        return self.latest
+
+
+def _summed(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums over the workers; the skew is the most that one worker does, by the mean."""
+    total: dict[str, Any] = {
+        name: sum(each[name] or 0 for each in workers)
+        for name in ("tokens", "queued", "invocations", "state_rows", "state_bytes")
+    }
+    total["rates"] = {
+        name: sum(each["rates"].get(name, 0.0) for each in workers)
+        for name in _RATES
+        if any(name in each["rates"] for each in workers)
+    }
+    ports = zip(*(each["frontiers"] for each in workers), strict=False)
+    total["frontiers"] = [_best(port) for port in ports]
+    records = [each["records_in"] or each["records_out"] or 0 for each in workers]
+    mean = sum(records) / len(records) if records else 0.0
+    total["skew"] = round(max(records) / mean, 2) if mean else None
+    return total
+
+
+def _best(port: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The furthest of the workers' lower bounds of one frontier."""
+    if any(each["text"] == "complete" for each in port):
+        return {"text": "complete", "value": None}
+    return max(port, key=lambda each: float("-inf") if each["value"] is None else each["value"])
