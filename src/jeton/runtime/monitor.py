@@ -122,10 +122,10 @@ class Monitor:
     >>> flow.output("out", flow.input("in", lateness=0))
     >>> with flow.open() as run:
     ...     monitor = Monitor("echo", run.observe)
-    ...     monitor.look()
+    ...     before = monitor.look()
     ...     run.input("in").send({"time": [3, 7], "n": [1, 2]})
     ...     run.run_to_rest()
-    ...     monitor.look()
+    ...     now = monitor.look()
     >>> monitor.recent[-1].numInputRows, monitor.recent[-1].frontiers
     (2, {'out': [7]})
     """
