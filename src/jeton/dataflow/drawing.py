@@ -23,9 +23,9 @@ _GAP: Final = 26.0
 _BELOW: Final = 44.0
 _LETTER: Final = 7.2
 """The height of a box, the gap between boxes, that between layers, and the width of a letter."""
-_LIVE_BOX: Final = 52.0
+_LIVE_BOX: Final = 64.0
 _LIVE_WIDTH: Final = 150.0
-"""The height and the least width of a box that has room for a line of numbers."""
+"""The height and the least width of a box that has room for two lines of numbers."""
 
 
 def plan_text(
@@ -55,7 +55,7 @@ def plan_svg(
     """The graph of a plan as an SVG element, for notebooks.
 
     With ``live``, it is for a page that fills it: each box has the operator's number in
-    ``data-operator``, and an empty line of text of the class ``live``.
+    ``data-operator``, and two empty lines of text of the class ``live``.
     """
     roles = _roles(handles)
     layout = _Layout(operators, _LIVE_BOX if live else _BOX, _LIVE_WIDTH if live else 0.0)
@@ -76,11 +76,10 @@ def plan_svg(
             'stroke="currentColor" stroke-opacity=".6"/>'
             f'<text x="{box.x:.1f}" y="{box.y + 22:.1f}" text-anchor="middle" '
             f'fill="currentColor">{escape(plan.name)}</text>'
-            + (
-                f'<text class="live" x="{box.x:.1f}" y="{box.y + 41:.1f}" text-anchor="middle" '
-                'font-size="11" fill="currentColor"></text>'
-                if live
-                else ""
+            + "".join(
+                f'<text class="live" x="{box.x:.1f}" y="{box.y + below:.1f}" '
+                'text-anchor="middle" font-size="11" fill="currentColor"></text>'
+                for below in ((39, 54) if live else ())
             )
             + "</g>"
         )

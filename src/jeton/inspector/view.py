@@ -26,39 +26,46 @@ HISTORY: Final = 600
 """Points of the time line that are kept: ten minutes."""
 LAGS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The upper bounds of the histogram's bins, in seconds; the last bin has no bound."""
+_COMPLETE: Final = {"text": "complete", "short": "complete", "value": None}
 _RATES: Final = ("records_in", "records_out", "batches_in", "batches_out", "seconds")
 
 
 def shown(time: Any, unit: str | None) -> dict[str, Any]:
     """A time as text, and as a number to draw, if it has one.
 
-    >>> shown(7, None), shown(1_700_000_000_000_000, "us")["text"]
-    ({'text': '7', 'value': 7.0}, '2023-11-14 22:13:20')
+    >>> shown(7, None)
+    {'text': '7', 'short': '7', 'value': 7.0}
+    >>> shown(1_700_000_000_500_000, "us")
+    {'text': '2023-11-14 22:13:20.500000', 'short': '22:13:20.500', 'value': 1700000000.5}
     >>> shown(START_OF_TIME, None)
-    {'text': 'start', 'value': None}
+    {'text': 'start', 'short': 'start', 'value': None}
     """
     if isinstance(time, list | tuple):
         parts = [shown(part, None if at else unit) for at, part in enumerate(time)]
-        return {"text": f"({', '.join(p['text'] for p in parts)})", "value": parts[0]["value"]}
-    if not isinstance(time, int):
-        return {"text": str(time), "value": None}
-    if time in (START_OF_TIME, END_OF_TIME):
-        return {"text": "start" if time == START_OF_TIME else "end", "value": None}
+        text, brief = (", ".join(part[name] for part in parts) for name in ("text", "short"))
+        return {"text": f"({text})", "short": f"({brief})", "value": parts[0]["value"]}
+    if not isinstance(time, int) or time in (START_OF_TIME, END_OF_TIME):
+        text = {START_OF_TIME: "start", END_OF_TIME: "end"}.get(time, str(time))
+        return {"text": text, "short": text, "value": None}
     if unit is None or unit == INTEGER:
-        return {"text": str(time), "value": float(time)}
+        return {"text": str(time), "short": str(time), "value": float(time)}
+    bare = unit.partition(" ")[0]
+    value = time * NANOSECONDS[bare] / 1e9
     try:
         text = str(plain_times(np.array([time]), unit)[0])
+        brief = str(np.datetime64(time, bare).astype("datetime64[ms]")).partition("T")[2]
     except (OverflowError, ValueError):
-        text = str(time)
-    return {"text": text, "value": time * NANOSECONDS[unit.partition(" ")[0]] / 1e9}
+        text = brief = str(time)
+    return {"text": text, "short": brief, "value": value}
 
 
 def antichain(times: Sequence[Any], unit: str | None) -> dict[str, Any]:
     """A frontier: complete if it is empty."""
     if not times:
-        return {"text": "complete", "value": None}
+        return dict(_COMPLETE)
     parts = [shown(time, unit) for time in times]
-    return {"text": " ".join(p["text"] for p in parts), "value": parts[0]["value"]}
+    text, brief = (" ".join(part[name] for part in parts) for name in ("text", "short"))
+    return {"text": text, "short": brief, "value": parts[0]["value"]}
 
 
 @dataclass
@@ -255,5 +262,5 @@ def _summed(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _best(port: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The furthest of the workers' lower bounds of one frontier."""
     if any(each["text"] == "complete" for each in port):
-        return {"text": "complete", "value": None}
+        return _COMPLETE
     return max(port, key=lambda each: float("-inf") if each["value"] is None else each["value"])

@@ -147,14 +147,11 @@ class Checkpoint(QuiescentCommand):
         """Take a snapshot in memory, and the positions of the sources."""
         agent.sink.write()
         try:
-            found = agent.worker.snapshot(), agent.feed.positions()
+            return agent.worker.snapshot(), agent.feed.positions()
         except SnapshotError as error:
             if self.hold or agent.is_complete:
                 raise
             raise NotDone(str(error)) from error
-        # All workers have heard of everything that happened: so all agree on this.
-        agent.is_last = agent.is_complete and not self.hold
-        return found
 
     def finish(self, agent: Agent, found: Any, pause: float) -> None:
         """Write it, and report to the driver."""
@@ -189,6 +186,24 @@ class Taken(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CollectFacts(Command):
+    """Report what holds frontiers here: see `WorkerFacts`."""
+
+    kind = "facts"
+
+    def obey(self, agent: Agent) -> None:
+        """Send this worker's facts."""
+        if agent.driver is None:
+            return
+        # A question must not end a worker.
+        try:
+            answer: dict[str, Any] = {"facts": collect([agent])[0].to_json()}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        agent.driver.send("facts", number=self.number, **answer)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measure(Command):
     """Keep the time spent in operators, and what goes in and out of them, from now on."""
 
@@ -197,19 +212,6 @@ class Measure(Command):
     def obey(self, agent: Agent) -> None:
         """Measure the worker."""
         measure(agent.worker)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectFacts(Command):
-    """Report what holds frontiers here: see `WorkerFacts`."""
-
-    kind = "facts"
-
-    def obey(self, agent: Agent) -> None:
-        """Send this worker's facts."""
-        if agent.driver is not None:
-            facts = collect([agent])[0].to_json()
-            agent.driver.send("facts", number=self.number, facts=facts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -265,9 +265,9 @@ class Run:
         After a failure nothing can be done any more, and the same error is raised again.
         """
         with self.turnstile:
-            return self._step()
+            return self._turn()
 
-    def _step(self) -> bool:
+    def _turn(self) -> bool:
         if self._failure is not None:
             raise self._failure
         if self._idle:

@@ -169,7 +169,27 @@ class Query:
 
     @property
     def recent_progress(self) -> list[Progress]:
-        """The progress records of the last seconds, the latest last: one for each second."""
+        """The progress records of the last seconds, the latest last: one for each second.
+
+        They have the fields of Spark's ``StreamingQueryProgress``, and ``frontiers`` besides.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions}, limit=100)
+        >>> class Printed:
+        ...     def onQueryTerminated(self, event):
+        ...         print(event.name, "has ended:", event.exception)
+        >>> query = flow.start(spark, sources={"numbers": rate}, workers=1)
+        >>> query.add_listener(Printed())
+        >>> query.await_termination(60)
+        True
+        >>> query.monitor.join()
+        rate has ended: None
+        >>> sum(record.numInputRows for record in query.recent_progress)
+        100
+        """
         return list(self.monitor.recent)
 
     @property
@@ -195,6 +215,15 @@ class Query:
         It shows the graph, frontiers, rates, tokens and queues, and steers the query. The address
         has a secret: who knows it can do the same. From now on, workers keep the time spent in
         each operator too. It needs ``pip install 'jeton[inspect]'``.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions})
+        >>> with flow.start(spark, sources={"numbers": rate}, workers=1) as query:
+        ...     print(query.inspect())
+        http://127.0.0.1:...
         """
         if self._page is None:
             from jeton.inspector.server import serve
@@ -224,8 +253,7 @@ class Query:
         >>> with flow.start(spark, sources={"numbers": Batches(one_batch)}, workers=2) as query:
         ...     query.await_running()
         ...     print(query.why("numbers"))
-        'numbers' is at 0: input 'numbers' on worker 0 is at 0: partition 0 of its source has had...
-            by way of numbers → numbers
+        'numbers' is at ...: input 'numbers' on worker ...: partition ... has had no record ...
         """
         coordinator = self._coordinator
         facts = coordinator.inquiry.ask(coordinator) if self.is_active else []
