@@ -70,15 +70,14 @@ class Page:
         self._text = ""
         self._number = -1
         monitor = target.monitor
+        self.view.take(monitor.seen or monitor.look())
         monitor.watch(self.view.take)
-        if monitor.seen is not None:
-            self.view.take(monitor.seen)
 
     def snapshot(self) -> str:
         """The latest snapshot as JSON; it is made once for all who look."""
         if self._number != self.view.number:
             self._number = self.view.number
-            latest = {**(self.view.latest or {}), "reasons": reasons(self.target)}
+            latest = {**self.view.latest, "reasons": reasons(self.target)}
             self._text = json.dumps(latest, default=str)
         return self._text
 
@@ -215,8 +214,8 @@ class PageServer:
         if page is None:
             return _not_found()
         monitor = page.target.monitor
-        text = "" if monitor.seen is None else exposition(monitor.name, monitor.seen)
-        kind = "text/plain; version=0.0.4; charset=utf-8"
+        assert monitor.seen is not None, "a page begins with a look"
+        text, kind = exposition(monitor.name, monitor.seen), "text/plain; version=0.0.4"
         return Response(text, media_type=kind, headers=_HEADERS)
 
     async def _events(self, request: Request) -> Response:

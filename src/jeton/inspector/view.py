@@ -74,7 +74,7 @@ class View:
 
     flow: Flow
     history: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    latest: dict[str, Any] | None = None
+    latest: dict[str, Any] = field(default_factory=dict)
     number: int = 0
     """The number of snapshots so far."""
     _before: Observation | None = None
