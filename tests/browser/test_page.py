@@ -61,7 +61,7 @@ def test_a_stuck_token_is_found_by_clicking(visit: Visit) -> None:
         page.locator(operator(page, "high")).click()
         holder = page.locator('#holders .holder[data-what="token"]').first
         text = holder.inner_text()
-        assert "'keeper' holds 1 token at 0" in text
+        assert "'keeper' holds 2 tokens at 0 on workers 0 and 1" in text
         assert "kept.append(ref.retain())" in text
         assert page.locator("#chosen").inner_text().lower() == "high"
 

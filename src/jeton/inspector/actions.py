@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -12,6 +12,8 @@ from jeton.runtime.monitor import Monitor
 
 ROWS: Final = 100
 """Rows of a table that a page gets at most."""
+TRIES: Final = 10
+"""Attempts to find a run at rest while its driver sends records."""
 Arguments = Mapping[str, Any]
 
 
@@ -107,11 +109,24 @@ def _checkpoint(target: Any, arguments: Arguments) -> dict[str, Any]:
 
 
 def _state(target: Any, arguments: Arguments) -> dict[str, Any]:
-    return _table(target.state(arguments["name"]))
+    return _at_rest(target, lambda: target.state(arguments["name"]))
 
 
 def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:
-    return _table(target.in_flight())
+    return _at_rest(target, target.in_flight)
+
+
+def _at_rest(target: Any, look: Callable[[], Any]) -> dict[str, Any]:
+    """A table of something that rests; a run comes to rest first, as far as its driver lets it."""
+    run_to_rest = _method(target, "run_to_rest")
+    if run_to_rest is None:
+        return _table(look())
+    for _ in range(TRIES):
+        run_to_rest()
+        # The thread that drives the run may have sent more in between.
+        with suppress(GraphError):
+            return _table(look())
+    return _table(look())
 
 
 def _table(frame: Any) -> dict[str, Any]:

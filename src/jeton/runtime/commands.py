@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from jeton.core.errors import JetonError, ProtocolError, SnapshotError
+from jeton.runtime.event_log import LogSettings, log_invocations
 from jeton.runtime.metrics import measure
 from jeton.runtime.worker_facts import collect
 
@@ -212,6 +213,19 @@ class Measure(Command):
     def obey(self, agent: Agent) -> None:
         """Measure the worker."""
         measure(agent.worker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvents(Command):
+    """Write each invocation of an operator to files of this worker, from now on."""
+
+    kind = "log_events"
+    path: str
+    limit: int
+
+    def obey(self, agent: Agent) -> None:
+        """Begin the worker's log."""
+        log_invocations(agent.worker, LogSettings(path=self.path, limit=self.limit))
 
 
 @dataclass(frozen=True, kw_only=True)

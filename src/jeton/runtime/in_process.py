@@ -7,6 +7,7 @@ step.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -29,6 +30,7 @@ from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
+from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog, log_invocations
 from jeton.runtime.metrics import measure
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.network import SimulatedNetwork
@@ -251,11 +253,48 @@ class Run:
         if self._page is None:
             from jeton.inspector.server import serve
 
+            self._look()
+            self._page = serve(self.flow, self, host, port)
+        return self._page.url
+
+    def log_events(
+        self, path: str | os.PathLike[str], *, full: bool = False, limit: int = LIMIT
+    ) -> None:
+        """Write an event log of this run to Arrow files in a folder, until the run is closed.
+
+        A sampled log has a row for each operator, worker and second. With ``full``, each worker
+        writes a row for each invocation of an operator, to ``path`` on its own machine. The oldest
+        files are removed once a writer has ``limit`` bytes.
+        `jeton.inspector.events` reads, summarises and replays a log.
+
+        >>> import tempfile
+        >>> import jeton as jt
+        >>> from jeton.inspector.events import summarise
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> folder = tempfile.mkdtemp()
+        >>> with flow.open() as run:
+        ...     run.log_events(folder, full=True)
+        ...     run.input("in").send({"n": [1, 2]})
+        ...     run.run_to_rest()
+        >>> [(each["operator"], each["records_in"]) for each in summarise(folder)]
+        [('out', 2)]
+        """
+        settings = LogSettings(path=os.fspath(path), limit=limit)
+        if full:
+            for worker in self.workers:
+                log_invocations(worker, settings)
+        else:
+            self._look()
+            self.monitor.log(SampledLog(settings))
+
+    def _look(self) -> None:
+        """Have the monitor look from now on, and the workers keep what there is to see."""
+        if isinstance(self.turnstile, nullcontext):
             self.turnstile = Turnstile()
             for worker in self.workers:
                 measure(worker)
-            self._page = serve(self.flow, self, host, port)
-        return self._page.url
+            self.monitor.start()
 
     # Driving
 
@@ -512,9 +551,9 @@ class Run:
         with self.turnstile:
             for worker in self.workers:
                 worker.close()
+        self.monitor.stop()
+        self.monitor.join()
         if self._page is not None:
-            self.monitor.stop()
-            self.monitor.join()
             self._page.close()
             self._page = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Product, Time
@@ -184,7 +184,7 @@ def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     )
 
 
-def measure(worker: Worker) -> None:
+def measure(worker: Worker) -> MeasuredWorker:
     """Have a worker keep the time spent in operators, and what goes in and out of them.
 
     It does from now on, so that a worker that is not looked at does not pay for it.
@@ -193,22 +193,34 @@ def measure(worker: Worker) -> None:
     >>> flow = jt.Flow("echo")
     >>> flow.output("out", flow.input("in"))
     >>> with flow.open() as run:
-    ...     measure(run.workers[0])
+    ...     measured = measure(run.workers[0])
     ...     run.input("in").send({"n": [1, 2]})
     ...     run.run_to_rest()
     ...     [each.records_out for each in operator_metrics(run.workers[0])]
     [2, 0]
     """
     if not isinstance(worker, MeasuredWorker):
-        # The class has no state of its own, and adds to methods only.
+        # The class needs nothing that a worker does not have when it is made.
         worker.__class__ = MeasuredWorker
         for operator in worker.operators:
             for output in operator.outputs:
                 output.connect(counting(operator, output.edges))
+    assert isinstance(worker, MeasuredWorker)
+    return worker
+
+
+class InvocationLog(Protocol):
+    """Takes note of invocations."""
+
+    def invoked(self, operator: Operator, began: float, seconds: float) -> None:
+        """An operator has been invoked, at a time of `perf_counter`, for some seconds."""
+        ...
 
 
 class MeasuredWorker(Worker):
     """A worker that keeps the time spent in operators, and what goes in and out of them."""
+
+    log: InvocationLog | None = None
 
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
         """A message has arrived at an input."""
@@ -224,7 +236,10 @@ class MeasuredWorker(Worker):
         try:
             super()._invoke(operator)
         finally:
-            operator.seconds += perf_counter() - began
+            seconds = perf_counter() - began
+            operator.seconds += seconds
+            if self.log is not None:
+                self.log.invoked(operator, began, seconds)
 
     def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
         return counting(operator, edges)

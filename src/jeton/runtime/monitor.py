@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from jeton.core.errors import GraphError
 from jeton.runtime.metrics import furthest
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,18 @@ class Listener(Protocol):
         ...
 
 
+class Log(Protocol):
+    """Writes observations."""
+
+    def take(self, now: Observation) -> None:
+        """Write one."""
+        ...
+
+    def close(self) -> None:
+        """There are no more."""
+        ...
+
+
 class Event(Progress):
     """A call of a listener: its fields are keys and attributes too."""
 
@@ -149,6 +162,7 @@ class Monitor:
         self._seen: Observation | None = None
         self._watchers: list[Callable[[Observation], None]] = []
         self._listeners: list[Any] = []
+        self._log: Log | None = None
         self._over = threading.Event()
         self._error: str | None = None
         self._thread: threading.Thread | None = None
@@ -165,6 +179,13 @@ class Monitor:
     def unwatch(self, watcher: Callable[[Observation], None]) -> None:
         """No longer call a function."""
         self._watchers.remove(watcher)
+
+    def log(self, log: Log) -> None:
+        """Write a log of each observation from now on, and close it at the end."""
+        if self._log is not None:
+            raise GraphError(f"an event log of {self.name!r} is written already")
+        self._log = log
+        self.watch(log.take)
 
     def add_listener(self, listener: Any) -> None:
         """Call the methods of a listener from now on."""
@@ -226,6 +247,8 @@ class Monitor:
                 self.look()
             except Exception:
                 log.exception("the monitor of %r could not look", self.name)
+        if self._log is not None:
+            self._log.close()
         event = self._event(exception=self._error, errorClassOnException=None)
         for listener in list(self._listeners):
             self._call(listener, "onQueryTerminated", event)

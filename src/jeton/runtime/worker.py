@@ -312,6 +312,10 @@ class Worker:
         found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
         return {name: kept for name, kept in found.items() if kept}
 
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Call a function when the run is over, on success or failure."""
+        self._ends.append(act)
+
     def close(self) -> None:
         """The run is over, on success or failure: tokens that are still held have no meaning."""
         self.closed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import socket
 import threading
 import time
@@ -22,7 +23,8 @@ from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
-from jeton.runtime.commands import Advance, Measure, Stop, Taken
+from jeton.runtime.commands import Advance, Command, LogEvents, Measure, Stop, Taken
+from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog
 from jeton.runtime.metrics import add_metrics
 from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
 from jeton.runtime.why import Holder, Question, Why
@@ -114,7 +116,8 @@ class Query:
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
         self.monitor = Monitor(name, self.observe, identity=tag)
-        self._measures = False
+        self._standing: list[Command] = []
+        """Commands for every worker that joins."""
         self._page: Page | None = None
 
     @property
@@ -209,6 +212,46 @@ class Query:
         """Call a listener no more."""
         self.monitor.remove_listener(listener)
 
+    def log_events(
+        self, path: str | os.PathLike[str], *, full: bool = False, limit: int = LIMIT
+    ) -> None:
+        """Write an event log of this query to Arrow files in a folder, until it ends.
+
+        A sampled log has a row for each operator, worker and second. With ``full``, each worker
+        writes a row for each invocation of an operator, to ``path`` on its own machine. The oldest
+        files are removed once a writer has ``limit`` bytes.
+        `jeton.inspector.events` reads, summarises and replays a log.
+
+        >>> import tempfile
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> from jeton.inspector.events import summarise
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions}, limit=100)
+        >>> folder = tempfile.mkdtemp()
+        >>> query = flow.start(spark, sources={"numbers": rate}, workers=1)
+        >>> query.log_events(folder)
+        >>> query.await_termination(60)
+        True
+        >>> query.monitor.join()
+        >>> [each["operator"] for each in summarise(folder)]
+        ['numbers', 'numbers']
+        """
+        settings = LogSettings(path=os.fspath(path), limit=limit)
+        if full:
+            self._always(LogEvents(path=settings.path, limit=limit))
+        else:
+            self._always(Measure())
+            self.monitor.log(SampledLog(settings))
+
+    def _always(self, command: Command) -> None:
+        """Send a command to all workers, also to those that join later."""
+        with self._changed:
+            self._standing.append(command)
+            coordinator = self._coordinator
+        coordinator.send(command)
+
     def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve a live page of this query; returns the page's address.
 
@@ -228,11 +271,8 @@ class Query:
         if self._page is None:
             from jeton.inspector.server import serve
 
-            page = serve(self._flow, self, host, port)
-            with self._changed:
-                self._page, self._measures = page, True
-                coordinator = self._coordinator
-            coordinator.send(Measure())
+            self._page = serve(self._flow, self, host, port)
+            self._always(Measure())
         return self._page.url
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
@@ -577,11 +617,11 @@ class Query:
             coordinator.join(rank, control)
             if self._status in ("starting", "restarting"):
                 self._status = "running"
-            stop, measures = self._stop, self._measures
+            stop, standing = self._stop, list(self._standing)
             coordinator.listen(rank, control, self)
             self._changed.notify_all()
-        if measures:
-            coordinator.send(Measure(), rank)
+        for command in standing:
+            coordinator.send(command, rank)
         if coordinator.schedule is not None:
             coordinator.schedule.joined()
         if stop is not None:
