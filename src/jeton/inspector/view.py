@@ -53,7 +53,8 @@ def shown(time: Any, unit: str | None) -> dict[str, Any]:
     value = time * NANOSECONDS[bare] / 1e9
     try:
         text = str(plain_times(np.array([time]), unit)[0])
-        brief = str(np.datetime64(time, bare).astype("datetime64[ms]")).partition("T")[2]
+        stamp = np.array([time]).view(f"datetime64[{bare}]").astype("datetime64[ms]")
+        brief = str(stamp[0]).partition("T")[2]
     except (OverflowError, ValueError):
         text = brief = str(time)
     return {"text": text, "short": brief, "value": value}
