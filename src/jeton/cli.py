@@ -11,13 +11,23 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points, version
+from typing import Final
 
 _JAVA_VERSION = "SELECT java_method('java.lang.System', 'getProperty', 'java.version')"
 _NO_EVALUATION = (
     "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation: the folder "
     "evaluation/ of the repository."
 )
+
+
+_OWN: Final = {
+    "inspect": ("jeton.inspector.commands.inspect", "list queries that run, and their live pages"),
+    "why": ("jeton.inspector.commands.why", "name what holds an output of a query that runs"),
+    "log": ("jeton.inspector.commands.log", "summarise an event log"),
+}
+"""The commands that have a module of their own: its name and a line of help."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command in added:
         command: Command = added[options.command]
         return command.main(rest)
+    if options.command in _OWN:
+        code: int = import_module(_OWN[options.command][0]).main(rest)
+        return code
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return _demo(options.workers) if options.command == "demo" else _version()
@@ -65,6 +78,8 @@ def _parser(added: dict[str, Command]) -> argparse.ArgumentParser:
     demo.add_argument(
         "--workers", type=_workers, default=2, metavar="N", help="number of workers (default: 2)"
     )
+    for name, (_, about) in _OWN.items():
+        commands.add_parser(name, help=about, add_help=False)
     for name, command in sorted(added.items()):
         commands.add_parser(name, help=command.help, add_help=False)
     return parser

@@ -54,6 +54,5 @@ def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
-    if PageServer._shared is not None:
-        PageServer._shared.close()
+    PageServer.close_all()
     assert not errors

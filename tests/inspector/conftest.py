@@ -12,5 +12,4 @@ from jeton.inspector.server import PageServer
 @pytest.fixture(autouse=True)
 def no_server_is_left() -> Iterator[None]:
     yield
-    if PageServer._shared is not None:
-        PageServer._shared.close()
+    PageServer.close_all()

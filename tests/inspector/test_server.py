@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 
 import jeton as jt
-from jeton.inspector.server import PageServer
 from jeton.runtime.in_process import Run
 from tests.inspector.driven import driven, stuck
 
@@ -176,12 +175,13 @@ def test_prometheus_reads_the_metrics() -> None:
 def test_pages_share_one_server_at_one_address() -> None:
     flow = jt.Flow("echo")
     flow.output("out", flow.input("in"))
-    with flow.open() as one, flow.open() as other:
+    with flow.open() as one, flow.open() as other, flow.open() as third:
         first, second = urlsplit(one.inspect()), urlsplit(other.inspect())
         assert first.netloc == second.netloc
         assert first.path != second.path
-        with pytest.raises(jt.errors.JetonError, match="serves its pages at http"):
-            PageServer.shared("127.0.0.1", 1)
+        elsewhere = urlsplit(third.inspect(host="localhost"))
+        assert elsewhere.port != first.port
+        assert ask(third.inspect())[0] == 200
 
 
 def test_without_the_extra_the_error_says_what_to_install() -> None:

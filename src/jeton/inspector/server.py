@@ -8,19 +8,21 @@ POST requests of the page itself.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import hmac
 import json
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from jeton.core.errors import JetonError
 from jeton.inspector.actions import Inspected, act, reasons
 from jeton.inspector.prometheus import exposition
+from jeton.inspector.running import publish
 from jeton.inspector.view import View
 
 try:
@@ -58,7 +60,9 @@ ENDED_KEPT: Final = 16
 class Page:
     """The live page of one run or query."""
 
-    def __init__(self, server: PageServer, flow: Flow, target: Inspected) -> None:
+    def __init__(
+        self, server: PageServer, flow: Flow, target: Inspected, visited: Callable[[], None]
+    ) -> None:
         self.secret = secrets.token_urlsafe(18)
         self.target = target
         self.view = View(flow)
@@ -69,9 +73,23 @@ class Page:
         self._server = server
         self._text = ""
         self._number = -1
+        self._visited: Callable[[], None] | None = visited
         monitor = target.monitor
         self.view.take(monitor.seen or monitor.look())
         monitor.watch(self.view.take)
+        self._file = publish(monitor.name, self.url)
+        atexit.register(self._withdraw)
+        monitor.add_listener(self)
+
+    def visit(self) -> None:
+        """Someone looks at the page."""
+        visited, self._visited = self._visited, None
+        if visited is not None:
+            visited()
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """What it shows has ended: other terminals need not find it any more."""
+        self._withdraw()
 
     def snapshot(self) -> str:
         """The latest snapshot as JSON; it is made once for all who look."""
@@ -82,10 +100,18 @@ class Page:
         return self._text
 
     def close(self) -> None:
-        """Serve it no longer."""
+        """Serve it no longer; twice is harmless."""
+        if self.closed:
+            return
         self.closed = True
+        self._withdraw()
         self.target.monitor.unwatch(self.view.take)
+        self.target.monitor.remove_listener(self)
         self._server.pages.remove(self)
+
+    def _withdraw(self) -> None:
+        self._file.unlink(missing_ok=True)
+        atexit.unregister(self._withdraw)
 
 
 class PageServer:
@@ -97,7 +123,8 @@ class PageServer:
     >>> server.close()
     """
 
-    _shared: ClassVar[PageServer | None] = None
+    _running: ClassVar[dict[tuple[str, int], PageServer]] = {}
+    """The servers of this process, by the address that was asked for."""
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, host: str = LOOPBACK, port: int = 0) -> None:
@@ -125,33 +152,36 @@ class PageServer:
         self._thread.start()
 
     @classmethod
-    def shared(cls, host: str = LOOPBACK, port: int = 0) -> PageServer:
-        """The server of this process, started if there is none."""
+    def at(cls, host: str = LOOPBACK, port: int = 0) -> PageServer:
+        """The server of this process at an address, started if there is none."""
         with cls._lock:
-            found = cls._shared
-            if found is None or (host, port) != (LOOPBACK, 0):
-                if found is not None:
-                    raise JetonError(
-                        f"this process serves its pages at {found.address} already: give host= and "
-                        "port= with the first inspect()"
-                    )
-                found = cls._shared = cls(host, port)
+            found = cls._running.get((host, port))
+            if found is None:
+                found = cls._running[host, port] = cls(host, port)
             return found
 
-    def add(self, flow: Flow, target: Inspected) -> Page:
+    @classmethod
+    def close_all(cls) -> None:
+        """End all servers of this process."""
+        for server in list(cls._running.values()):
+            server.close()
+
+    def add(self, flow: Flow, target: Inspected, visited: Callable[[], None]) -> Page:
         """Serve a page of a run or a query."""
         ended = [page for page in self.pages if page.target.monitor.is_over]
         for page in ended[:-ENDED_KEPT]:
             page.close()
-        page = Page(self, flow, target)
+        page = Page(self, flow, target, visited)
         self.pages.append(page)
         return page
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and its pages."""
         with self._lock:
-            if PageServer._shared is self:
-                PageServer._shared = None
+            for asked in [key for key, server in self._running.items() if server is self]:
+                del self._running[asked]
+        for page in list(self.pages):
+            page.close()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -188,8 +218,10 @@ class PageServer:
         return found
 
     async def _page(self, request: Request) -> Response:
-        if self._found(request) is None:
+        page = self._found(request)
+        if page is None:
             return _not_found()
+        page.visit()
         nonce = secrets.token_urlsafe(12)
         policy = (
             f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
@@ -213,6 +245,7 @@ class PageServer:
         page = self._found(request)
         if page is None:
             return _not_found()
+        page.visit()
         monitor = page.target.monitor
         assert monitor.seen is not None, "a page begins with a look"
         text, kind = exposition(monitor.name, monitor.seen), "text/plain; version=0.0.4"
@@ -296,7 +329,16 @@ def _html() -> str:
     return files("jeton.inspector").joinpath("page.html").read_text("utf-8")
 
 
-def serve(flow: Flow, target: Inspected, host: str = LOOPBACK, port: int = 0) -> Page:
-    """Serve a live page of a run or a query, from this process."""
+def serve(
+    flow: Flow,
+    target: Inspected,
+    host: str = LOOPBACK,
+    port: int = 0,
+    visited: Callable[[], None] = lambda: None,
+) -> Page:
+    """Serve a live page of a run or a query, from this process.
+
+    ``visited`` is called once, when someone first asks for it.
+    """
     target.monitor.start()
-    return PageServer.shared(host, port).add(flow, target)
+    return PageServer.at(host, port).add(flow, target, visited)

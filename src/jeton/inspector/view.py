@@ -148,9 +148,8 @@ class View:
         metrics = report["metrics"]
         rated = self._workers.setdefault(rank, _Rated())
         names = ("rows_in", "rows_out", "late", "messages", "bytes_in", "cpu_seconds")
-        rates = rated.rates(
-            metrics.get("seconds", 0.0), {name: metrics.get(name, 0) for name in names}
-        )
+        counts = {name: metrics.get(name, 0) for name in names}
+        rates = rated.rates(report.get("run"), metrics.get("seconds", 0.0), counts)
         levels = ("queued", "backlog", "held_up", "sink_full", "peak_rss_mb", "seconds")
         return {
             "worker": rank,
@@ -178,7 +177,7 @@ class View:
                 for name in _RATES
                 if name in operator
             }
-            rates = self._operators.setdefault(rank, _Rated()).rates(at, counts)
+            rates = self._operators.setdefault(rank, _Rated()).rates(report.get("run"), at, counts)
             for index, (operator, entry) in enumerate(zip(operators, found, strict=False)):
                 entry["workers"].append(
                     {
@@ -222,20 +221,23 @@ class View:
 class _Rated:
     """Counts of a worker that become rates, by the worker's own clock."""
 
+    run: Any = None
     at: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
     latest: dict[str, float] = field(default_factory=dict)
 
-    def rates(self, at: float, counts: Mapping[str, float]) -> dict[str, float]:
+    def rates(self, run: Any, at: float, counts: Mapping[str, float]) -> dict[str, float]:
         """Each count's growth per second since the report before."""
-        if at < self.at:
-            # The worker was started again, and counts from zero.
-            self.at, self.counts = 0.0, {}
+        if run != self.run or at < self.at:
+            # The worker was started again, or is in the next micro-batch, and counts from zero.
+            self.run, self.at, self.counts = run, 0.0, {}
         if at > self.at:
             seconds = at - self.at
             self.latest = {
                 name: max(0.0, count - self.counts.get(name, 0)) / seconds
                 for name, count in counts.items()
+                # The process may be older than the run.
+                if name in self.counts or name != "cpu_seconds"
             }
             self.at, self.counts = at, dict(counts)
         return self.latest

@@ -119,7 +119,7 @@ class Run:
         self.turnstile: AbstractContextManager[Any] = nullcontext()
         """Lets another thread look at the run between two steps, once there is one."""
         self.monitor = Monitor(flow.name, self.observe)
-        self._page: Page | None = None
+        self._pages: dict[tuple[str, int], Page] = {}
         self._tables = Tables(flow)
         try:
             ports = [self.network.port(index) for index in range(workers)]
@@ -250,12 +250,12 @@ class Run:
         ...     print(run.inspect())
         http://127.0.0.1:...
         """
-        if self._page is None:
+        if (host, port) not in self._pages:
             from jeton.inspector.server import serve
 
             self._look()
-            self._page = serve(self.flow, self, host, port)
-        return self._page.url
+            self._pages[host, port] = serve(self.flow, self, host, port)
+        return self._pages[host, port].url
 
     def log_events(
         self, path: str | os.PathLike[str], *, full: bool = False, limit: int = LIMIT
@@ -553,9 +553,9 @@ class Run:
                 worker.close()
         self.monitor.stop()
         self.monitor.join()
-        if self._page is not None:
-            self._page.close()
-            self._page = None
+        for page in self._pages.values():
+            page.close()
+        self._pages.clear()
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]

@@ -118,7 +118,7 @@ class Query:
         self.monitor = Monitor(name, self.observe, identity=tag)
         self._standing: list[Command] = []
         """Commands for every worker that joins."""
-        self._page: Page | None = None
+        self._pages: dict[tuple[str, int], Page] = {}
 
     @property
     def status(self) -> Status:
@@ -149,7 +149,9 @@ class Query:
         checkpoints = None
         if self.committer is not None:
             checkpoints = {**self.committer.metrics(), "restarts": self._restarts}
-        return Observation(status=status, reports=reports, checkpoints=checkpoints)
+        return Observation(
+            status=status, reports=reports, checkpoints=checkpoints, paused_at=self.paused_at
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Counts summed over the workers, and each worker's own under ``workers``.
@@ -256,8 +258,8 @@ class Query:
         """Serve a live page of this query; returns the page's address.
 
         It shows the graph, frontiers, rates, tokens and queues, and steers the query. The address
-        has a secret: who knows it can do the same. From now on, workers keep the time spent in
-        each operator too. It needs ``pip install 'jeton[inspect]'``.
+        has a secret: who knows it can do the same. Once someone has opened the page, workers keep
+        the time spent in each operator too. It needs ``pip install 'jeton[inspect]'``.
 
         >>> import jeton as jt
         >>> from jeton.connectors.sources import Rate
@@ -268,12 +270,12 @@ class Query:
         ...     print(query.inspect())
         http://127.0.0.1:...
         """
-        if self._page is None:
+        if (host, port) not in self._pages:
             from jeton.inspector.server import serve
 
-            self._page = serve(self._flow, self, host, port)
-            self._always(Measure())
-        return self._page.url
+            visited = partial(self._always, Measure())
+            self._pages[host, port] = serve(self._flow, self, host, port, visited)
+        return self._pages[host, port].url
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
         """What holds the frontier of an output, a probe or an operator; by default of all outputs.

@@ -100,6 +100,7 @@ def run_task(
             # No peer needs this worker any more, whenever Spark accepts the last rows.
             agent.peers.begin_goodbye()
             yield from rows.take(1)
+            agent.report()
         group.leave()
         log.info("worker %d of flow %r has ended", group.rank, flow.name)
         if counts is not None:

@@ -1,0 +1,1 @@
+"""The commands `jeton inspect`, `jeton why` and `jeton log`, one in each module."""
