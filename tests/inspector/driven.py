@@ -22,6 +22,7 @@ def stuck() -> jt.Flow:
 
     def keeping(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
         token.drop()
+        info.keep_nothing()
         kept: list[jt.TimestampToken] = []
 
         def step(input: Any, output: Any) -> None:
