@@ -64,6 +64,17 @@ def test_a_stuck_token_is_found_by_clicking(visit: Visit) -> None:
         assert "'keeper' holds 2 tokens at 0 on workers 0 and 1" in text
         assert "kept.append(ref.retain())" in text
         assert page.locator("#chosen").inner_text().lower() == "high"
+        page.wait_for_selector('#rows h3:text-is("Latest rows: 10 rows")')
+
+
+def test_the_operator_that_holds_back_is_named(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector(f"{operator(page, 'keeper')}.worst")
+        assert page.locator("#graph g.worst").count() == 1
+        assert page.locator("#verdict").inner_text().startswith("keeper holds the flow back")
+        page.locator("#verdict button").click()
+        assert page.locator("#chosen").inner_text().lower() == "keeper"
 
 
 def test_pause_step_and_resume(visit: Visit) -> None:

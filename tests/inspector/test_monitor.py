@@ -12,6 +12,7 @@ import jeton as jt
 from jeton.inspector.view import View
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.turnstile import Turnstile
+from tests.inspector.driven import stuck
 
 
 class Listening:
@@ -116,6 +117,58 @@ def test_the_lag_is_known_where_times_are_timestamps() -> None:
     plain = View(flow)
     plain.take(observed(1, 1.0))
     assert plain.latest["lag"] is None
+
+
+def test_the_operator_that_holds_back_is_behind_its_input() -> None:
+    flow = stuck()
+    with flow.open() as run:
+        view = View(flow)
+        for time in (1, 20, 35):
+            run.input("readings").send({"time": [time], "k": [1], "v": [1.0]})
+            run.run_to_rest()
+            view.take(run.observe())
+        found = {each["name"]: (each["behind"], each["still"]) for each in view.latest["operators"]}
+        # The input is at 35 less its lateness, and the token is at the first time.
+        assert found["keeper"][0] == 30 - view.latest["frontiers"]["high"]["value"] > 25
+        assert found["keeper"][1] > 0
+        for name in ("readings", "mean", "means", "high"):
+            assert found[name] == (None, None)
+        run.input("readings").close()
+        run.run_to_rest()
+        view.take(run.observe())
+        keeper = view.latest["operators"][3]
+        assert (keeper["behind"], keeper["still"] > 0) == (None, True)
+
+
+def test_an_input_is_behind_the_furthest_one() -> None:
+    flow = jt.Flow("two")
+    left, right = flow.input("left", lateness=0), flow.input("right", lateness=0)
+    flow.output("out", left.concat(right))
+    with flow.open() as run:
+        view = View(flow)
+        run.input("left").send({"time": [3]})
+        run.input("right").send({"time": [50]})
+        run.run_to_rest()
+        view.take(run.observe())
+        assert [each["behind"] for each in view.latest["operators"][:2]] == [47.0, None]
+
+
+def test_samples_are_the_latest_rows() -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in").filter(jt.col("n") > 1, name="some"))
+    with flow.open(workers=2) as run:
+        assert run.sample("some").empty
+        run.inspect()
+        run.input("in", worker=1).send({"time": [1, 2, 3], "n": [1, 2, 3]})
+        run.run_to_rest()
+        assert run.sample("in", rows=2)["n"].tolist() == [1, 2]
+        for name in ("some", "out"):
+            sample = run.sample(name)
+            assert (sample["worker"].tolist(), sample["n"].tolist()) == ([1, 1], [2, 3])
+        with pytest.raises(jt.errors.GraphError, match="no operator 'any'"):
+            run.sample("any")
+        with pytest.raises(jt.errors.GraphError, match="1 row or more"):
+            run.sample("out", rows=0)
 
 
 def test_a_thread_that_waits_is_not_overtaken() -> None:

@@ -23,9 +23,9 @@ _GAP: Final = 26.0
 _BELOW: Final = 44.0
 _LETTER: Final = 7.2
 """The height of a box, the gap between boxes, that between layers, and the width of a letter."""
-_LIVE_BOX: Final = 64.0
-_LIVE_WIDTH: Final = 150.0
-"""The height and the least width of a box that has room for two lines of numbers."""
+_LIVE_BOX: Final = 82.0
+_LIVE_WIDTH: Final = 168.0
+"""The height and the least width of a box that has room for three lines of numbers."""
 
 
 def plan_text(
@@ -55,7 +55,8 @@ def plan_svg(
     """The graph of a plan as an SVG element, for notebooks.
 
     With ``live``, it is for a page that fills it: each box has the operator's number in
-    ``data-operator``, and two empty lines of text of the class ``live``.
+    ``data-operator``, three empty lines of text of the class ``live``, and a bar of the class
+    ``busy`` and of no width along its lower edge.
     """
     roles = _roles(handles)
     layout = _Layout(operators, _LIVE_BOX if live else _BOX, _LIVE_WIDTH if live else 0.0)
@@ -79,7 +80,14 @@ def plan_svg(
             + "".join(
                 f'<text class="live" x="{box.x:.1f}" y="{box.y + below:.1f}" '
                 'text-anchor="middle" font-size="11" fill="currentColor"></text>'
-                for below in ((39, 54) if live else ())
+                for below in ((39, 54, 69) if live else ())
+            )
+            + (
+                f'<rect class="busy" x="{box.x - box.width / 2 + 6:.1f}" '
+                f'y="{box.y + layout.box - 7:.1f}" width="0" height="3" rx="1.5" '
+                f'data-most="{box.width - 12:.1f}"/>'
+                if live
+                else ""
             )
             + "</g>"
         )

@@ -12,6 +12,8 @@ from jeton.runtime.monitor import Monitor
 
 ROWS: Final = 100
 """Rows of a table that a page gets at most."""
+SAMPLE: Final = 5
+"""Rows of a sample from each worker."""
 TRIES: Final = 10
 """Attempts to find a run at rest while its driver sends records."""
 Arguments = Mapping[str, Any]
@@ -112,6 +114,10 @@ def _state(target: Any, arguments: Arguments) -> dict[str, Any]:
     return _at_rest(target, lambda: target.state(arguments["name"]))
 
 
+def _sample(target: Any, arguments: Arguments) -> dict[str, Any]:
+    return _table(target.sample(arguments["name"], SAMPLE))
+
+
 def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:
     return _at_rest(target, target.in_flight)
 
@@ -134,9 +140,13 @@ def _table(frame: Any) -> dict[str, Any]:
     shown = frame.head(ROWS)
     return {
         "columns": [str(name) for name in shown.columns],
-        "rows": [[str(value) for value in row] for row in shown.itertuples(index=False)],
+        "rows": [[_cell(value) for value in row] for row in shown.itertuples(index=False)],
         "total": len(frame),
     }
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 _ACTS: Final[dict[str, Callable[[Any, Arguments], dict[str, Any]]]] = {
@@ -146,6 +156,7 @@ _ACTS: Final[dict[str, Callable[[Any, Arguments], dict[str, Any]]]] = {
     "resume": _resume,
     "checkpoint": _checkpoint,
     "state": _state,
+    "sample": _sample,
     "in_flight": _in_flight,
 }
 _METHODS: Final = {
@@ -155,5 +166,6 @@ _METHODS: Final = {
     "resume": "resume",
     "checkpoint": "checkpoint",
     "state": "state",
+    "sample": "sample",
     "in_flight": "in_flight",
 }

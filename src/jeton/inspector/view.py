@@ -83,6 +83,8 @@ class View:
     _workers: dict[int, _Rated] = field(default_factory=dict)
     _lags: dict[str, list[int]] = field(default_factory=dict)
     _version: tuple[Any, float] = (None, 0.0)
+    _moved: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """For each operator the frontier behind it, and when it got there."""
 
     def graph(self) -> dict[str, Any]:
         """The picture of the flow, and what does not change about its operators."""
@@ -195,7 +197,38 @@ class View:
                 )
         for entry in found:
             entry.update(_summed(entry["workers"]))
+        self._hold_back(found, now)
         return found
+
+    def _hold_back(self, found: list[dict[str, Any]], now: Observation) -> None:
+        """By how much each operator's output is behind its input, and since when it stands still.
+
+        An input of the flow is behind the furthest of all inputs.
+        """
+        readers: dict[int, list[Mapping[str, Any]]] = {}
+        for plan in self.flow.operators:
+            for port, frontier in zip(plan.inputs, found[plan.index]["frontiers"], strict=False):
+                for source in port.sources:
+                    readers.setdefault(source.operator, []).append(frontier)
+        least = {index: _least(frontiers) for index, frontiers in readers.items()}
+        inputs = {self.flow.handle("input", name): time for name, time in now.inputs.items()}
+        for index, time in inputs.items():
+            value = shown(time, now.unit)["value"]
+            least[index] = float("-inf") if value is None else value
+        furthest = max((least[index] for index in inputs), default=float("-inf"))
+        for index, entry in enumerate(found):
+            entry["behind"] = entry["still"] = None
+            if index not in least or least[index] == float("-inf"):
+                continue
+            came = _least(entry["frontiers"]) if entry["frontiers"] else furthest
+            seen, since = self._moved.get(index, (None, now.clock))
+            if seen != least[index]:
+                since = now.clock
+                self._moved[index] = least[index], since
+            if came > least[index]:
+                # An operator whose input is complete holds back all that is left.
+                entry["behind"] = None if came == float("inf") else came - least[index]
+                entry["still"] = now.clock - since
 
     def _lag(self, now: Observation) -> dict[str, Any] | None:
         """How far outputs were behind the clock at each look, where times are timestamps."""
@@ -260,6 +293,12 @@ def _summed(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     mean = sum(records) / len(records) if records else 0.0
     total["skew"] = round(max(records) / mean, 2) if mean else None
     return total
+
+
+def _least(frontiers: Sequence[Mapping[str, Any]]) -> float:
+    """The least time of several frontiers: infinity if all are complete."""
+    found = [float("inf") if each["text"] == "complete" else each["value"] for each in frontiers]
+    return min((float("-inf") if time is None else time for time in found), default=float("inf"))
 
 
 def _best(port: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

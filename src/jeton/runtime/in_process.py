@@ -507,6 +507,24 @@ class Run:
         self._require_rest()
         return self._steer(protocol).to_pandas()
 
+    def sample(self, operator: str, rows: int = 10) -> pd.DataFrame:
+        """Some of the latest rows that an operator sent, or that came to an output.
+
+        They are kept from the moment when the run is looked at: see `inspect`. It need not rest.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> with flow.open() as run:
+        ...     _ = run.inspect()
+        ...     run.input("in").send({"time": [1, 7], "n": [1, 2]})
+        ...     run.run_to_rest()
+        ...     run.sample("out", rows=1)
+           worker  time  n
+        0       0     1  1
+        """
+        return self._steer(steering.sample_of(self.flow, operator, rows)).to_pandas()
+
     def in_flight(self) -> pd.DataFrame:
         """The messages that wait in operators, and the records that the breakpoint holds back.
 

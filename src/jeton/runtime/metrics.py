@@ -228,8 +228,11 @@ class MeasuredWorker(Worker):
         found = self._by_location[location]
         assert found is not None
         operator = self.operators[found[0]]
-        operator.batches_in += len(batch) > 0  # the others announce types
-        operator.records_in += len(batch)
+        if len(batch):  # the others announce types
+            operator.batches_in += 1
+            operator.records_in += len(batch)
+            if not operator.outputs:
+                operator.sample = batch
 
     def _invoke(self, operator: Operator) -> None:
         began = perf_counter()
@@ -258,6 +261,9 @@ class _Counting:
         self._edge = edge
 
     def push(self, time: Time, batch: Batch) -> None:
-        self._operator.batches_out += 1
-        self._operator.records_out += len(batch)
+        operator = self._operator
+        operator.batches_out += 1
+        operator.records_out += len(batch)
+        if len(batch):
+            operator.sample = batch
         self._edge.push(time, batch)

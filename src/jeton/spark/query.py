@@ -440,6 +440,14 @@ class Query:
         self._require_paused()
         return self._steer(protocol, timeout).to_pandas()
 
+    def sample(self, operator: str, rows: int = 10, *, timeout: float = 60.0) -> pd.DataFrame:
+        """Some of the latest rows that an operator sent, or that came to an output.
+
+        Each worker gives as many as ``rows``. They are kept from the moment when someone opens the
+        query's page. The query need not be paused.
+        """
+        return self._steer(steering.sample_of(self._flow, operator, rows), timeout).to_pandas()
+
     def in_flight(self, *, timeout: float = 60.0) -> pd.DataFrame:
         """The messages that wait in operators, and the records that the breakpoint holds back."""
         self._require_paused()
