@@ -15,8 +15,10 @@ import jeton as jt
 from tests.helpers import EXAMPLES, load
 
 Columns = Mapping[str, Any]
-NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-"""Every one of them: an example that is added must be told of below."""
+ELSEWHERE = {"session_timeout"}
+"""Its rows have no schema, which Spark needs; test_stateful_timers.py has timers on Spark."""
+NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - ELSEWHERE)
+"""Every other one: an example that is added needs its inputs below."""
 
 
 def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:

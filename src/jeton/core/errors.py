@@ -122,9 +122,9 @@ def summary(error: BaseException) -> str:
 
 
 def _name_and_text(error: BaseException) -> tuple[str, str]:
-    if not isinstance(error, Exception):
-        return repr(error), ""  # it has an argument rather than a message
     try:
+        if not isinstance(error, Exception):
+            return repr(error), ""  # it has an argument rather than a message
         return type(error).__name__, str(error)
     except Exception as broken:
         return type(error).__name__, f"its text cannot be had: {broken!r}"
