@@ -24,7 +24,7 @@ _PLAIN: Final[dict[tuple[str, str, str], Callable[[Any, Any], Any]]] = {
     if name not in ("floordiv", "mod")  # by zero they have no result
     for left, right in ([("b", "b")] if name in _LOGIC else product(_NUMBERS, _NUMBERS))
 }
-"""What Python's operators do right, by their names and the kinds of both arrays."""
+"""The operators of Python that are right, by their names and the kinds of both arrays."""
 _KINDS: Final = {int: "i", float: "f", bool: "b"}
 
 _UFUNCS: Final[dict[Any, str]] = {
