@@ -267,6 +267,14 @@ def ask_stopped(spark: SparkSession) -> Why:
             os.kill(pids[1], signal.SIGCONT)
 
 
+def ask_paused(spark: SparkSession) -> Why:
+    """A breakpoint was left on."""
+    with planted(spark, Planted(with_lateness(lambda s: s), "")) as query:
+        query.pause_at(15)
+        query.await_paused(LIMIT)
+        return asked(query, r"a breakpoint holds 'in' at 15 on workers 0 and 1: step\(\) or resume")
+
+
 def ask_without_slots(spark: SparkSession) -> Why:
     """Another query has the slots: three of four, or all of two."""
     first = Planted(with_lateness(lambda s: s), "")
@@ -283,6 +291,13 @@ def ask_without_slots(spark: SparkSession) -> Why:
             return why
 
 
+OTHERS: dict[str, Callable[[SparkSession], Why]] = {
+    "breakpoint left on": ask_paused,
+    "worker stopped": ask_stopped,
+    "no slots": ask_without_slots,
+}
+
+
 def main() -> None:
     """Print a table of all of them."""
     from jeton.spark.session import local_session
@@ -293,7 +308,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 why = ask_stalled(spark, name, Path(folder))
             print(f"| {name} | {headline(why)} |", flush=True)
-        for name, ask in (("worker stopped", ask_stopped), ("no slots", ask_without_slots)):
+        for name, ask in OTHERS.items():
             print(f"| {name} | {headline(ask(spark))} |", flush=True)
     finally:
         spark.stop()

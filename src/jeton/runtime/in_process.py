@@ -8,6 +8,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from random import Random
 from threading import Condition
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.core.checks import described, require_workers
-from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
+from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError, TimeError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
@@ -471,7 +472,9 @@ class Run:
                 for each in self.agents:
                     each.breakpoints.watch()
                 if self.paused_at is None:
-                    self.pause_at()
+                    # If all inputs have ended, there is nothing left to pause.
+                    with suppress(GraphError, TimeError):
+                        self.pause_at()
                 return
 
     def _require_rest(self) -> None:
