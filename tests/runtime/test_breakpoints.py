@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -316,3 +317,32 @@ def test_the_first_match_pauses_all_workers() -> None:
         assert numbers(run.results()) == [0, 1, 2, 3, 4, 5]
         run.resume()
         assert numbers(run.finish()) == list(range(10))
+
+
+def test_a_match_after_all_inputs_have_ended_is_reported() -> None:
+    flow = jt.Flow("windows")
+    flow.output("out", flow.input("in").key_by().tumbling(10).count())
+    with flow.open(workers=2) as run:
+        run.pause_when("out", lambda batch: batch["count"] > 1)
+        run.input("in").send({"time": [1, 2], "n": [1, 2]})
+        result = run.finish()
+        assert run.matched is not None
+        assert run.matched["count"].to_pylist() == [2]
+        assert run.paused_at is None
+        assert result["out"]["count"].to_pylist() == [2]
+
+
+def test_a_source_is_held_beside_dead_weak_proxies() -> None:
+    class Referent:
+        pass
+
+    dead = weakref.proxy(Referent())
+    flow = jt.Flow("source")
+    flow.output("out", flow.source(counting))
+    with flow.open() as run:
+        assert run.pause_at(4) == 4
+        run.run_to_rest()
+        assert numbers(run.results()) == [0, 1, 2, 3]
+        run.resume()
+        assert numbers(run.finish()) == list(range(10))
+    del dead
