@@ -218,7 +218,7 @@ class Look(Steer):
         except Exception as error:
             # A look at a worker must not end it.
             raise JetonError(
-                f"worker {agent.worker.index} cannot show its {self.kind}: {summary(error)}"
+                f"worker {agent.worker.index} cannot answer {self.kind!r}: {summary(error)}"
             ) from error
 
     @abstractmethod
