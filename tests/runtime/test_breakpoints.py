@@ -15,6 +15,7 @@ import pytest
 
 import jeton as jt
 from jeton.errors import FlowStalled, GraphError, TimeError
+from jeton.runtime import steering
 
 
 def echo(**options: Any) -> jt.Flow:
@@ -210,6 +211,19 @@ def rows_of(result: jt.Result) -> Counter[Any]:
     return Counter(
         (name, *sorted(row.items())) for name, table in result.items() for row in table.to_pylist()
     )
+
+
+def test_workers_do_not_rest_while_progress_is_on_its_way() -> None:
+    """A worker that has not heard of it may hold a window open that ends before the breakpoint."""
+    with echo(lateness=0).open(workers=2) as run:
+        run.pause_at(10)
+        for worker in (0, 1):
+            run.input("in", worker).advance_to(20)
+        while any(agent.step() for agent in run.agents):
+            pass
+        assert not run._steer(steering.resting())
+        run.run_to_rest()
+        assert run._steer(steering.resting())
 
 
 def test_fed_tables_are_read_no_further_than_needed() -> None:
