@@ -50,6 +50,15 @@ def mostly(partition: int, partitions: int) -> Iterator[Any]:
         yield None
 
 
+def steady(partition: int, partitions: int) -> Iterator[Any]:
+    """Records that go on, one every few milliseconds."""
+    for at in range(100_000):
+        yield {"time": [at], "n": [at]}
+        due = time.monotonic() + 0.005
+        while time.monotonic() < due:
+            yield None
+
+
 def hot(partition: int, partitions: int) -> Iterator[Any]:
     """Many records, nine in ten of which have the same user."""
     for at in range(100_000):
@@ -267,6 +276,15 @@ def ask_stopped(spark: SparkSession) -> Why:
             os.kill(pids[1], signal.SIGCONT)
 
 
+def ask_paused(spark: SparkSession) -> Why:
+    """A breakpoint was left on."""
+    with planted(spark, Planted(with_lateness(lambda s: s), "", steady)) as query:
+        at = query.pause_at()
+        query.await_paused(LIMIT)
+        says = rf"a breakpoint holds 'in' at {at} on workers 0 and 1: step\(\) or resume\(\)"
+        return asked(query, says)
+
+
 def ask_without_slots(spark: SparkSession) -> Why:
     """Another query has the slots: three of four, or all of two."""
     first = Planted(with_lateness(lambda s: s), "")
@@ -283,6 +301,13 @@ def ask_without_slots(spark: SparkSession) -> Why:
             return why
 
 
+OTHERS: dict[str, Callable[[SparkSession], Why]] = {
+    "breakpoint left on": ask_paused,
+    "worker stopped": ask_stopped,
+    "no slots": ask_without_slots,
+}
+
+
 def main() -> None:
     """Print a table of all of them."""
     from jeton.spark.session import local_session
@@ -293,7 +318,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 why = ask_stalled(spark, name, Path(folder))
             print(f"| {name} | {headline(why)} |", flush=True)
-        for name, ask in (("worker stopped", ask_stopped), ("no slots", ask_without_slots)):
+        for name, ask in OTHERS.items():
             print(f"| {name} | {headline(ask(spark))} |", flush=True)
     finally:
         spark.stop()

@@ -633,3 +633,21 @@ def test_calls_that_are_refused() -> None:
         keyed.stateful_map(plain, list, ttl="1h")
     with pytest.raises(GraphError, match="timers and ttl= of stateful_map need integer times"):
         keyed.stream.iterate(lambda s: (s.key_by("k").stateful_map(plain, list, ttl=5), s))
+
+
+def test_nanoseconds_of_pandas_are_kept() -> None:
+    def first(state: Any, row: dict[str, Any], timers: Any) -> Any:
+        timers.at(row["time"])
+        timers.after("2ns")
+        timers.cancel(timers.pending[-1])
+        return 1, []
+
+    def fired(state: Any, key: Any, timers: Any) -> Any:
+        return state, [{"time": timers.time, "fired": True}]
+
+    flow = jt.Flow("fine", unit="ns")
+    keyed = flow.input("in").key_by("k")
+    flow.output("out", keyed.stateful_map(first, 0, on_timer=fired))
+    at = np.array(["2024-01-01T00:00:00.000000001"], "datetime64[ns]")
+    found = flow.run({"in": pa.table({"time": at, "k": [1]})})["out"]
+    assert found["time"].cast(pa.int64()).to_pylist() == at.view(np.int64).tolist()

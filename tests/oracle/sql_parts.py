@@ -59,7 +59,7 @@ def in_unit(value: str, unit: str, other: str) -> str:
 
 
 def on_clock(ticks: str, unit: str, zone: str | None) -> str:
-    """What a clock shows at a time: a TIMESTAMP."""
+    """The reading of a clock at a time: a TIMESTAMP."""
     microseconds = f"{in_unit(ticks, unit, 'us')}::BIGINT"
     if zone is None:
         return f"make_timestamp({microseconds})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -254,3 +256,67 @@ def test_a_query_that_is_started_again_is_still_paused(spark: SparkSession, tmp_
     assert table is not None
     rows = Counter(zip(table["time"].to_pylist(), table["room"].to_pylist(), strict=True))
     assert set(rows.values()) == {1}
+
+
+def kill_worker(query: Query) -> None:
+    """Kill the process of one worker, and wait until Spark has started all of them again."""
+    restarts = query.metrics()["checkpoints"]["restarts"]
+    facts = query._coordinator.inquiry.ask(query._coordinator)
+    os.kill(facts[0].pid, signal.SIGKILL)
+    until(lambda: query.metrics()["checkpoints"]["restarts"] == restarts + 1, "a restart")
+    query.await_running(LIMIT)
+
+
+def test_workers_are_killed_before_and_after_a_match(spark: SparkSession, tmp_path: Path) -> None:
+    flow = jt.Flow("killed")
+    flow.output("readings", flow.input("readings", lateness="0s"))
+    go_on = tmp_path / "go on"
+
+    def gated(partition: int, partitions: int) -> Iterator[Any]:
+        for number, table in enumerate(readings(partition, partitions)):
+            while number == 20 and not go_on.exists():
+                yield None
+            yield table
+
+    with flow.start(
+        spark,
+        sources={"readings": Batches(gated, 2)},
+        sinks={"readings": Memory()},
+        workers=2,
+        checkpoint=tmp_path / "checkpoint",
+    ) as query:
+        query.await_running(LIMIT)
+        query.pause_when("readings", lambda batch: batch["value"] > 20)
+        kill_worker(query)
+        assert query.paused_at is None
+        go_on.touch()
+        query.await_paused(LIMIT)
+        at, matched = query.paused_at, query.matched
+        assert matched is not None
+        assert min(matched["value"].to_pylist()) > 20
+        kill_worker(query)
+        query.await_paused(LIMIT)
+        assert query.paused_at == at
+        assert query.matched is matched
+        query.resume()
+
+
+class Unloadable:
+    """A predicate that workers cannot load."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+    def __call__(self, batch: jt.Batch) -> bool:
+        return True
+
+
+def test_a_predicate_that_cannot_be_loaded_does_not_end_the_query(spark: SparkSession) -> None:
+    flow = jt.Flow("predicate")
+    flow.output("readings", flow.input("readings", lateness="0s"))
+    with flow.start(spark, sources={"readings": Batches(readings, 2)}, workers=2) as query:
+        with pytest.raises(GraphError, match="cannot be loaded on a worker: ValueError: invalid"):
+            query.pause_when("readings", Unloadable())
+        query.pause_at()
+        assert query.is_active
+        query.resume()

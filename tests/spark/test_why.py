@@ -12,6 +12,7 @@ from tests.stalls import (
     LIMIT,
     STALLS,
     Planted,
+    ask_paused,
     ask_stalled,
     ask_stopped,
     ask_without_slots,
@@ -35,6 +36,11 @@ def test_a_worker_whose_process_is_stopped(spark: SparkSession) -> None:
     assert (silent.what, silent.workers) == ("silent", (1,))
     assert silent.since is not None
     assert silent.since > 0
+
+
+@pytest.mark.long
+def test_a_breakpoint_that_was_left_on(spark: SparkSession) -> None:
+    assert ask_paused(spark).holders[0].what == "breakpoint"
 
 
 @pytest.mark.long

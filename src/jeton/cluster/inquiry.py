@@ -69,6 +69,7 @@ class Inquiry:
             else:
                 facts = WorkerFacts.from_json(header["facts"])
                 self._answers[worker] = header["number"], facts
+                self._errors.pop(worker, None)
             self._changed.notify_all()
 
     def ask(self, coordinator: Coordinator, patience: float = PATIENCE) -> list[WorkerFacts]:

@@ -78,6 +78,8 @@ class Steering:
     def __init__(self, coordinator: Coordinator, at: steering.At | None = None) -> None:
         self.at = at
         """Where the breakpoint is, if there is one."""
+        self.watch: steering.Watch | None = None
+        """The command to look for rows that match, while it is in force."""
         self.matched: pa.Table | None = None
         """The rows that `pause_when` has stopped at."""
         self._coordinator = coordinator
@@ -86,6 +88,16 @@ class Steering:
         self._command: steering.Steer | None = None
         self._lock = threading.RLock()
         self._over: str | None = None
+
+    def follow(self, before: Steering) -> None:
+        """Go on where the steering of an earlier attempt has ended."""
+        self.at, self.watch, self.matched = before.at, before.watch, before.matched
+        if self.watch is not None and self.matched is not None:
+            if self.at is None:
+                # Not all workers had paused at these rows: they will come again.
+                self.matched = None
+            else:
+                self.watch = None
 
     def ask(self, protocol: steering.Protocol[T]) -> Request[T]:
         """Have a protocol carried out."""
@@ -105,8 +117,9 @@ class Steering:
             if header["kind"] == "matched":
                 if self.matched is None:
                     self.matched = from_bytes(payload)
-                    self.ask(steering.watching(None, None))
+                    # In this order: until all have paused, a restart has to look for them again.
                     self.ask(steering.pausing(None))
+                    self.ask(steering.watching(None, None))
                 return
             command = self._command
             if command is None or header["number"] != command.number:
@@ -144,8 +157,12 @@ class Steering:
             request.fail(error)
         else:
             self._command = self._coordinator.numbered(command)
-            self._coordinator.send(self._command)
-            return
+            try:
+                self._coordinator.send(self._command)
+                return
+            except JetonError as error:  # it is too large to be sent
+                self._coordinator.forget(self._command)
+                request.fail(error)
         self._command = None
         self._begin()
 
@@ -154,3 +171,5 @@ class Steering:
             self.at = result
         elif result is steering.RESUMED:
             self.at = None
+        elif isinstance(result, steering.Watch):
+            self.watch = result if result.output is not None else None

@@ -415,7 +415,7 @@ def _zone_kind(column: Column, zone: str | None) -> pa.DataType:
 
 
 def clip(column: Column, lower: Any, upper: Any) -> Column:
-    """The values, those below or above the bounds moved to them; ``None`` is no bound."""
+    """The values, those below or above the bounds moved to them; ``None`` leaves a side open."""
     if upper is not None:
         column = choose(binary("gt", column, upper), _alike(upper, column), column)
     if lower is not None:

@@ -261,7 +261,7 @@ class Operations:
         return self._apply(compute.arrow, "ln")
 
     def clip(self, lower: Any = None, upper: Any = None) -> Self:
-        """The values, those below or above the bounds moved to them; ``None`` is no bound.
+        """The values, those below or above the bounds moved to them; ``None`` leaves a side open.
 
         >>> import jeton as jt
         >>> jt.Batch({"n": [1, 5, 9]}, times=[0, 0, 0])["n"].clip(2, 8).to_list()

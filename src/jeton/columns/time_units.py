@@ -251,6 +251,10 @@ def unit_of_one(value: Any) -> str:
 def _single(value: Any) -> Column:
     if isinstance(value, pa.Scalar):
         return as_column(pa.array([value.as_py()], value.type))
+    if getattr(value, "nanosecond", 0):
+        # A Timestamp of pandas: Arrow takes it for a datetime, which ends at microseconds.
+        zone = None if value.tz is None else str(value.tz)
+        return as_column(pa.array([value], pa.timestamp("ns", zone)))
     return np.array([value]) if isinstance(value, np.datetime64) else as_column([value])
 
 

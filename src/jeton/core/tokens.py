@@ -14,7 +14,7 @@ import sys
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self, TypeVar, final
 
-from jeton.core.bookkeeping import Bookkeeping, Connection, Owner
+from jeton.core.bookkeeping import Bookkeeping, Connection
 from jeton.core.errors import ExpiredReference, TokenError
 from jeton.core.source_lines import SourceLine
 from jeton.core.times import Time
@@ -317,13 +317,18 @@ def _make(cls: type[_T], book: Bookkeeping, time: Time, frame: FrameType | None)
 class HeldToken(NamedTuple):
     """A token that something refers to: for reports of what holds a frontier."""
 
-    owner: Owner
-    location: int
+    book: Bookkeeping
+    """The output that it is for."""
     time: Time
-    line: SourceLine | None
-    """The line that made it; none for an initial token."""
+    origin: tuple[CodeType, int] | None
+    """The code that made it, and the instruction; none for an initial token."""
     made: float
     """When the step began in which it was made, by its worker's clock."""
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The line that made it; none for an initial token."""
+        return _line(self.origin)
 
 
 def held_tokens() -> list[HeldToken]:
@@ -332,12 +337,13 @@ def held_tokens() -> list[HeldToken]:
     They are found through Python's garbage collector, so that tokens cost nothing for being found.
     """
     found = []
-    for token in gc.get_objects():
-        # Another thread may be about to make one: then its slots are not filled yet.
+    for each in gc.get_objects():
         # Its type, not its class: asking a dead weak proxy for that is an error.
-        if issubclass(type(token), TimestampToken) and hasattr(token, "_made") and not token.dropped:
-            book, line = token._book, _line(token._origin)
-            found.append(HeldToken(book.owner, book.location, token._time, line, token._made))
+        if issubclass(type(each), TimestampToken):
+            # Another thread may be about to make one: then its slots are not filled yet.
+            token: TimestampToken = each
+            if hasattr(token, "_made") and not token.dropped:
+                found.append(HeldToken(token._book, token._time, token._origin, token._made))
     return found
 
 

@@ -17,11 +17,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from random import Random
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jeton.core.errors import FlowStalled, JetonError
+from jeton.core.errors import FlowStalled, GraphError, JetonError, TimeError
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.graph import ProgressGraph
 from jeton.runtime.breakpoints import Breakpoints, to_bytes
@@ -366,7 +367,7 @@ class Agent:
         self._thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
-        if worker.tracker.is_complete and self.breakpoints.at is not None:
+        if self.breakpoints.at is not None and worker.tracker.is_complete:
             # All inputs have ended, so that no worker holds a token there.
             self.breakpoints.resume()
         held_up = self.is_held_up
@@ -556,7 +557,9 @@ class Agent:
         found = self.breakpoints.matched()
         if found is not None and self.driver is not None:
             if self.breakpoints.at is None:
-                self.breakpoints.pause(None)
+                # If all inputs have ended, there is nothing left to pause.
+                with suppress(GraphError, TimeError):
+                    self.breakpoints.pause(None)
             output, rows = found
             self.driver.send("matched", to_bytes(rows), output=output)
 

@@ -10,7 +10,7 @@ and records pass as if there was no such thing.
 
 from __future__ import annotations
 
-import gc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.core.errors import GraphError, TimeError
 from jeton.core.times import END_OF_TIME, IntegerTimes, Time
-from jeton.core.tokens import TimestampToken
+from jeton.core.tokens import TimestampToken, held_tokens
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.ports import Edge, Input, Output
 from jeton.runtime.operator import Operator
@@ -122,17 +122,11 @@ class SourceGate:
         """Hold back what is at or after a time; the rest of what was held goes on."""
         if self._edges is None:
             self._install(self.least_token())
-        self.at = at
-        if self._handle is not None:
-            self._handle.held_from = at
-        self._worker.post(self._settle)
+        self._go_to(at)
 
     def open(self) -> None:
         """Let everything through again."""
-        self.at = None
-        if self._handle is not None:
-            self._handle.held_from = None
-        self._worker.post(self._settle)
+        self._go_to(None)
 
     @property
     def is_closed(self) -> bool:
@@ -163,23 +157,28 @@ class SourceGate:
         handle = self._handle
         if handle is not None:
             return None if handle.closed else handle.time
-        return min((token.time for token in self._tokens()), default=None)
+        return min(self._held_times(), default=None)
 
     def furthest(self) -> int | None:
         """The greatest time of a record that went in, as far as it is known."""
         if self._handle is not None:
             return self._handle.furthest
         least = self._book.kind.minimum
-        times = [token.time for token in self._tokens()]
-        return max((time for time in times if time != least), default=None)
+        return max((time for time in self._held_times() if time != least), default=None)
 
-    def _tokens(self) -> list[TimestampToken]:
-        """The tokens that user code holds, wherever it has put them."""
-        return [
-            each
-            for each in gc.get_objects()
-            if isinstance(each, TimestampToken) and each._book is self._book and not each.dropped
-        ]
+    def _held_times(self) -> list[int]:
+        """The times of the tokens that user code holds, wherever it has put them."""
+        return [int(token.time) for token in held_tokens() if token.book is self._book]
+
+    def _go_to(self, at: int | None) -> None:
+        self.at = at
+        if self._handle is not None:
+            self._handle.held_from = at
+            # Partitions that were not read meanwhile are not idle for that.
+            for partition in self._handle.partitions:
+                if partition.heard_at > -math.inf:
+                    partition.heard_at = self._worker.now()
+        self._worker.post(self._settle)
 
     def _install(self, floor: int | None) -> None:
         self._floor = floor
@@ -192,7 +191,8 @@ class SourceGate:
         for batch in self.held.take(self.at):
             bound, most = batch.extent()
             if self._handle is not None:
-                self._handle.furthest = max(self._handle.furthest or most, most)
+                known = self._handle.furthest
+                self._handle.furthest = most if known is None else max(known, most)
             for edge in self._edges:
                 edge.push(bound, batch)
         at, floor = self.at, self._floor

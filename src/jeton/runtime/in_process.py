@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
 from threading import Condition
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.core.checks import described, require_workers
-from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError
+from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError, TimeError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
@@ -605,7 +605,9 @@ class Run:
                 for each in self.agents:
                     each.breakpoints.watch()
                 if self.paused_at is None:
-                    self.pause_at()
+                    # If all inputs have ended, there is nothing left to pause.
+                    with suppress(GraphError, TimeError):
+                        self.pause_at()
                 return
 
     def _require_rest(self) -> None:

@@ -30,9 +30,9 @@ from jeton.columns.time_units import (
     zone_of,
 )
 from jeton.core.checks import described, suggestion
-from jeton.core.errors import GraphError, JetonError, TimeError
+from jeton.core.errors import GraphError, JetonError, TimeError, summary
 from jeton.core.times import START_OF_TIME
-from jeton.runtime.breakpoints import ENDED, OutputGate, TimePassed, from_bytes, to_bytes
+from jeton.runtime.breakpoints import ENDED, OutputGate, Predicate, TimePassed, from_bytes, to_bytes
 from jeton.runtime.commands import Command
 from jeton.state.snapshot import BIN, concatenated, is_held_by_breakpoint
 
@@ -176,15 +176,25 @@ class Watch(Steer):
     def do(self, agent: Agent) -> dict[str, Any]:
         """Look at the rows of the output from now on."""
         agent.breakpoints.require_integers()
-        coded = self.predicate
-        function = None if coded is None else pickle.loads(base64.b64decode(coded))
-        agent.breakpoints.watch(self.output, function)
+        agent.breakpoints.watch(self.output, self._function())
         return {}
+
+    def _function(self) -> Predicate | None:
+        if self.predicate is None:
+            return None
+        try:
+            function: Predicate = pickle.loads(base64.b64decode(self.predicate))
+        except Exception as error:
+            # It may need a module that workers do not have: that must not end them.
+            raise GraphError(
+                f"the predicate of pause_when cannot be loaded on a worker: {summary(error)}"
+            ) from error
+        return function
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskWhetherResting(Steer):
-    """Ask whether a worker rests at the breakpoint, and how many messages it has exchanged."""
+    """Ask whether a worker rests at the breakpoint, and how much it has exchanged."""
 
     kind = "resting"
 
@@ -192,7 +202,8 @@ class AskWhetherResting(Steer):
         """Look whether there is anything to do."""
         peers = agent.peers
         rests = agent.breakpoints.at is not None and agent.is_at_rest
-        return {"rests": rests, "sent": peers.messages, "received": peers.messages_in}
+        sent = peers.messages + peers.progress_batches
+        return {"rests": rests, "sent": sent, "received": peers.messages_in + peers.progress_in}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +212,15 @@ class Look(Steer):
 
     def do(self, agent: Agent) -> dict[str, Any]:
         """Take a table of it."""
-        return {"payload": to_bytes(self.table(agent))}
+        try:
+            return {"payload": to_bytes(self.table(agent))}
+        except JetonError:
+            raise
+        except Exception as error:
+            # A look at a worker must not end it.
+            raise JetonError(
+                f"worker {agent.worker.index} cannot answer {self.kind!r}: {summary(error)}"
+            ) from error
 
     @abstractmethod
     def table(self, agent: Agent) -> pa.Table:
@@ -359,17 +378,19 @@ def resuming() -> Protocol[object]:
     return RESUMED
 
 
-def watching(output: str | None, predicate: str | None) -> Protocol[None]:
-    """Pause at the first rows of an output that match."""
-    answers = yield Watch(output=output, predicate=predicate)
+def watching(output: str | None, predicate: str | None) -> Protocol[Watch]:
+    """Pause at the first rows of an output that match, or no longer."""
+    command = Watch(output=output, predicate=predicate)
+    answers = yield command
     _require_no_errors(answers)
+    return command
 
 
 def resting() -> Protocol[bool]:
-    """Whether all workers rest at the breakpoint, and no message is on its way.
+    """Whether all workers rest at the breakpoint, and nothing is on its way between them.
 
-    If all say that they rest, and twice the same counts of messages, which agree, then nothing was
-    on its way in between: see `jeton.runtime.quiescence`.
+    If all say that they rest, and twice the same counts of messages and progress batches, which
+    agree, then nothing was on its way in between: see `jeton.runtime.quiescence`.
     """
     before: Sequence[Answer] | None = None
     for _ in range(2):

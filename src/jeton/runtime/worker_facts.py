@@ -196,7 +196,7 @@ def collect(agents: Sequence[Agent]) -> list[WorkerFacts]:
     """The facts of workers of this process."""
     tokens: dict[int, list[HeldToken]] = {}
     for token in held_tokens():
-        tokens.setdefault(id(token.owner), []).append(token)
+        tokens.setdefault(id(token.book.owner), []).append(token)
     return [_facts(agent, tokens.get(id(agent.worker), ())) for agent in agents]
 
 
@@ -230,12 +230,14 @@ def _tokens(tokens: Iterable[HeldToken], now: float) -> list[TokenFact]:
     facts: dict[tuple[int, Time, SourceLine | None], TokenFact] = {}
     for token in tokens:
         # A line of the library says nothing to the user: the line that added the operator does.
-        line = token.line if token.line is not None and is_users(token.line.file) else None
-        key = token.location, token.time, line
+        line = token.line
+        if line is not None and not is_users(line.file):
+            line = None
+        key = token.book.location, token.time, line
         fact = facts.get(key)
         if fact is None:
             shown = None if line is None else line.with_code()
-            fact = facts[key] = TokenFact(token.location, token.time, 0, shown, 0.0)
+            fact = facts[key] = TokenFact(token.book.location, token.time, 0, shown, 0.0)
         fact.count += 1
         fact.seconds = max(fact.seconds, round(now - token.made, 3))
     return nsmallest(MOST, facts.values(), key=lambda fact: nested_key(fact.time))

@@ -236,11 +236,12 @@ class _Attempts:
                 attempt, committer, restore_point, every=committer.every, failed=query.cancel
             )
         query.begin(attempt)
+        steered = attempt.steering
+        assert steered is not None
         meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(attempt, rank, sock))
         # Sinks at the driver stay there: workers only need to know which outputs to send.
         at_workers = {n: sink for n, sink in self.sinks.items() if not isinstance(sink, DriverSink)}
         to_driver = tuple(n for n in self.sinks if n not in at_workers)
-        at = query.breakpoint
         task = WorkerTask(
             self.flow,
             dict(self.sources),
@@ -249,7 +250,8 @@ class _Attempts:
             meeting,
             self.tag,
             restore_point,
-            None if at is None else at.time,
+            None if steered.at is None else steered.at.time,
+            steered.watch,
         )
         error: BaseException | None = None
         try:

@@ -22,6 +22,7 @@ from jeton.cluster.worker_io import OutputSink, ToDriver, WorkerSources, Writers
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.connectors.sources import Source
+from jeton.runtime.steering import Watch
 from jeton.runtime.worker_facts import BusyWatch
 from jeton.spark.tasks import PeerGroup, join_peers
 
@@ -49,6 +50,8 @@ class WorkerTask:
     """The checkpoint to start from and where to write others, if it takes any."""
     paused_at: int | None = None
     """The time of the breakpoint that the query has, after a restart."""
+    watch: Watch | None = None
+    """The rows that `pause_when` looks for, after a restart."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the worker; its number is the only row that Spark gets, at the end."""
@@ -89,6 +92,8 @@ class WorkerTask:
             agent.attach(feed=feed, sink=sink, driver=control, parts=writer)
             if self.paused_at is not None:
                 agent.breakpoints.pause_again(self.paused_at)
+            if self.watch is not None:
+                self.watch.do(agent)
             with BusyWatch(agent):
                 agent.run()
 

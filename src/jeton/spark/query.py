@@ -49,7 +49,6 @@ Status = Literal["starting", "running", "restarting", "stopping", "ended", "fail
 _INTERNAL: Final = frozenset(
     (
         "begin",
-        "breakpoint",
         "cancel",
         "committer",
         "description",
@@ -397,19 +396,13 @@ class Query:
     @property
     def paused_at(self) -> Any:
         """The time of the breakpoint, ``None`` if there is none."""
-        at = self.breakpoint
-        return None if at is None else at.shown
+        found = self._coordinator.steering
+        return None if found is None or found.at is None else found.at.shown
 
     @property
     def is_paused(self) -> bool:
         """Whether a breakpoint is set, and all workers rest there."""
-        if self.breakpoint is None or not self.is_active:
-            return False
-        try:
-            return self._steer(steering.resting(), 60.0)
-        except WorkersLeft:
-            # Others take their place, and come to rest there again.
-            return False
+        return self._rests(60.0)
 
     @property
     def matched(self) -> pa.Table | None:
@@ -420,10 +413,10 @@ class Query:
     def await_paused(self, timeout: float = 60.0) -> None:
         """Wait until a breakpoint is set and all workers rest there; `TimeoutError` otherwise."""
         deadline = time.monotonic() + timeout
-        while not self.is_paused:
+        while not self._rests(left := max(0.0, deadline - time.monotonic())):
             with self._changed:
                 # Reports come several times a second, and each of them may bring it.
-                self._changed.wait(min(0.05, max(0.0, deadline - time.monotonic())))
+                self._changed.wait(min(0.05, left))
             self._require_active()
             if time.monotonic() > deadline:
                 at = self.paused_at
@@ -453,11 +446,15 @@ class Query:
         self._require_paused()
         return self._steer(steering.messages(), timeout).to_pandas()
 
-    @property
-    def breakpoint(self) -> steering.At | None:
-        """Where the breakpoint is, in the unit of the flow."""
-        found = self._coordinator.steering
-        return None if found is None else found.at
+    def _rests(self, timeout: float) -> bool:
+        """Whether a breakpoint is set and all workers rest there, if they answer in time."""
+        if self.paused_at is None or not self.is_active:
+            return False
+        try:
+            return self._steer(steering.resting(), timeout)
+        except WorkersLeft:
+            # Others take their place, and come to rest there again.
+            return False
 
     def _steer(self, protocol: steering.Protocol[T], timeout: float) -> T:
         """Have all workers carry a protocol out, and wait for its result."""
@@ -610,7 +607,9 @@ class Query:
     def begin(self, coordinator: Coordinator) -> None:
         """An attempt begins."""
         coordinator.name = f"jeton-{self.name}"
-        coordinator.steering = Steering(coordinator, self.breakpoint)
+        coordinator.steering = Steering(coordinator)
+        if self._coordinator.steering is not None:
+            coordinator.steering.follow(self._coordinator.steering)
         if coordinator.schedule is None:
             for name, sink in self._sinks.items():
                 if isinstance(sink, DriverSink):
