@@ -73,7 +73,8 @@ def _parser(added: dict[str, Command]) -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="run a flow in this process and on Spark",
-        description="Run a small dataflow in this process, then a query on a local Spark.",
+        description="Run a small dataflow in this process, then a batch and a long-lived query on "
+        "a local Spark.",
     )
     demo.add_argument(
         "--workers", type=_workers, default=2, metavar="N", help="number of workers (default: 2)"
@@ -114,6 +115,8 @@ def _demo(workers: int) -> int:
     try:
         [(java,)] = spark.sql(_JAVA_VERSION).collect()
         print(f"  Spark {spark.version}, Java {java}, Python {platform.python_version()}")
-        return 0 if demo.run_on_spark(spark, workers) else 1
+        right = demo.run_on_spark(spark, workers)
+        demo.run_live(spark, workers)
+        return 0 if right else 1
     finally:
         spark.stop()

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 Status = Literal["starting", "running", "restarting", "stopping", "ended", "failed"]
 
 
+DESCRIBED: Final = 200
+"""Letters of operators' names in the description of a query's jobs."""
 _INTERNAL: Final = frozenset(
     (
         "begin",
@@ -577,7 +579,10 @@ class Query:
     @property
     def description(self) -> str:
         """The description of the query's jobs in Spark's pages."""
-        return f"Jeton query {self.name!r} on {self.workers} workers"
+        operators = ", ".join(plan.name for plan in self._flow.operators)
+        if len(operators) > DESCRIBED:
+            operators = operators[:DESCRIBED] + "…"
+        return f"Jeton query {self.name!r} on {self.workers} workers: {operators}"
 
     def warn_of_waiting(self, after: float) -> None:
         """Log the jobs that hold the slots, if no worker has started within some seconds."""
