@@ -73,6 +73,28 @@ def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     return longer
 
 
+def as_slots(slots: Slots) -> Slots:
+    """Slots as compiled loops take them: an array of 64-bit integers.
+
+    >>> as_slots([0, 2])
+    array([0, 2])
+    """
+    given = np.asarray(slots)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise BatchError(f"slots are an array of integers, not {given.ndim}-d of {given.dtype}")
+    return given.astype(np.int64, copy=False)
+
+
+def are_made(slots: Slots, made: int) -> bool:
+    """Whether slots are from 0 to below ``made``.
+
+    >>> are_made(np.array([0, 2]), 3), are_made(np.array([0, -1]), 3)
+    (True, False)
+    """
+    # Without their signs, negative numbers are the greatest.
+    return not len(slots) or bool(slots.view(np.uint64).max() < made)
+
+
 def require_in_use(removed: bool) -> None:
     """Refuse to remove a slot that is not in use."""
     if not removed:
