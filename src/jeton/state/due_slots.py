@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from jeton.core.times import Time, TimeKind, sort_key
 from jeton.state.slot_pool import Slots, as_slots
 from jeton.state.sorted_runs import SortedRuns
 
+_INTEGERS: Final = np.dtype(np.int64)
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 
@@ -91,7 +92,15 @@ class _IntegerSlots(DueSlots):
         self._runs = SortedRuns(_Timed.concat)
 
     def add(self, times: Times, slots: Slots) -> None:
-        times, slots = _checked(self._kind, times, slots)
+        if (
+            type(times) is not np.ndarray
+            or type(slots) is not np.ndarray
+            or times.dtype is not _INTEGERS
+            or slots.dtype is not _INTEGERS
+            or times.shape != slots.shape
+            or times.ndim != 1
+        ):
+            times, slots = _checked(self._kind, times, slots)
         if len(slots):
             # Copied, since the slots that a `KeySlots` returns are valid until its next call only.
             self._runs.add(_Timed(times, slots.copy()))
@@ -134,10 +143,7 @@ class _PartialSlots(DueSlots):
 
 def _checked(kind: TimeKind, times: Any, slots: Slots) -> tuple[Times, Slots]:
     """Times and slots as arrays of equal length."""
-    usual = isinstance(times, np.ndarray) and (
-        not kind.total or (times.ndim == 1 and times.dtype == np.int64)
-    )
-    if not usual:
+    if kind.total or type(times) is not np.ndarray:
         times = time_columns.as_times(kind, times)
     slots = as_slots(slots)
     if len(times) != len(slots):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from secrets import randbits
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
 from jeton.state.slot_pool import Slots, are_made, as_slots, require_in_use
+
+_WORDS: Final = np.dtype(np.uint64)
 
 
 class KeySlots:
@@ -325,7 +327,7 @@ def _checked(columns: Sequence[Column], rows: int) -> list[Column]:
 
 def _as_words(times: Any) -> Hashes:
     """Times as words of 64 bits, contiguous and writable as compiled loops take them."""
-    if not isinstance(times, np.ndarray) or times.dtype != np.uint64:
+    if not isinstance(times, np.ndarray) or times.dtype is not _WORDS:
         times = np.asarray(times)
         if times.dtype.kind not in "iumM":
             raise BatchError(f"times before keys are integers, not of type {times.dtype}")

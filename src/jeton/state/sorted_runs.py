@@ -85,7 +85,7 @@ class SortedRuns(Generic[R]):
     def add(self, rows: R) -> int:
         """Add one or more rows, in any order; returns their least time."""
         times = rows.times
-        if times.ndim != 1 or times.dtype.kind != "i" or not len(times) == len(rows) > 0:
+        if times.dtype.kind != "i" or times.shape != (len(rows),) or not len(times):
             raise BatchError(
                 f"{len(rows)} rows with {len(times)} times of type {times.dtype}: SortedRuns takes "
                 "one or more rows, each with an integer time"
