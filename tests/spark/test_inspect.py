@@ -89,8 +89,6 @@ def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(
         url = query.inspect()
         assert [(page.name, page.url) for page in pages()] == [("rate", url)]
         query.await_running()
-        tracker = spark.sparkContext.statusTracker()
-        assert len(tracker.getActiveJobsIds()) == 1
         assert query.description == "Jeton query 'rate' on 2 workers: numbers, out"
         assert act(url, "why", name="out")[0] == 200
         assert all("seconds" not in each for each in query.metrics()["operators"])

@@ -37,9 +37,9 @@ class OperatorMetrics:
     """Messages that wait in its inputs."""
     frontiers: list[list[Any]]
     """For each input the least times that may still arrive there; none if it is complete."""
-    state_rows: int
-    """Rows of its state in the latest snapshot."""
-    state_bytes: int
+    state_rows: int | None
+    """Rows of its state in the latest snapshot; not known before the first one."""
+    state_bytes: int | None
     # Only if the worker is measured:
     seconds: float | None = None
     """Time spent in it."""

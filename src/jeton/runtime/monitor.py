@@ -311,8 +311,8 @@ def _state(now: Observation) -> list[dict[str, Any]]:
     for report in now.reports.values():
         for operator in report["metrics"].get("operators", ()):
             name = operator["name"]
-            rows[name] = rows.get(name, 0) + operator["state_rows"]
-            size[name] = size.get(name, 0) + operator["state_bytes"]
+            rows[name] = rows.get(name, 0) + (operator.get("state_rows") or 0)
+            size[name] = size.get(name, 0) + (operator.get("state_bytes") or 0)
     return [
         {"operatorName": name, "numRowsTotal": rows[name], "memoryUsedBytes": size[name]}
         for name in rows

@@ -239,7 +239,7 @@ class Query:
         True
         >>> query.monitor.join()
         >>> [each["operator"] for each in summarise(folder)]
-        ['numbers', 'numbers']
+        ['numbers', 'numbers-2']
         """
         settings = LogSettings(path=os.fspath(path), limit=limit)
         if full:
