@@ -10,7 +10,7 @@ from jeton.columns.time_units import INTEGER
 from jeton.core.times import END_OF_TIME, START_OF_TIME
 from jeton.runtime.monitor import Observation
 
-_WORKER: Final = {
+WORKER: Final = {
     "rows_in": ("counter", "jeton_rows_in_total", "Records that were sent to inputs."),
     "rows_out": ("counter", "jeton_rows_out_total", "Rows that sinks have taken."),
     "late": ("counter", "jeton_late_rows_total", "Records that came too late."),
@@ -25,7 +25,7 @@ _WORKER: Final = {
     "sink_full": ("gauge", "jeton_sink_full", "Whether rows wait for a sink."),
     "peak_rss_mb": ("gauge", "jeton_peak_rss_mebibytes", "The most memory of the process."),
 }
-_OPERATOR: Final = {
+OPERATOR: Final = {
     "invocations": ("counter", "jeton_operator_invocations_total", "Invocations."),
     "records_in": ("counter", "jeton_operator_records_in_total", "Records that came in."),
     "records_out": ("counter", "jeton_operator_records_out_total", "Records sent."),
@@ -35,7 +35,7 @@ _OPERATOR: Final = {
     "state_rows": ("gauge", "jeton_operator_state_rows", "Rows of state in the last snapshot."),
     "state_bytes": ("gauge", "jeton_operator_state_bytes", "Bytes of that state."),
 }
-_CHECKPOINT: Final = {
+CHECKPOINT: Final = {
     "version": ("gauge", "jeton_checkpoint_version", "The latest version."),
     "taken": ("counter", "jeton_checkpoints_total", "Checkpoints that were committed."),
     "missed": ("counter", "jeton_checkpoints_missed_total", "Checkpoints that were missed."),
@@ -69,14 +69,14 @@ def exposition(query: str, now: Observation) -> str:
         *_family("gauge", "jeton_workers", "Workers that have reported."),
         _line("jeton_workers", {"query": query}, len(now.reports)),
     ]
-    for field, (kind, name, about) in _WORKER.items():
+    for field, (kind, name, about) in WORKER.items():
         rows = [
             _line(name, {"query": query, "worker": rank}, report["metrics"][field])
             for rank, report in now.reports.items()
             if field in report["metrics"]
         ]
         lines += [*_family(kind, name, about), *rows] if rows else []
-    for field, (kind, name, about) in _OPERATOR.items():
+    for field, (kind, name, about) in OPERATOR.items():
         rows = [
             _line(name, {"query": query, "worker": rank, "operator": each["name"]}, each[field])
             for rank, report in now.reports.items()
@@ -84,7 +84,7 @@ def exposition(query: str, now: Observation) -> str:
             if field in each
         ]
         lines += [*_family(kind, name, about), *rows] if rows else []
-    for field, (kind, name, about) in _CHECKPOINT.items():
+    for field, (kind, name, about) in CHECKPOINT.items():
         value = (now.checkpoints or {}).get(field)
         if value is not None:
             lines += [*_family(kind, name, about), _line(name, {"query": query}, value)]
@@ -92,24 +92,28 @@ def exposition(query: str, now: Observation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _frontiers(query: str, now: Observation) -> Iterator[str]:
+def frontiers(now: Observation) -> dict[str, float]:
+    """The first time of each frontier that has one: a timestamp in seconds since 1970."""
     unit = now.unit
-    known = {
-        place: times[0]
+    stamped = unit is not None and unit != INTEGER
+    scale = NANOSECONDS[unit.partition(" ")[0]] / 1e9 if unit is not None and stamped else None
+    return {
+        place: times[0] if scale is None else times[0] * scale
         for place, times in now.frontiers.items()
         if times and isinstance(times[0], int) and times[0] not in (START_OF_TIME, END_OF_TIME)
     }
+
+
+def _frontiers(query: str, now: Observation) -> Iterator[str]:
+    known = frontiers(now)
     if not known:
         return
-    if unit is None or unit == INTEGER:
-        name, about = "jeton_frontier", "The least time that may still pass."
-        scale = 1.0
-    else:
+    name, about = "jeton_frontier", "The least time that may still pass."
+    if now.unit is not None and now.unit != INTEGER:
         name, about = "jeton_frontier_seconds", "The same, in seconds since 1970."
-        scale = NANOSECONDS[unit.partition(" ")[0]] / 1e9
     yield from _family("gauge", name, about)
     for place, time in known.items():
-        yield _line(name, {"query": query, "place": place}, time if scale == 1.0 else time * scale)
+        yield _line(name, {"query": query, "place": place}, time)
 
 
 def _family(kind: str, name: str, about: str) -> list[str]:

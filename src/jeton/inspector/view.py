@@ -279,7 +279,9 @@ class _Rated:
 def _summed(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums over the workers; the skew is the most that one worker does, by the mean."""
     total: dict[str, Any] = {
-        name: sum(each[name] or 0 for each in workers)
+        name: None
+        if all(each[name] is None for each in workers)
+        else sum(each[name] or 0 for each in workers)
         for name in ("tokens", "queued", "invocations", "state_rows", "state_bytes")
     }
     total["rates"] = {

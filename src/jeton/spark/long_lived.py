@@ -22,7 +22,7 @@ from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
 from jeton.connectors.sources import Source
 from jeton.core.errors import GraphError
-from jeton.inspector import offer
+from jeton.inspector import offer, telemetry
 from jeton.spark.application import Application, require_slots
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
@@ -129,6 +129,7 @@ def start(
     thread: threading.Thread = InheritableThread(target=run, session=spark)
     thread.daemon = True
     thread.start()
+    telemetry.export(query.monitor)
     query.monitor.start()
     if offer.is_wanted() if inspect is None else inspect:
         offer.offer(label, query.inspect)
