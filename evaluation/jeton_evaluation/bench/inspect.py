@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 
 import jeton as jt
-from jeton_evaluation.bench.harness import Line, Rounds, Say, Table, command
+from jeton_evaluation.bench.harness import Line, Rounds, Say, Table, command, numbers
 
 VARIANTS = ("no page", "page open", "event log")
 KEYS = 1000
@@ -47,6 +47,7 @@ TABLE = Table(
         "M records/s per worker": "rate:>24.1f",
         "time, by no page": "ratio:>18.3f",
         "processor time": "cpu_ratio:>16.3f",
+        "more for a batch, us": "more_us:>22.1f",
     }
 )
 
@@ -55,20 +56,21 @@ def run(
     say: Say,
     rounds: Rounds = 101,
     batches: Annotated[int, "batches in a round, for each worker"] = 50,
-    batch: Annotated[int, "records in a batch"] = 65_536,
+    batch: Annotated[str, "N,N,… records in a batch"] = "65536,4096",
     workers: Annotated[int, "workers in one process"] = 1,
     one: Annotated[str | None, argparse.SUPPRESS] = None,
 ) -> list[Line]:
     """Measure the variants in turn; ``one`` is the process of one of them."""
     if one:
-        for taken in measure(one, batches, batch, workers):
+        for taken in measure(one, batches, int(batch), workers):
             print(json.dumps(taken), flush=True)
         return []
     say(TABLE.head)
     lines = []
-    for line in compare(rounds, batches, batch, workers):
-        say(TABLE.row(line))
-        lines.append(line)
+    for size in numbers(batch):
+        for line in compare(rounds, batches, size, workers):
+            say(TABLE.row(line))
+            lines.append(line)
     return lines
 
 
@@ -107,6 +109,7 @@ def compare(rounds: int, batches: int, batch: int, workers: int) -> Iterator[Lin
                 seconds, cpu_seconds = json.loads(stdout.readline())
                 if number:  # the first round compiles
                     taken[variant].append((seconds, cpu_seconds))
+    plain_cpu = median(cpu for _, cpu in taken["no page"])
     for variant, times in taken.items():
         pairs = list(zip(times, taken["no page"], strict=True))
         yield {
@@ -117,19 +120,20 @@ def compare(rounds: int, batches: int, batch: int, workers: int) -> Iterator[Lin
             "rate": batches * batch / median(seconds for seconds, _ in times) / 1e6,
             "ratio": median(mine[0] / plain[0] for mine, plain in pairs),
             "cpu_ratio": median(mine[1] / plain[1] for mine, plain in pairs),
+            "more_us": (median(cpu for _, cpu in times) - plain_cpu) / batches / workers * 1e6,
         }
 
 
 def measure(variant: str, batches: int, batch: int, workers: int) -> Iterator[tuple[float, float]]:
     """The seconds of a round, and those of the processor, for each line of standard input."""
     random = np.random.default_rng(7)
-    keys, numbers = random.integers(0, KEYS, batch), random.integers(0, 100, batch)
+    keys, values = random.integers(0, KEYS, batch), random.integers(0, 100, batch)
     at = itertools.count()
     with looked_at(variant, workers) as run:
         for _ in sys.stdin:
             start, cpu_start = perf_counter(), process_time()
             for _ in range(batches):
-                rows = {"time": np.full(batch, next(at)), "k": keys, "n": numbers}
+                rows = {"time": np.full(batch, next(at)), "k": keys, "n": values}
                 for worker in range(workers):
                     run.input("records", worker=worker).send(rows)
                 run.run_to_rest()

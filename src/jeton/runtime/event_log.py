@@ -166,11 +166,14 @@ class FullLog:
             self._worker.index,
             operator.plan.name,
             "invocation",
-            json.dumps(plain(least)),
+            # Most frontiers are one integer, for which JSON would be slow.
+            f"[{least[0]}]"
+            if len(least) == 1 and type(least[0]) is int
+            else json.dumps(plain(least)),
             seconds,
             operator.records_in - records_in,
             operator.records_out - records_out,
-            sum(book.held for book in operator.books),
+            sum([book.held for book in operator.books]),
             sum(map(len, inputs)),
         )
         if began - self._flushed > LATEST:
