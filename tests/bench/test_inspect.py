@@ -16,7 +16,9 @@ def test_every_variant_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line["rate"] > 0 and line["ratio"] > 0 for line in lines)
 
 
-@pytest.mark.parametrize(("variant", "measured"), zip(VARIANTS, (False, True, True), strict=True))
+@pytest.mark.parametrize(
+    ("variant", "measured"), [("no page", False), ("page open", True), ("event log", True)]
+)
 def test_only_what_is_looked_at_is_measured(variant: str, measured: bool) -> None:
     with looked_at(variant, workers=1) as run:
         operators = run.agents[0].metrics().operators

@@ -31,24 +31,19 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return code, out, err
 
 
-def jeton(*argv: str) -> str:
-    """The output of the command in a process of its own."""
-    command = [sys.executable, "-m", "jeton", *argv]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def test_another_process_asks_why() -> None:
+def test_another_process_asks_why(capsys: pytest.CaptureFixture[str]) -> None:
     with stuck().open() as run:
         url = run.inspect()
         run.input("readings").send({"time": [3], "k": [1], "v": [1.0]})
         run.input("readings").close()
         run.run_to_rest()
-        assert jeton("inspect", run.flow.name).strip() == url
-        text = jeton("why", run.flow.name, "high")
+        command = [sys.executable, "-m", "jeton", "why", run.flow.name, "high"]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         assert "'keeper' holds 1 token at 3 on worker 0" in text
         assert "kept.append(ref.retain())" in text
-        answer = json.loads(jeton("why", str(os.getpid()), "high", "--at", "3", "--json"))
-        assert answer["places"][0]["holders"][0]["operator"] == "keeper"
+        assert said(capsys, "inspect", run.flow.name) == (0, f"{url}\n", "")
+        _, out, _ = said(capsys, "why", str(os.getpid()), "high", "--at", "3", "--json")
+        assert json.loads(out)["places"][0]["holders"][0]["operator"] == "keeper"
 
 
 def test_queries_are_listed_while_they_run(
