@@ -72,9 +72,12 @@ def test_it_says_why_it_cannot(spark: SparkSession, place: Place) -> None:
     flow = jt.Flow("plain")
     flow.output("n", flow.input("n"))
     ticks = Rate(1000, lambda positions: {"n": positions})
-    with flow.start(spark, sources={"n": ticks}, workers=1) as query:
-        with pytest.raises(GraphError, match="has no checkpoints for other workers to go on from"):
-            query.rescale(2)
+    none = "has no checkpoints for other workers to go on from"
+    with (
+        flow.start(spark, sources={"n": ticks}, workers=1) as query,
+        pytest.raises(GraphError, match=none),
+    ):
+        query.rescale(2)
     with place.start(spark) as query:
         with pytest.raises(GraphError, match=r"has slots for 4"):
             query.rescale(5)
