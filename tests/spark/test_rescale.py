@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -102,7 +103,9 @@ def test_random_changes_and_kills(spark: SparkSession, place: Place, seed: int) 
             change = threading.Thread(target=query.rescale, args=(random.choice((1, 2, 3, 4)),))
             change.start()
             if killed:
-                place.kill(random.randrange(2))
+                # A worker of the number before may have ended, and the next not begun to read.
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    place.kill(random.randrange(2))
             change.join(LIMIT)
             assert not change.is_alive()
         place.gate.open_to(TABLES)
