@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, and one Spark session.
+"""Fixtures of all tests: Hypothesis profiles, and one Spark session.
 
 The profile `ci` is for every run, `long` for soaks (HYPOTHESIS_PROFILE=long). Starting a session
 takes longer than most tests do, so all that want one get the same, in one process.
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # A folder of its own, so that a test can take files away that are no other session's.
+    # A folder of its own, so that a test can take files away without affecting another session.
     folder = tmp_path_factory.mktemp("spark")
     session = local_session(workers=4, **{"spark.local.dir": str(folder)})
     yield session
@@ -52,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
-    """What a test starts must have ended with it."""
+    """Processes and threads that a test starts must have ended with it."""
     before = set(threading.enumerate())
     yield
     assert {t for t in threading.enumerate() if t.is_alive()} <= before

@@ -123,14 +123,14 @@ def messages(error: BaseException | None) -> str:
 
 @dataclass
 class Stolen:
-    """What an operator on each worker let out of its hands: its token and its output."""
+    """The token and the output of an operator, on each worker."""
 
     run: jt.Run
     tokens: list[jt.TimestampToken] = field(default_factory=list)
     outputs: list[jt.Output] = field(default_factory=list)
     inputs: list[jt.Input] = field(default_factory=list)
     act: Callable[[int], None] = lambda worker: None
-    """What the operator does in its next steps."""
+    """Functions that the operator calls in its next steps."""
 
     def run_in_step(self, what: Callable[[], T], worker: int = 0) -> T:
         """Have the operator do something in a step of its own, and return what it gave."""

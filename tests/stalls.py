@@ -50,6 +50,15 @@ def mostly(partition: int, partitions: int) -> Iterator[Any]:
         yield None
 
 
+def steady(partition: int, partitions: int) -> Iterator[Any]:
+    """Records that go on, one every few milliseconds."""
+    for at in range(100_000):
+        yield {"time": [at], "n": [at]}
+        due = time.monotonic() + 0.005
+        while time.monotonic() < due:
+            yield None
+
+
 def hot(partition: int, partitions: int) -> Iterator[Any]:
     """Many records, nine in ten of which have the same user."""
     for at in range(100_000):
@@ -269,10 +278,11 @@ def ask_stopped(spark: SparkSession) -> Why:
 
 def ask_paused(spark: SparkSession) -> Why:
     """A breakpoint was left on."""
-    with planted(spark, Planted(with_lateness(lambda s: s), "")) as query:
-        query.pause_at(15)
+    with planted(spark, Planted(with_lateness(lambda s: s), "", steady)) as query:
+        at = query.pause_at()
         query.await_paused(LIMIT)
-        return asked(query, r"a breakpoint holds 'in' at 15 on workers 0 and 1: step\(\) or resume")
+        says = rf"a breakpoint holds 'in' at {at} on workers 0 and 1: step\(\) or resume\(\)"
+        return asked(query, says)
 
 
 def ask_without_slots(spark: SparkSession) -> Why:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points, version
 
 _JAVA_VERSION = "SELECT java_method('java.lang.System', 'getProperty', 'java.version')"
+_IN_EVALUATION = ("bench", "nexmark")
 _NO_EVALUATION = (
-    "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation: the folder "
-    "evaluation/ of the repository."
+    "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation, which is not "
+    "installed: run `pip install ./evaluation` in a checkout of Jeton's repository."
 )
 
 
@@ -37,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     added = {point.name: point.load() for point in entry_points(group="jeton.commands")}
     parser = _parser(added)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in _IN_EVALUATION and argv[0] not in added:
+        parser.error(_NO_EVALUATION)
     options, rest = parser.parse_known_args(argv)
     if options.command in added:
         command: Command = added[options.command]
@@ -87,7 +91,8 @@ def _version() -> int:
 
 def _demo(workers: int) -> int:
     from jeton import demo
-    from jeton.spark import JavaNotFoundError, local_session
+    from jeton.errors import JavaNotFoundError
+    from jeton.spark import local_session
 
     demo.run_in_process()
     print("Starting a local Spark session ...", flush=True)
@@ -102,3 +107,7 @@ def _demo(workers: int) -> int:
         return 0 if demo.run_on_spark(spark, workers) else 1
     finally:
         spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -32,7 +32,7 @@ class Driver(CheckpointCommitter):
     def commit(  # type: ignore[override]
         self,
         version: int,
-        told: Mapping[int, Mapping[str, Any]],
+        reports: Mapping[int, Mapping[str, Any]],
         rows: Mapping[str, list[pa.Table]],
         staged: Mapping[str, list[Any]],
         seconds: float,
@@ -43,7 +43,7 @@ class Driver(CheckpointCommitter):
             for table in tables:
                 writer.write(table)
             handed[name] = writer.stage(version)
-        super().commit(version, told, {**staged, **handed}, seconds)
+        super().commit(version, reports, {**staged, **handed}, seconds)
 
 
 def committer(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = None) -> Driver:

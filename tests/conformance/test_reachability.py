@@ -157,10 +157,10 @@ def test_15_dropping_a_clone_changes_nothing_in_a_flow(seed: int | None) -> None
         token.downgrade(17)
         clone = token.clone()
         assert ring.frontiers == at(18, 17, 17)
-        told = len(ring.shown)
+        before = len(ring.shown)
         clone.drop()
         assert ring.frontiers == at(18, 17, 17)
-        assert len(ring.shown) == told
+        assert len(ring.shown) == before
         token.drop()
         ring.run.finish()
 

@@ -212,7 +212,7 @@ def test_operator_that_holds_a_token_is_told_of_every_frontier(seed: int | None)
 
         return step
 
-    flow = jt.Flow("told", time=FROM_ZERO)
+    flow = jt.Flow("emitted", time=FROM_ZERO)
     flow.input("in").unary_frontier(build)
     with flow.open(seed=seed) as run:
         run.run_to_rest()

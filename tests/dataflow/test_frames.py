@@ -16,7 +16,7 @@ CATEGORY = pa.dictionary(pa.uint32(), pa.string_view())
 
 
 def views() -> pa.Table:
-    """What Polars hands over."""
+    """A table as Polars hands it over."""
     words = pa.array(["to", "be", "to", None], pa.string_view())
     plain = pa.array(["to", "be", "to", None])
     encoded = plain.dictionary_encode()

@@ -82,7 +82,7 @@ def test_session_before_its_token_raises() -> None:
 
 
 def given(*gifts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What comes out when these are given in one session at 2."""
+    """The output when these are given in one session at 2."""
 
     def act(input: jt.Input, output: jt.Output) -> None:
         for ref, _ in input:

@@ -66,7 +66,7 @@ def start(spark: SparkSession, folder: Path, limit: int) -> Query:
 
 
 def undisturbed(limit: int) -> dict[str, bytes]:
-    """What the output must be, byte for byte after sorting."""
+    """The expected output, byte for byte after sorting."""
     numbers = np.arange(limit)
     times = (numbers * (1e9 / RATE)).astype(np.int64)
     result = flow().run({"records": {"time": times, **columns(numbers)}}, workers=2)
@@ -74,7 +74,7 @@ def undisturbed(limit: int) -> dict[str, bytes]:
 
 
 def committed(folder: Path) -> dict[str, bytes]:
-    """What the output is."""
+    """The output."""
     return {
         name: in_bytes(pa.concat_tables(map(pq.read_table, (folder / name).glob("part-*"))))
         for name in ("windows", "counts")

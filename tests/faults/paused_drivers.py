@@ -111,7 +111,7 @@ class Place:
 
     folder: Path
     calls: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    """What the function has taken, by version and number."""
+    """The calls of the function, by version and number."""
 
     def take(self, table: pa.Table, delivery: Delivery) -> None:
         assert delivery.version is not None
@@ -173,13 +173,13 @@ class Place:
         staged = dict(zip(("files", "calls"), (w.stage(version) for w in writers), strict=True))
         state = pa.table({"bin": pa.array([0], pa.uint16()), "at": [at]})
         part = run._store.write_part(version, 0, {"op": {"s": state}}, epoch=epoch, base=base)
-        told = {
+        report = {
             "part": part.to_json(),
             "positions": {"in": {"0": {"at": at}}},
             "pause": 0.0,
             "bytes": 0,
         }
-        run.commit(version, {0: told}, staged, 0.0)
+        run.commit(version, {0: report}, staged, 0.0)
         return part
 
     def damage(self) -> None:

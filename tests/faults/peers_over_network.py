@@ -28,7 +28,7 @@ from jeton.mesh.liveness import Keepalive
 
 ROOT = Path(__file__).parents[2]
 BATCHES, ROWS = 80, 50_000
-"""What the first worker sends to the second: 64 MB, far more than their sockets hold."""
+"""The bytes that the first worker sends to the second: 64 MB, far more than their sockets hold."""
 
 Fault = Literal["busy", "stopped", "cable pulled", "cable pulled for a while"]
 Load = Literal["idle", "flowing", "full"]
@@ -37,7 +37,7 @@ _names = itertools.count()
 
 @dataclass
 class Outcome:
-    """What happened in one case."""
+    """The result of one case."""
 
     fault: Fault
     load: Load
@@ -109,7 +109,7 @@ def stall(
 
 
 class _Network:
-    """What joins the two workers: the loopback interface, or a cable between namespaces."""
+    """The network of the two workers: the loopback interface, or a cable between namespaces."""
 
     def __init__(self, names: tuple[str, str] | None) -> None:
         self.names = names
@@ -256,15 +256,15 @@ class _Workers:
             if not received:
                 self._ended.add(worker)
 
-    def _note(self, worker: int, told: dict[str, Any]) -> None:
-        self._events.append({**told, "worker": worker})
-        if told["event"] == "error":
-            self.errors[worker] = told["error"], time.monotonic()
+    def _note(self, worker: int, event: dict[str, Any]) -> None:
+        self._events.append({**event, "worker": worker})
+        if event["event"] == "error":
+            self.errors[worker] = event["error"], time.monotonic()
             self._ended.add(worker)
-        elif told["event"] == "end":
+        elif event["event"] == "end":
             self._ended.add(worker)
             if worker == 1:
-                self.rows = told["rows"]
+                self.rows = event["rows"]
 
 
 def _say(pipe: IO[bytes] | None, what: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def expected(output: str, first: int, last: int) -> Counter[Row]:
 
 @dataclass
 class Seen:
-    """What came of it."""
+    """The outcome."""
 
     lost: dict[str, int] = field(default_factory=dict)
     doubled: dict[str, int] = field(default_factory=dict)

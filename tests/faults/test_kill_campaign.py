@@ -67,7 +67,7 @@ def test_workers(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     query = campaign.start(spark, tmp_path, limit)
     back: list[float] = []
 
-    # On a slow machine it may have read all before so many were killed.
+    # On a slow machine it may have read all rows before that number of workers was killed.
     def await_unless_ended(condition: Callable[[], bool], what: str) -> bool:
         until(lambda: condition() or query.status == "ended", what)
         return query.status != "ended"
@@ -76,7 +76,7 @@ def test_workers(spark: SparkSession, tmp_path: Path, kills: int) -> None:
         if not await_unless_ended(lambda: len(workers(tmp_path)) >= 2, "both workers"):
             break
         time.sleep(random.uniform(0.0, 1.2))
-        committed, restarts = told(query)
+        committed, restarts = counts_of(query)
         with suppress(ProcessLookupError):
             os.kill(random.choice(workers(tmp_path)), signal.SIGKILL)
         killed = time.monotonic()
@@ -98,14 +98,14 @@ def test_workers(spark: SparkSession, tmp_path: Path, kills: int) -> None:
 
 
 def has_restarted(query: Query, before: int) -> bool:
-    return told(query)[1] > before
+    return counts_of(query)[1] > before
 
 
 def has_committed(query: Query, before: int) -> bool:
-    return told(query)[0] > before
+    return counts_of(query)[0] > before
 
 
-def told(query: Query) -> tuple[int, int]:
+def counts_of(query: Query) -> tuple[int, int]:
     """The newest version and the number of restarts."""
     checkpoints = query.metrics()["checkpoints"]
     return checkpoints["version"] or 0, checkpoints["restarts"]

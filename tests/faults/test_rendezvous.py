@@ -1,4 +1,4 @@
-"""The rendezvous: who belongs together is told so, and tasks of an earlier attempt are not."""
+"""The rendezvous: tasks of one attempt get their peers' addresses, earlier ones do not."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def server() -> Iterator[Rendezvous]:
 
 
 class Task(threading.Thread):
-    """One task that comes to the rendezvous, and what it was told there."""
+    """One task that comes to the rendezvous, and the answer that it got there."""
 
     def __init__(self, meeting: Meeting, rank: int, attempt: int, workers: int = 3) -> None:
         super().__init__(daemon=True)
-        self.told: tuple[int, dict[int, Address]] | None = None
+        self.answer: tuple[int, dict[int, Address]] | None = None
         self.error: Exception | None = None
         self._arguments: dict[str, Any] = {
             "rank": rank,
@@ -56,7 +56,7 @@ class Task(threading.Thread):
         try:
             epoch, addresses, sock = meet(self._meeting, **self._arguments)
             sock.close()
-            self.told = epoch, addresses
+            self.answer = epoch, addresses
         except Exception as error:
             self.error = error
 
@@ -64,10 +64,10 @@ class Task(threading.Thread):
         """The epoch and the attempts of everyone, or nothing if it was turned away."""
         self.join(LIMIT)
         assert not self.is_alive(), "it hangs"
-        if self.told is None:
+        if self.answer is None:
             assert isinstance(self.error, ProtocolError)
             return None
-        return self.told[0], [self.told[1][rank].port for rank in sorted(self.told[1])]
+        return self.answer[0], [self.answer[1][rank].port for rank in sorted(self.answer[1])]
 
 
 def until_waiting(server: Rendezvous, tasks: int) -> None:
@@ -79,8 +79,8 @@ def until_waiting(server: Rendezvous, tasks: int) -> None:
 
 def test_tasks_of_one_attempt_are_told_of_each_other(server: Rendezvous) -> None:
     meeting = server.meeting("plan")
-    told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
-    assert told == [(1, [10, 11, 12])] * 3
+    outcomes = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
+    assert outcomes == [(1, [10, 11, 12])] * 3
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
@@ -149,8 +149,8 @@ def test_strangers_are_refused(server: Rendezvous, caplog: pytest.LogCaptureFixt
     assert server.refused == 2
     assert caplog.text.count("refused a connection") == 2
     meeting = server.meeting("plan")
-    told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
-    assert told == [(1, [10, 11, 12])] * 3
+    outcomes = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
+    assert outcomes == [(1, [10, 11, 12])] * 3
 
 
 # Floods
@@ -168,8 +168,10 @@ def test_a_flood_of_silent_strangers_keeps_nobody_out(
         where = (server.host, server.port)
         for _ in range(100):
             strangers.enter_context(socket.create_connection(where, timeout=LIMIT))
-        told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
-        assert told == [(1, [10, 11, 12])] * 3
+        outcomes = [
+            task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]
+        ]
+        assert outcomes == [(1, [10, 11, 12])] * 3
         assert server.refused >= 100 - 16
         assert threading.active_count() <= threads + 4
 
@@ -204,8 +206,10 @@ def test_a_lack_of_files_does_not_end_the_listener(
                     time.sleep(0.01)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        told = [task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]]
-        assert told == [(1, [10, 11, 12])] * 3
+        outcomes = [
+            task.outcome() for task in [Task(meeting, rank, 10 + rank) for rank in range(3)]
+        ]
+        assert outcomes == [(1, [10, 11, 12])] * 3
         # The one that could not be accepted then is let in now.
         greet(early, meeting.secret, 0, meeting.number, timeout=LIMIT)
 
@@ -264,9 +268,9 @@ def test_thousands_of_tasks_meet(server: Rendezvous) -> None:
     here, there = socket.socketpair()
     with here, there:
         here.sendall(len(answer).to_bytes(4, "little") + answer)
-        epoch, ranks, _, _, _, told = _receive(there)
-    assert (epoch, ranks, told) == (1, [*range(workers)], ports)
-    # Each is told of all, so that the sum grows with the square.
+        epoch, ranks, _, _, _, found = _receive(there)
+    assert (epoch, ranks, found) == (1, [*range(workers)], ports)
+    # Each answer names all tasks, so that the sum grows with the square.
     assert len(answer) < 100_000
 
 

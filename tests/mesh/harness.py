@@ -38,7 +38,7 @@ CONTEXT.set_forkserver_preload(["jeton", "jeton.runtime.agent", "pyspark.cloudpi
 
 @dataclass
 class Report:
-    """What one worker has to say at its end."""
+    """The report of one worker at its end."""
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     error: str = ""
@@ -156,7 +156,7 @@ class Running:
 def sending(
     go_on: Callable[[jt.TimestampToken, jt.OperatorInfo], None],
 ) -> Callable[[jt.TimestampToken, jt.OperatorInfo], Callable[[jt.Output], None]]:
-    """A source that gives a hundred numbers at each time, and then goes on as it is told to."""
+    """A source that gives a hundred numbers at each time, and then continues when asked to."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
         def step(output: jt.Output) -> None:
@@ -179,7 +179,7 @@ def started(
     tcp: bool = False,
     watch: Watch | None = None,
 ) -> Iterator[Running]:
-    """Processes that wait to be told where their peers are; they are gone at the end."""
+    """Processes that wait for the addresses of their peers; they end with the fixture."""
     tables = {name: pa.table(data) for name, data in (inputs or {}).items()}
     processes, pipes = [], []
     for index in range(workers):

@@ -138,8 +138,8 @@ def tell_when_all_have_sent(agent: Agent, stats: dict[str, Any]) -> None:
     mesh = agent.peers
     assert isinstance(mesh, Mesh)
     heard = sum(link.bytes_in > 0 for link in mesh._data.values())
-    if heard == mesh.workers - 1 and "told" not in stats:
-        stats["told"] = True
+    if heard == mesh.workers - 1 and "reported" not in stats:
+        stats["reported"] = True
         # The pipe is a local of the function that calls this.
         frame = sys._getframe(1)
         while "pipe" not in frame.f_locals and frame.f_back is not None:

@@ -18,7 +18,7 @@ from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedule
 
 
 def summary(key: dict[str, Any], left: list[Row], right: list[Row]) -> Row | None:
-    """What the twin makes of a group; nothing of some."""
+    """The twin's result of a group; some have none."""
     if len(left) == 2 and not right:
         return None
     return {

@@ -56,7 +56,7 @@ PROGRAMS: dict[str, Program] = {
 def answers(
     program: Program, names: list[str], kind: pa.DataType, key: Key, workers: int
 ) -> list[dict[str, Any]]:
-    """What comes out, with the keys as their places in ``names``."""
+    """The output, with the keys as their places in ``names``."""
     random = np.random.default_rng(5)
     inputs = {}
     for name in ("left", "right"):

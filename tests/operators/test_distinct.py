@@ -129,7 +129,7 @@ def test_distinct_in_a_loop_is_remembered_over_a_restart() -> None:
         # 7 comes to 3 and 1 in rounds in which they were known already, and no earlier.
         run.input("in").send({"time": [1, 1], "node": [7, 1]})
         found = run.finish()["out"].to_pylist()
-    # 1 was known from round 3 on: here it comes in round 0, which is no later.
+    # 1 was known from round 3 on: here it comes in round 0, which is earlier.
     assert_same(found, [{"time": 1, "node": n} for n in (7, 3, 1, 0)])
 
 

@@ -41,7 +41,7 @@ def schema(kind: pa.DataType) -> pa.Schema:
     return pa.schema([("time", pa.int64()), ("key", pa.string()), ("x", kind)])
 
 
-def told(
+def result_of(
     when: str, aggregates: dict[str, Any], kind: pa.DataType, rows: list[Row], schedule: Schedule
 ) -> dict[str, Row]:
     """The results of each key, all of whose records are in one window."""
@@ -80,7 +80,7 @@ def test_sums_of_integers_are_exact_or_refused(
     table = data.draw(rows(extremes | st.integers(least, most)))
     sums = {key: sum(values) if values else None for key, values in grouped(table).items()}
     aggregates = {"wide": jt.agg.sum("x", widen=True), "mean": jt.agg.mean("x")}
-    found = told(when, aggregates, kind, table, schedule)
+    found = result_of(when, aggregates, kind, table, schedule)
     assert {key: row["wide"] for key, row in found.items()} == sums
     for key, values in grouped(table).items():
         mean = found[key]["mean"]
@@ -88,11 +88,11 @@ def test_sums_of_integers_are_exact_or_refused(
         assert mean == (None if expected is None else pytest.approx(expected, rel=1e-14))
     wrong = {k: v for k, v in sums.items() if v is not None and not low <= v <= high}
     if not wrong:
-        found = told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
+        found = result_of(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
         assert {key: row["sum"] for key, row in found.items()} == sums
         return
     with pytest.raises(BatchError, match="widen=True") as error:
-        told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
+        result_of(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
     text = str(error.value)
     assert any(f"is {v}," in text and f"key={k!r}" in text for k, v in wrong.items())
     assert error.value.operator == "sum"
@@ -104,7 +104,9 @@ def test_an_exact_sum_is_told_in_whatever_order_its_values_come() -> None:
         values = [MOST, 1, -5, MOST, -MOST, -1, 3]
         random.Random(seed).shuffle(values)
         table = [{"time": 0, "key": "a", "x": value} for value in values]
-        found = told("tumbling", {"sum": jt.agg.sum("x")}, pa.int64(), table, schedule_of(seed))
+        found = result_of(
+            "tumbling", {"sum": jt.agg.sum("x")}, pa.int64(), table, schedule_of(seed)
+        )
         assert found["a"]["sum"] == MOST - 2
 
 
@@ -232,11 +234,11 @@ def test_sums_of_decimals_are_exact_or_refused(
         sums[key] = total if group else None
     limit = EXACT.scaleb(Decimal(10**digits), -kind.scale)
     if all(total is None or total.copy_abs() < limit for total in sums.values()):
-        found = told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
+        found = result_of(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
         assert {key: row["sum"] for key, row in found.items()} == sums
     else:
         with pytest.raises(BatchError, match=rf"not a decimal\d+\({digits}, .*key='[ab]'.*'sum'"):
-            told(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
+            result_of(when, {"sum": jt.agg.sum("x")}, kind, table, schedule)
 
 
 def test_what_a_reduction_makes_of_numbers_must_fit_too() -> None:
@@ -269,7 +271,7 @@ def test_nan_is_the_greatest_number(
     if kind == pa.float16():
         rows = [r | {"x": None if r["x"] is None else np.float16(r["x"])} for r in rows]
     aggregates = {"min": jt.agg.min("x"), "max": jt.agg.max("x")}
-    found = told(when, aggregates, kind, rows, schedule)
+    found = result_of(when, aggregates, kind, rows, schedule)
     for key, values in grouped(rows).items():
         for name, choose in (("min", min), ("max", max)):
             expected = choose(map(float, values), key=spark_order, default=None)
@@ -277,7 +279,7 @@ def test_nan_is_the_greatest_number(
             if expected is None or math.isnan(expected):
                 assert repr(result) == repr(expected)
             else:
-                # Zero is told without a sign, whichever came.
+                # Zero is emitted without a sign, whichever came.
                 assert repr(float(result)) == repr(expected + 0.0)
 
 

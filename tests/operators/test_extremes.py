@@ -36,7 +36,7 @@ def rows(times: st.SearchStrategy[int] = times) -> st.SearchStrategy[list[Row]]:
 def run(
     attach: Callable[[jt.Stream], jt.Stream], rows: list[Row], schedule: Schedule, *, fits: bool
 ) -> list[Row] | None:
-    """What comes out; nothing if the end of time is in the way, and that is said."""
+    """The output; none if times end before, which must be an error that says so."""
 
     def build(flow: jt.Flow) -> None:
         flow.output("out", attach(flow.input("in")))

@@ -1,4 +1,4 @@
-"""What joins keep, what they refuse, and what does not show in the twins' rows."""
+"""The state of joins, their errors, and properties that the twins' rows do not show."""
 
 from __future__ import annotations
 

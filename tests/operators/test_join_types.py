@@ -24,7 +24,7 @@ def test_joins_take_every_type_as_key_and_value(
         mine, others = flow.input("left", schema=schema), flow.input("right", schema=schema)
         by_value = mine.key_by("value").interval_join(others.key_by("value"), -10, 10, how="left")
         flow.output("by value", by_value)
-        # Few times, so that records at equal ones must be told apart by their values.
+        # Few times, so that records at equal ones differ by their values only.
         coarse = [s.delay(lambda batch: (batch.times // 8 + 1) * 8) for s in (mine, others)]
         flow.output("latest", coarse[0].key_by("key").asof_join(coarse[1].key_by("key")))
 

@@ -216,7 +216,7 @@ if __name__ == "__main__":
 
 
 def test_the_cache_on_disk_never_lies(tmp_path: Path) -> None:
-    """What is compiled is kept on disk, but not with values that come from elsewhere."""
+    """Compiled code is cached on disk, unless it has values from elsewhere."""
     module = tmp_path / "kernels.py"
     module.write_text(MODULE)
     found = []

@@ -37,7 +37,7 @@ def counted(table: dict[str, np.ndarray]) -> Counter[tuple[int, int]]:
 
 def found(result: jt.Result) -> Counter[tuple[int, int]]:
     rows = result["counts"].to_pylist()
-    assert len({(row["time"], row["key"]) for row in rows}) == len(rows), "a window told twice"
+    assert len({(row["time"], row["key"]) for row in rows}) == len(rows), "a window emitted twice"
     return Counter({(row["time"], row["key"]): row["count"] for row in rows})
 
 
@@ -61,9 +61,9 @@ def test_two_workers_on_a_larger_scale_and_windows_come_early() -> None:
         for at, rows in enumerate(pieces):
             run.input("readings", at % 2).send({n: c[rows] for n, c in table.items()})
         run.run_to_rest()
-        told = run.results()["counts"]
+        early = run.results()["counts"]
         # All but the last stretch within the bound is out before the inputs are closed.
-        assert told.num_rows > 0.9 * len(counted(table))
+        assert early.num_rows > 0.9 * len(counted(table))
         result = run.finish()
     assert result.late == {"readings": 0}
     assert found(result) == counted(table)

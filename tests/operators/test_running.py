@@ -19,7 +19,7 @@ from tests.operators.value_types import VALUE_TYPES, schema_for, through_arrow, 
 
 
 def aggregates(name: str) -> dict[str, Any]:
-    """What can be computed of values of a type."""
+    """The aggregates that exist for values of a type."""
     found = {
         "n": jt.agg.count(),
         "known": jt.agg.count("value"),
@@ -215,10 +215,10 @@ def test_a_record_waits_until_its_own_time_is_complete() -> None:
     flow.output("out", flow.input("in").key_by("k").running(ordered=True).count())
     with flow.open() as run:
         run.input("in").send({"time": [5], "k": [1]})
-        for time, told in ((5, 0), (6, 1)):
+        for time, emitted in ((5, 0), (6, 1)):
             run.input("in").advance_to(time)
             run.run_to_rest()
-            assert run.results()["out"].num_rows == told
+            assert run.results()["out"].num_rows == emitted
         run.finish()
 
 

@@ -1,4 +1,4 @@
-"""What stateless operators say when they are asked for something that makes no sense."""
+"""Error messages of stateless operators for arguments that make no sense."""
 
 from __future__ import annotations
 

@@ -196,9 +196,9 @@ def test_the_best_are_told_as_soon_as_the_window_is_complete() -> None:
     flow.output("time", keyed.each_time().top_k(1, "n"))
     with flow.open() as run:
         run.input("in").send({"time": [8, 9], "n": [5, 4]})
-        for time, told in ((8, (0, 0)), (9, (0, 1)), (10, (1, 2))):
+        for time, emitted in ((8, (0, 0)), (9, (0, 1)), (10, (1, 2))):
             run.input("in").advance_to(time)
             run.run_to_rest()
             result = run.results()
-            assert (result["window"].num_rows, result["time"].num_rows) == told
+            assert (result["window"].num_rows, result["time"].num_rows) == emitted
         run.finish()

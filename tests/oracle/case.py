@@ -31,7 +31,7 @@ class Schedule:
     workers: int = 1
     seed: int | None = None
     form: str = "table"
-    """What is handed in: ``table``, ``chunks``, ``polars``, ``pandas`` or ``rows``."""
+    """The form of the input: ``table``, ``chunks``, ``polars``, ``pandas`` or ``rows``."""
     declared: bool = True
     """Whether inputs declare their columns."""
     lateness: int | None = None
@@ -50,7 +50,7 @@ class Case:
     schedule: Schedule
 
     def shapes(self) -> list[Shape]:
-        """What is known of every stream."""
+        """The known properties of every stream."""
         found = [
             Shape(
                 {field.name: field.type for field in table.schema if field.name != TIME},
@@ -88,7 +88,7 @@ class Case:
         return {number: streams[number] for number in self.ends}
 
     def expected(self, oracle: Oracle, inputs: Sequence[pa.Table] | None = None) -> list[pa.Table]:
-        """What DuckDB says about the outputs; raises `Refused` if that must be an error."""
+        """The outputs by DuckDB; raises `Refused` if that must be an error."""
         shapes = self.shapes()
         for number, table in enumerate(self.tables if inputs is None else inputs):
             oracle.load(f"s{number}", table)

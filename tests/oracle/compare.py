@@ -13,7 +13,7 @@ from tests.oracle.steps import Shape, Tolerance
 from tests.oracle.tables import TIME
 
 NAN = "NaN"
-"""What stands for NaN in rows, so that it equals itself."""
+"""The stand-in for NaN in rows, which equals itself."""
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -27,7 +27,7 @@ def difference(
     unit: str | None = None,
     typed: bool = True,
 ) -> str | None:
-    """What is wrong with a table, in words; ``None`` if it has the expected rows.
+    """The difference of a table, in words; ``None`` if it has the expected rows.
 
     ``scale`` bounds the absolute values of which sums were made, and ``unit`` is that of the times,
     if they were timestamps. With ``typed``, columns must have the very types that are expected.

@@ -72,7 +72,7 @@ def _pieces(table: pa.Table, random: Random) -> Iterator[pa.Table]:
 
 
 def restarted(flow: jt.Flow, case: Case) -> dict[str, list[pa.Table]]:
-    """What comes out if records are sent in pieces, with a snapshot in the middle."""
+    """The output if records are sent in pieces, with a snapshot in the middle."""
     random = Random(case.schedule.seed or 0)
     sends = [
         (f"in{number}", piece)

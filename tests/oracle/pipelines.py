@@ -47,7 +47,7 @@ _ORDERED = ("top_k", "stateful_map", "asof_join", "deduplicate", *_MOVING)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a host can take."""
+    """The limits of a host."""
 
     spark: bool = False
     """Only types that Spark has, and steps whose columns are known beforehand."""

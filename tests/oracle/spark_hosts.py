@@ -186,7 +186,7 @@ def judged(
 
 
 def expected_in_micro_batches(case: Case, oracle: Oracle) -> list[pa.Table]:
-    """What SQL says if records are late by Spark's rule."""
+    """The result of SQL if records are late by Spark's rule."""
     late = case.schedule.lateness
     assert late is not None
     return case.expected(

@@ -32,7 +32,7 @@ ROUNDED = Tolerance()
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of a stream beforehand: its value columns and what may be said of them."""
+    """The known properties of a stream: its value columns and their limits."""
 
     columns: Mapping[str, pa.DataType]
     distinct: bool = False

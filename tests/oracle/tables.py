@@ -127,7 +127,7 @@ UNLIKE = {
 }
 """Kinds whose values cannot be equal: as the keys of a join they are an error."""
 NAMES = (
-    "a_key", "end", "first", "told", "state", "bin", "key", "value", "seen", "slot", "time",
+    "a_key", "end", "first", "emitted", "state", "bin", "key", "value", "seen", "slot", "time",
     "times", "left", "right", "id", "ids", "hash", "count", "sum", "n", "__worker", "__output",
     "__bin", "a b", "a`b", "x.y", "Ä", "select", "index", "data", "closed", "kind", "batch",
 )  # fmt: skip

@@ -21,7 +21,7 @@ Host = Callable[[Case], list[pa.Table]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case."""
+    """The verdict on a case."""
 
     outcome: str
     why: str = ""

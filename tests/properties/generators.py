@@ -1,4 +1,4 @@
-"""What the property tests draw: times, summaries, graphs and histories."""
+"""Strategies of the property tests: times, summaries, graphs and histories."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class World:
         self.tell(self.draw(st.sampled_from(self.parties)))
 
     def receive(self) -> None:
-        """Some worker hears some of what another has told it, in order."""
+        """A worker receives some of the batches that another has sent it, in order."""
         party = self.some_with("due")
         sender = self.draw(st.sampled_from(sorted(party.due)))
         for _ in range(self.draw(st.integers(1, len(party.due[sender])))):

@@ -14,20 +14,21 @@ import jeton as jt
 from jeton.errors import JetonError, ProtocolError
 from jeton.runtime.agent import Agent, NoFeed, NoSink
 from jeton.runtime.commands import Advance, Checkpoint, Command, Fail, QuiescentCommand, Stop, Taken
+from jeton.runtime.metrics import add_metrics
 
 
 class Driver:
-    """A worker's end of a connection: what the driver has sent, and what it was told."""
+    """A worker's end of a connection: what the driver has sent, and what it has received."""
 
     def __init__(self) -> None:
         self.inbox: deque[dict[str, Any]] = deque()
-        self.told: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
 
     def command(self, command: Command) -> None:
         self.inbox.append(json.loads(json.dumps({"kind": command.kind, **command.to_json()})))
 
     def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
-        self.told.append({"kind": kind, **header})
+        self.received.append({"kind": kind, **header})
 
     def receive(self) -> tuple[dict[str, Any], bytes] | None:
         return self.inbox.popleft(), b""
@@ -39,7 +40,7 @@ class Driver:
         pass
 
     def kinds(self) -> list[str]:
-        return [told["kind"] for told in self.told if told["kind"] != "report"]
+        return [sent["kind"] for sent in self.received if sent["kind"] != "report"]
 
 
 class Numbers(NoFeed):
@@ -156,7 +157,7 @@ def test_it_reads_until_it_is_stopped_and_reports_at_the_end() -> None:
     driver.command(Stop(drain=True))
     agent.run()
     assert agent.is_complete
-    last = driver.told[-1]
+    last = driver.received[-1]
     assert last["kind"] == "report"
     assert last["frontiers"] == {"seen": [], "out": []}
     assert last["metrics"]["rows_in"] == feed.sent
@@ -256,7 +257,26 @@ def test_a_command_that_needs_rest_is_not_done_without() -> None:
     agent.attach(driver=driver, reports=False)
     agent.obey(Never(number=1, patience=0.0))
     turns(agent, lambda: not agent.is_engaged)
-    [missed] = driver.told
+    [missed] = driver.received
     assert (missed["kind"], missed["number"]) == ("missed", 1)
     assert missed["why"] == "worker 0 did not come to rest"
     agent.close()
+
+
+def test_the_size_of_state_is_not_known_before_a_snapshot() -> None:
+    flow = jt.Flow("counts")
+    flow.output("counts", flow.input("words").key_by("word").running().count())
+    with flow.open() as run:
+        run.input("words").send({"word": ["a", "b", "a"]})
+        run.run_to_rest()
+        before = run.agents[0].metrics().operators
+        assert {(each.state_rows, each.state_bytes) for each in before} == {(None, None)}
+        assert all("state_rows" not in each.to_json() for each in before)
+        run.snapshot()
+        source, count, output = run.agents[0].metrics().operators
+        assert (source.state_rows, count.state_rows, output.state_rows) == (1, 2, 0)
+        assert (count.state_bytes or 0) > 0
+        one, other = (run.agents[0].metrics().to_json() for _ in range(2))
+        assert add_metrics(one, other)["operators"][1]["state_rows"] == 4
+        unknown = {"operators": [each.to_json() for each in before]}
+        assert add_metrics(one, unknown)["operators"][1]["state_rows"] == 2

@@ -14,7 +14,10 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 import jeton as jt
+from jeton.cluster.worker_io import WorkerSources
+from jeton.connectors.sources import Batches
 from jeton.errors import FlowStalled, GraphError, TimeError
+from jeton.runtime import steering
 
 
 def echo(**options: Any) -> jt.Flow:
@@ -212,6 +215,19 @@ def rows_of(result: jt.Result) -> Counter[Any]:
     )
 
 
+def test_workers_do_not_rest_while_progress_is_on_its_way() -> None:
+    """A worker that has not heard of it may hold a window open that ends before the breakpoint."""
+    with echo(lateness=0).open(workers=2) as run:
+        run.pause_at(10)
+        for worker in (0, 1):
+            run.input("in", worker).advance_to(20)
+        while any(agent.step() for agent in run.agents):
+            pass
+        assert not run._steer(steering.resting())
+        run.run_to_rest()
+        assert run._steer(steering.resting())
+
+
 def test_fed_tables_are_read_no_further_than_needed() -> None:
     with echo().open() as run:
         run.pause_at(1000)
@@ -221,6 +237,38 @@ def test_fed_tables_are_read_no_further_than_needed() -> None:
         assert run.input("in").sent_count < 200_000
         run.resume()
         assert run.finish()["out"].num_rows == 200_000
+
+
+def test_a_partition_that_has_passed_waits_for_the_others() -> None:
+    """It is not read on, and the time until the flow goes on does not make it idle."""
+    slow = [
+        None,
+        {"time": [3], "n": [3]},
+        {"time": [12], "n": [12]},
+        None,
+        {"time": [13], "n": [13]},
+    ]
+    fast = [{"time": [n], "n": [n]} for n in range(100, 150)]
+    source = Batches(lambda partition, _: iter((fast, slow)[partition]), 2)
+    with echo(lateness=0, idle_after=10.0).open() as run:
+        run.attach(0, feed=WorkerSources(run.agents[0], {"in": source}, clock=lambda: run.now))
+        feed = run.agents[0].feed
+        run.pause_at(10)
+        while run.agents[0].read():
+            run.run_to_rest()
+        assert run.is_paused
+        assert numbers(run.results()) == [3]
+        positions = feed.positions()["in"]
+        assert {number: at["position"] for number, at in positions.items()} == {"0": 1, "1": 2}
+        run.now += 1000.0
+        run.resume()
+        run.agents[0].read()
+        assert not any(partition.idle for partition in run.input("in").partitions)
+        while not feed.ended:
+            run.agents[0].read()
+        result = run.finish()
+        assert result.late == {"in": 0}
+        assert numbers(result) == [3, 12, 13, *range(100, 150)]
 
 
 # Sources that hold their own tokens

@@ -1,4 +1,4 @@
-"""What operators ask to have done at the end of a run is done once, however it ends."""
+"""Functions to call at the end of a run are called once, on success or failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in user code: it is named, what came out before stays, nothing hangs."""
+"""Errors in user code are named, earlier results stay, and nothing hangs."""
 
 from __future__ import annotations
 

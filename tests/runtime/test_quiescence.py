@@ -86,7 +86,7 @@ class Shop(Office):
 
     def __init__(self, workers: int, random: Random) -> None:
         super().__init__(workers, random)
-        self.told: dict[tuple[int, int], list[bytes]] = {way: [] for way in self.ways}
+        self.unheard: dict[tuple[int, int], list[bytes]] = {way: [] for way in self.ways}
         self.rounds = [Rounds(at, workers, self.teller(at)) for at in range(workers)]
         self.number = [0] * workers
         """The round that each worker takes part in; 0 if it does not."""
@@ -97,18 +97,18 @@ class Shop(Office):
         def tell(payload: bytes) -> None:
             for way in self.ways:
                 if way[0] == worker:
-                    self.told[way].append(payload)
+                    self.unheard[way].append(payload)
 
         return tell
 
     def act(self) -> None:
         worker = self.random.randrange(len(self.rounds))
         rounds, number = self.rounds[worker], self.number[worker]
-        told = [way for way in self.ways if self.told[way]]
+        waiting = [way for way in self.ways if self.unheard[way]]
         choice = self.random.random()
-        if told and choice < 0.3:
-            way = self.random.choice(told)
-            self.rounds[way[1]].hear(way[0], self.told[way].pop(0))
+        if waiting and choice < 0.3:
+            way = self.random.choice(waiting)
+            self.rounds[way[1]].hear(way[0], self.unheard[way].pop(0))
         elif choice < 0.6 or self.jobs[worker]:
             super().act()
         elif not number:
@@ -143,7 +143,7 @@ def test_rounds_come_to_an_end_and_nobody_acts_before_all_have_looked(workers: i
 
 
 def test_what_cannot_be_understood_is_refused() -> None:
-    rounds = Rounds(0, 2, lambda told: None)
+    rounds = Rounds(0, 2, lambda payload: None)
     for payload in (b"", bytes(8) + b"\x09", bytes(8) + b"\x01short"):
         with pytest.raises(ProtocolError, match="cannot be read"):
             rounds.hear(1, payload)

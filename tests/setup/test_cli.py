@@ -25,8 +25,9 @@ def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"jeton {version('jeton')}\n"
 
 
-def test_python_dash_m_is_the_command() -> None:
-    command = [sys.executable, "-m", "jeton", "version"]
+@pytest.mark.parametrize("module", ["jeton", "jeton.cli"])
+def test_python_dash_m_is_the_command(module: str) -> None:
+    command = [sys.executable, "-m", module, "version"]
     assert subprocess.check_output(command, text=True) == f"jeton {version('jeton')}\n"
 
 
@@ -35,6 +36,17 @@ def test_what_it_does_not_understand_is_an_error(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("name", ["bench", "nexmark"])
+def test_without_the_evaluation_it_says_how_to_install_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "entry_points", lambda group: [])
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "wordcount"])
+    assert stop.value.code == 2
+    assert "pip install ./evaluation" in capsys.readouterr().err
 
 
 def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:

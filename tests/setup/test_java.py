@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from jeton.spark.java import JavaNotFoundError, ask, ensure_java, find_system_java, shim_home
+from jeton.errors import JavaNotFoundError, JetonError
+from jeton.spark.java import ask, ensure_java, find_system_java, shim_home
 
 ADD_MODULES = "--add-modules=jdk.incubator.vector"
 
@@ -95,6 +96,7 @@ def test_says_what_it_found_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "old", "11") / "bin"))
     with pytest.raises(JavaNotFoundError) as error:
         ensure_java()
+    assert isinstance(error.value, JetonError)
     message = str(error.value)
     assert f"JAVA_HOME={tmp_path / 'gone'} does not run" in message
     assert f"{tmp_path / 'old' / 'bin' / 'java'} on the PATH is Java 11" in message

@@ -39,7 +39,7 @@ class Operation(Protocol):
         """Add it to a flow, inside ``depth`` loops."""
 
     def model(self, rows: Rows) -> Rows:
-        """What it makes of all records there ever are."""
+        """Its result for all records."""
 
 
 Program = tuple[Operation, ...]

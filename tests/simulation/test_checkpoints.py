@@ -45,7 +45,7 @@ class Crashed(BaseException):
 
 @dataclass
 class Disk:
-    """What survives, and when the process that uses it dies."""
+    """The store that survives, and when the process that uses it dies."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     left: int = -1

@@ -26,7 +26,7 @@ GRACE: Final = 600.0
 """Seconds that a run may take beyond its time before it counts as hanging."""
 
 Seen = Mapping[str, Any]
-"""What one run has seen: see `Outcome.add`."""
+"""The result of one run: see `Outcome.add`."""
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def flow_of(plans: Plans) -> jt.Flow:
 
 
 def expected(source: Numbers, partitions: int) -> dict[str, Counter[tuple[int, ...]]]:
-    """What the outputs must be, by plain counting."""
+    """The expected outputs, by plain counting."""
     numbers = [
         n * partitions + partition
         for partition in range(partitions)
@@ -159,7 +159,7 @@ def expected(source: Numbers, partitions: int) -> dict[str, Counter[tuple[int, .
 
 
 def written(folder: Path, name: str) -> Iterator[tuple[int, ...]]:
-    """What an output is."""
+    """The rows of an output."""
     columns = {"counts": ["k", "count"], "passed": ["time", "k"], "sums": ["time", "k", "sum"]}
     for path in (folder / name).glob("part-*"):
         table = pq.read_table(path, columns=columns[name])

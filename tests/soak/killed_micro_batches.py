@@ -170,7 +170,7 @@ def shown(table: pa.Table) -> pa.Table:
 
 
 def expected(name: str, batches: int) -> Counter[tuple[int, ...]]:
-    """What an output must be after so many micro-batches, by plain counting."""
+    """The rows of an output after some micro-batches, by plain counting."""
     last = batches * ROWS
     if name in ("passed", "mixed"):
         times = 2 if name == "mixed" else 1

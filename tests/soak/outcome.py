@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """What all runs of one campaign have met.
+    """The results of all runs of one campaign.
 
     >>> outcome = Outcome("kills")
     >>> outcome.add({"hits": {"step": 2, "emit": 1}, "rows": 50, "lost": 0, "doubled": 0})

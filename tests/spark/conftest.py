@@ -1,4 +1,4 @@
-"""What several tests on Spark are given: frames, a stream of files, a place for a query."""
+"""Fixtures of tests on Spark: frames, a stream of files, a folder for a query."""
 
 from __future__ import annotations
 

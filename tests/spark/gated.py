@@ -65,7 +65,7 @@ class Gate:
 
 
 def expected(output: str, upto: int = TABLES) -> list[tuple[Any, ...]]:
-    """What comes of it when nothing goes wrong."""
+    """The result when nothing goes wrong."""
     tables = [table_of(p, at) for p in range(PARTITIONS) for at in range(upto)]
     whole = pa.concat_tables(tables).sort_by("time")
     return in_order(counting().run({"numbers": whole})[output])

@@ -60,7 +60,7 @@ def readings(flow: jt.Flow, lateness: int | None = LATENESS) -> Any:
 
 
 def in_one_process(flow: jt.Flow, tables: Sequence[pa.Table]) -> dict[str, list[tuple[Any, ...]]]:
-    """What comes out if batches are fed one after the other, advancing after each."""
+    """The output if batches are fed one after the other, advancing after each."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     late = flow.lateness["r"]
     with flow.open() as run:

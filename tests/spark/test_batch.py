@@ -32,10 +32,10 @@ def test_same_rows_in_process_on_spark_and_in_sql(
     here = flow.run(case.inputs, workers=workers)
     assert list(outputs) == list(case.sql)
     for output, query in case.sql.items():
-        told = without_times(rows_of(outputs[output]), name)
-        assert told == without_times(in_order(here[output].to_pylist()), name)
-        assert told == without_times(rows_of(spark.sql(query)), name)
-        assert told
+        rows = without_times(rows_of(outputs[output]), name)
+        assert rows == without_times(in_order(here[output].to_pylist()), name)
+        assert rows == without_times(rows_of(spark.sql(query)), name)
+        assert rows
 
 
 def test_nothing_runs_before_an_action(spark: SparkSession, views: dict[str, DataFrame]) -> None:

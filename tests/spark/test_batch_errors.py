@@ -1,4 +1,4 @@
-"""Batch on Spark: what cannot be run is refused at once, what fails is told by name."""
+"""Batch on Spark: flows that cannot run are refused at once, failures name their operator."""
 
 from __future__ import annotations
 

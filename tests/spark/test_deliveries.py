@@ -100,7 +100,7 @@ def test_a_table_that_the_same_driver_hands_over_again_is_marked(tmp_path: Path)
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), CancelledError("gone")])
 def test_whatever_a_sink_raises_ends_the_attempt(tmp_path: Path, error: BaseException) -> None:
-    """Also what is no `Exception`, and would end the thread of the driver unseen."""
+    """Also an error that is not an `Exception`, which would end the driver's thread unseen."""
 
     def raising(table: pa.Table, delivery: Delivery) -> None:
         raise error

@@ -304,12 +304,12 @@ def test_a_failing_source_and_a_failing_callback(spark: SparkSession) -> None:
 
 
 def test_a_killed_worker_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    def told(partition: int, partitions: int) -> Iterator[Any]:
+    def announcing(partition: int, partitions: int) -> Iterator[Any]:
         (tmp_path / f"{os.getpid()}.{partition}").touch()
         while True:
             yield None
 
-    query = counting().start(spark, sources={"numbers": Batches(told)}, workers=2)
+    query = counting().start(spark, sources={"numbers": Batches(announcing)}, workers=2)
     query.await_running(LIMIT)
     until(lambda: any(tmp_path.glob("*.1")), "a pid")
     [worker] = tmp_path.glob("*.1")

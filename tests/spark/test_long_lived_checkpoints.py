@@ -51,11 +51,16 @@ def test_rows_appear_with_the_checkpoint_that_covers_them(
         assert in_order(table) == expected("rolling", 3)
         place.read_to(query, 4)
         assert query.checkpoint(LIMIT) == 2
-        told = query.metrics()["checkpoints"]
-        assert (told["version"], told["taken"], told["missed"], told["restarts"]) == (2, 2, 0, 0)
-        assert 0 < told["pause_ms"] <= told["longest_pause_ms"]
-        assert told["bytes"] > 0
-        print(f"a pause of {told['pause_ms']:.1f} ms")
+        counts = query.metrics()["checkpoints"]
+        assert (counts["version"], counts["taken"], counts["missed"], counts["restarts"]) == (
+            2,
+            2,
+            0,
+            0,
+        )
+        assert 0 < counts["pause_ms"] <= counts["longest_pause_ms"]
+        assert counts["bytes"] > 0
+        print(f"a pause of {counts['pause_ms']:.1f} ms")
         place.gate.open_to(TABLES)
         assert query.await_termination(LIMIT)
     table = memory.table()

@@ -34,7 +34,7 @@ def divided() -> jt.Flow:
 
 
 def records(partition: int, partitions: int) -> Iterator[Any]:
-    """What ``v`` is shows late."""
+    """The type of ``v`` shows late."""
     for at in range(20):
         n = 100 * partition + at
         yield {"time": [at], "n": [n], "v": [None if at < 10 else n]}

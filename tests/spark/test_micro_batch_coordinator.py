@@ -21,7 +21,7 @@ from jeton.storage.checkpoints import Checkpoints
 
 
 class Tasks:
-    """What the tasks of one attempt say, without a Spark around them."""
+    """The messages of the tasks of one attempt, without Spark."""
 
     def __init__(
         self, coordinator: MicroBatchCoordinator, number: int, held: Sequence[Any]
@@ -40,14 +40,14 @@ class Tasks:
 
     def begin(self, batch: int, stage: int) -> dict[str, Any]:
         count = len(self.ends)
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "workers": count,
             "stage": stage,
             "query": "q",
             "run": "r",
             "batch": batch,
         }
-        same = {name: [value] * count for name, value in told.items()}
+        same = {name: [value] * count for name, value in report.items()}
         [(answer, _), *_] = self.say("begin", held=self.held, **same)
         return dict(answer)
 

@@ -14,7 +14,7 @@ from jeton.storage.checkpoints import Checkpoints
 
 
 class Left:
-    """What a query has left: Spark's log, and versions of flows' state."""
+    """The files of an earlier query: Spark's log, and versions of flows' state."""
 
     def __init__(self, path: Path, *, done: int, planned: int, state: Path | None = None) -> None:
         self.path = path

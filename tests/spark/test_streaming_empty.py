@@ -76,7 +76,7 @@ def test_micro_batches_without_data_for_what_is_behind(spark: SparkSession, tmp_
         assert writer.trigger(availableNow=True).start().awaitTermination(LIMIT)
 
     take_all(1, 2, 50, workers=2)
-    # The last one had no data, and told what the one before had made sure of.
+    # The last one had no data, and emitted the windows that the one before had completed.
     assert found == {0: [], 1: [], 2: [], 3: [2]}
     assert versions() == [0, 1, 2, 3]
     take_all(80, repartition=False)

@@ -48,7 +48,7 @@ class Interrupted(Files):
 
 
 def test_a_driver_takes_over_from_one_that_commits_quickly(tmp_path: Path) -> None:
-    """What it reads is cleaned up meanwhile, again and again: that is no damage."""
+    """Files that it reads are cleaned up meanwhile, repeatedly: that is not damage."""
     flow = jt.Flow("f")
     flow.output("rows", flow.input("in").key_by("k").running().count())
     first = Driver(

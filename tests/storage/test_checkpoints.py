@@ -219,9 +219,9 @@ def test_a_part_travels_as_json(tmp_path: Path) -> None:
 
     store = Checkpoints(tmp_path)
     part = store.write_part(1, 0, {"op": {"state": table_of({n: n for n in range(999)})}})
-    told = Part.from_json(json.loads(json.dumps(part.to_json())))
-    assert told == part
-    store.commit(1, [told], flow="f")
+    read_back = Part.from_json(json.loads(json.dumps(part.to_json())))
+    assert read_back == part
+    store.commit(1, [read_back], flow="f")
     assert len(read(newest(store))) == 999
 
 

@@ -152,12 +152,12 @@ def test_another_format_is_believed_if_its_digest_fits(tmp_path: Path) -> None:
     write(store, 1, {1: "old"})
     write(store, 2, {1: "new"})
     path = max((tmp_path / "manifests").iterdir())
-    told = json.loads(path.read_text())
+    manifest = json.loads(path.read_text())
     for format in (1, 2, 4):
-        path.write_text(json.dumps(told | {"format": format}))
+        path.write_text(json.dumps(manifest | {"format": format}))
         assert read(newest(store)) == {1: "old"}
-    digest = blake2b(f"4 {told['body']}".encode(), digest_size=16).hexdigest()
-    path.write_text(json.dumps({"format": 4, "digest": digest, "body": told["body"]}))
+    digest = blake2b(f"4 {manifest['body']}".encode(), digest_size=16).hexdigest()
+    path.write_text(json.dumps({"format": 4, "digest": digest, "body": manifest["body"]}))
     with pytest.raises(SnapshotError, match="is of format 4, but this Jeton reads formats up to 3"):
         store.latest()
 
@@ -167,8 +167,8 @@ def as_before(path: Path, format: int) -> None:
     shutil.rmtree(path / "log")
     for manifest in (path / "manifests").iterdir():
         body = json.loads(manifest.read_text())["body"]
-        told = body if format == 1 else f"{format} {body}"
-        digest = blake2b(told.encode(), digest_size=16).hexdigest()
+        hashed = body if format == 1 else f"{format} {body}"
+        digest = blake2b(hashed.encode(), digest_size=16).hexdigest()
         epoch = json.loads(body)["epoch"]
         old = manifest.with_name(f"{manifest.name[:12]}-{epoch}.json")
         old.write_text(json.dumps({"format": format, "digest": digest, "body": body}))

@@ -16,7 +16,7 @@ from tests.spark.gated import written
 
 
 class Earlier:
-    """What the driver of an earlier release did: manifests count, attempts are claimed."""
+    """The steps of an earlier release's driver: manifests count, attempts are claimed."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.sink = path / "c", Parquet(path / "out")

@@ -35,7 +35,8 @@ import numpy as np
 from tqdm import tqdm
 
 import jeton as jt
-from jeton.spark.java import JavaNotFoundError, ensure_java
+from jeton.errors import JavaNotFoundError
+from jeton.spark.java import ensure_java
 from jeton_evaluation.bench.harness import Line, OptionError, Say, command
 
 PROGRAMS: Final = ("word count", "window mean")

@@ -1,8 +1,8 @@
-"""The cost of a pending time: whole columns in an agenda, a heap, or a token for each.
+"""The cost of a pending time: whole columns, a heap, or a token for each.
 
 Records arrive with distinct times in the future, in random order. Then the frontier advances in
 steps, and each step releases the records that it has passed. The measurement includes source,
-agenda, tokens and progress. The variants alternate in one run; the result is the median of the
+container, tokens and progress. The variants alternate in one run; the result is the median of the
 thread's own time.
 """
 
@@ -94,13 +94,13 @@ def releasing(make: Any) -> Callable[..., Any]:
     """An operator that holds whole batches until their times."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None]:
-        agenda = make(info.kind)
+        pending = make(info.kind)
         token.drop()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
-                agenda.push(ref, batch, batch.column("due"))
-            for held, batch in agenda.pop_before(input.frontier):
+                pending.push(ref, batch, batch.column("due"))
+            for held, batch in pending.pop_before(input.frontier):
                 output.session(held).give(batch)
 
         return step

@@ -156,7 +156,8 @@ def _cpu() -> str:
 
 
 def _java() -> int | None:
-    from jeton.spark.java import JavaNotFoundError, ask, ensure_java
+    from jeton.errors import JavaNotFoundError
+    from jeton.spark.java import ask, ensure_java
 
     try:
         found = ask(ensure_java() / "bin" / "java")

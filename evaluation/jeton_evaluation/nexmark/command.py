@@ -33,7 +33,7 @@ SAMPLE = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the options ask for; returns 1 if an answer is not the right one."""
     options = options_of(argv)
-    from jeton.spark.java import JavaNotFoundError
+    from jeton.errors import JavaNotFoundError
     from jeton.spark.session import local_session
 
     try:

@@ -84,6 +84,18 @@ def as_column(values: Any) -> Column:
         raise BatchError(f"these values do not make a column: {error}") from error
 
 
+def as_key(values: Any) -> Column:
+    """A key column: an array as it is, or a column made of what `as_column` takes.
+
+    >>> as_key(pa.chunked_array([["a"], ["b"]])).to_pylist()
+    ['a', 'b']
+    """
+    if isinstance(values, np.ndarray):
+        usual = values.ndim == 1 and values.dtype.kind in _NUMPY_KINDS
+        return values if usual else as_column(values)
+    return values if isinstance(values, pa.Array) else as_column(values)
+
+
 def from_arrow(array: pa.Array) -> Column:
     """An Arrow array as a column: fixed-width values without nulls become NumPy, uncopied."""
     kind = array.type

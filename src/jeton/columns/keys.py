@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.columns import compiled as nb
-from jeton.columns.column import Column, bare, is_text, plain
+from jeton.columns.column import Column, as_key, is_text, plain
 from jeton.core.errors import BatchError
 
 Hashes = npt.NDArray[np.uint64]
@@ -30,11 +30,30 @@ def hash_columns(columns: Sequence[Column], seed: int = 0) -> Hashes:
     start = np.uint64(seed * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF)
     combined: Hashes | None = None
     for column in columns:
-        hashes = _hash_column(bare(column), start)
-        combined = hashes if combined is None else _combine(combined, hashes)
+        hashes = _hash_column(as_key(column), start)
+        if combined is None:
+            combined = hashes
+        else:
+            require_rows(len(combined), len(hashes))
+            combined = _combine(combined, hashes)
     if combined is None:
         raise BatchError("a key needs at least one column")
     return combined
+
+
+def require_rows(rows: int, found: int) -> None:
+    """Refuse a key column that does not have as many rows as there are keys."""
+    if found != rows:
+        raise BatchError(f"a key column has {found} rows, but there are {rows} keys")
+
+
+def _not_keys(kind: object) -> BatchError:
+    """The error for values of a type that keys cannot have."""
+    return BatchError(
+        f"values of type {kind} cannot be keys: keys are integers, floating-point numbers, "
+        "decimals, booleans, text, bytes, dates, times or durations. Make columns of such a type "
+        "from the parts of these values, or text of the whole, and use them as the key"
+    )
 
 
 def _hash_column(column: Column, start: np.uint64) -> Hashes:
@@ -68,7 +87,7 @@ def _hash_values(column: pa.Array, start: np.uint64) -> Hashes:
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise BatchError(f"values of type {kind} cannot be keys")
+        raise _not_keys(kind)
     mixed: Hashes = _mix(plain(_as_words(column.to_numpy(zero_copy_only=False))), start)
     return mixed
 
@@ -85,7 +104,7 @@ def _as_words(values: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         return values.view(np.int64).view(np.uint64)
     if kind in "iub":
         return plain(values.astype(np.int64, copy=False)).view(np.uint64)
-    raise BatchError(f"values of type {values.dtype} cannot be keys")
+    raise _not_keys(values.dtype)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -155,6 +174,7 @@ def same_values(left: Column, right: Column) -> npt.NDArray[np.bool_]:
     >>> same_values(pa.array([1.0, None, 2.0]), pa.array([1.0, None, None])).tolist()
     [True, True, False]
     """
+    require_rows(len(left), len(right))
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         same = left == right
         if left.dtype.kind == "f" and right.dtype.kind == "f":

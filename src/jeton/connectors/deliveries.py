@@ -42,9 +42,9 @@ def hand_over(
 ) -> None:
     """Hand a table to a sink, more than once if it fails; `SinkFailed` if it keeps failing.
 
-    ``wait`` waits for some seconds, and returns whether there is no more time to wait. What is no
-    `Exception` counts too, such as `SystemExit`; but in the program's main thread it passes, since
-    there it may be meant for the program.
+    ``wait`` waits for some seconds, and returns whether there is no more time to wait. Errors
+    that are not an `Exception`, such as `SystemExit`, are failures too; but in the program's main
+    thread they pass, since there they may be meant for the program.
     """
     retry: Retry = getattr(sink, "retry", Retry())
     waits = retry.waits()

@@ -82,7 +82,8 @@ class SourceReader:
     @property
     def ready_at(self) -> float | None:
         """When to read again, if all partitions know."""
-        times = [each.reader.ready_at for each in self._readers.values() if not each.reader.ended]
+        readers = [each for each in self._readers.values() if not self._is_held(each)]
+        times = [each.reader.ready_at for each in readers if not each.reader.ended]
         known = [at for at in times if at is not None]
         return min(known, default=None) if len(known) == len(times) else None
 
@@ -132,6 +133,10 @@ class SourceReader:
         reader, partition = each.reader, each.partition
         if partition.ended:
             return False
+        if self._is_held(each):
+            # After a restart, the input is behind its partitions until one of them says so.
+            self.handle.settle()
+            return False
         records = reader.read()
         if records is not None:
             partition.send(records)
@@ -146,6 +151,11 @@ class SourceReader:
         elif not partition.idle and self._is_idle(partition):
             partition.mark_idle()
         return records is not None
+
+    def _is_held(self, each: _Open) -> bool:
+        """Whether a partition has passed a breakpoint, and waits there for the others."""
+        at = self.handle.held_from
+        return at is not None and each.partition.floor >= at
 
     def _is_idle(self, partition: Partition) -> bool:
         """Whether a partition has had no records for as long as the input waits."""

@@ -134,6 +134,10 @@ class FlowStalled(JetonError):
     """The dataflow came to rest while tokens are still held; the text names the holders."""
 
 
+class JavaNotFoundError(JetonError):
+    """There is no Java that Spark can run on; the message says how to get one."""
+
+
 class LeakedToken(UserWarning):
     """A token was freed by Python without having been dropped.
 

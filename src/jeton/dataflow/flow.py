@@ -340,7 +340,7 @@ class Flow(Scope):
         ...     run.finish()["copy"].to_pylist()
         [{'time': 1, 'n': 10}]
         """
-        # The one step up the stairs of the house: a flow offers to run itself.
+        # An exception to the floors, as those of `on_spark` and `start`: see docs/architecture.md.
         from jeton.runtime.in_process import Run
 
         return Run(self, workers=workers, seed=seed, check=check, restore=restore)

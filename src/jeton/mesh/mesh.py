@@ -89,7 +89,7 @@ class Mesh:
         self.message_bytes = 0
         """Bytes of messages that have come from peers."""
         self.messages_in = 0
-        self._progress_in = 0
+        self.progress_in = 0
         self.rounds = Rounds(worker, self.workers, partial(self._send_all, Kind.REST, worker))
         """The exchange by which workers come to rest together."""
         self._wake_in, self._wake_out = socket.socketpair()
@@ -209,8 +209,8 @@ class Mesh:
     def say_rest(self, number: int) -> None:
         """Report that this worker has nothing left to do, once nothing waits to be sent."""
         if not any(link.waiting for link in (*self._data.values(), *self._control.values())):
-            sent, received = self.messages + self.progress_batches, self.messages_in
-            self.rounds.say(number, sent=sent, received=received + self._progress_in)
+            sent = self.messages + self.progress_batches
+            self.rounds.say(number, sent=sent, received=self.messages_in + self.progress_in)
 
     def announce(self, busy: bool) -> None:
         """Report to all peers that this worker has more than enough to do, or no longer has."""
@@ -314,7 +314,7 @@ class Mesh:
                     receiver.receive_message(number, *decoder.message(payload))
             elif kind == PROGRESS:
                 if not self._leaving:
-                    self._progress_in += 1
+                    self.progress_in += 1
                     receiver.receive_progress(decoder.progress(payload))
             elif kind == Kind.LAYOUT:
                 decoder.layout(number, payload)

@@ -593,7 +593,10 @@ class Agent:
     def _take_part(self, did: bool) -> None:
         """Begin a round, do what it is for once all rest, or end it once all are ready."""
         round_ = self._round
-        if self.parts is not None:
+        if self.parts is None:
+            if round_ is None and not self._due:
+                return
+        else:
             self.parts.check()
         if round_ is None:
             if self._due and not (self._due[0].settle and (did or self.worker.has_work)):

@@ -10,6 +10,7 @@ and records pass as if there was no such thing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,17 +122,11 @@ class SourceGate:
         """Hold back what is at or after a time; the rest of what was held goes on."""
         if self._edges is None:
             self._install(self.least_token())
-        self.at = at
-        if self._handle is not None:
-            self._handle.held_from = at
-        self._worker.post(self._settle)
+        self._go_to(at)
 
     def open(self) -> None:
         """Let everything through again."""
-        self.at = None
-        if self._handle is not None:
-            self._handle.held_from = None
-        self._worker.post(self._settle)
+        self._go_to(None)
 
     @property
     def is_closed(self) -> bool:
@@ -174,6 +169,16 @@ class SourceGate:
     def _held_times(self) -> list[int]:
         """The times of the tokens that user code holds, wherever it has put them."""
         return [int(token.time) for token in held_tokens() if token.book is self._book]
+
+    def _go_to(self, at: int | None) -> None:
+        self.at = at
+        if self._handle is not None:
+            self._handle.held_from = at
+            # Partitions that were not read meanwhile are not idle for that.
+            for partition in self._handle.partitions:
+                if partition.heard_at > -math.inf:
+                    partition.heard_at = self._worker.now()
+        self._worker.post(self._settle)
 
     def _install(self, floor: int | None) -> None:
         self._floor = floor

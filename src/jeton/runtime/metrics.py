@@ -8,7 +8,8 @@ a worker that is *measured* keeps them too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from jeton.runtime.worker import Worker
 
 _LEVELS: Final = ("tokens", "queued", "frontier", "state_rows", "state_bytes")
 """The numbers of an operator that go up and down."""
+_MEASURED: Final = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
+"""The numbers that only a worker that is measured knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,9 @@ class OperatorMetrics:
     """Messages that wait in its inputs."""
     frontier: list[Any]
     """The least times that may still arrive at its first input; none if it is complete."""
-    state_rows: int
-    """Rows of its state in the latest snapshot."""
-    state_bytes: int
+    state_rows: int | None
+    """Rows of its state in the latest snapshot; not known before the first one."""
+    state_bytes: int | None
     # Only if the worker is measured:
     seconds: float | None = None
     """Time spent in it."""
@@ -48,7 +51,15 @@ class OperatorMetrics:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers that are known."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {
+            name: value
+            for name, value in zip(_OPERATOR_FIELDS, _operator_values(self), strict=True)
+            if value is not None
+        }
+
+
+_OPERATOR_FIELDS: Final = tuple(each.name for each in fields(OperatorMetrics))
+_operator_values: Final = attrgetter(*_OPERATOR_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +157,7 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     inputs = operator.inputs
-    measured = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
+    measured = _MEASURED if isinstance(worker, MeasuredWorker) else ()
     least = worker.tracker.least(inputs[0].location) if inputs else ()
     return OperatorMetrics(
         operator.plan.name,
@@ -156,9 +167,7 @@ def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
         frontier=[list(time) if isinstance(time, Product) else time for time in least],
         state_rows=operator.state_rows,
         state_bytes=operator.state_bytes,
-        **{
-            name: getattr(operator, name) for name in measured if isinstance(worker, MeasuredWorker)
-        },
+        **{name: getattr(operator, name) for name in measured},
     )
 
 

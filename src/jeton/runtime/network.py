@@ -54,6 +54,8 @@ class Peers(Network, Protocol):
     progress_bytes: int
     messages_in: int
     """Messages that were received."""
+    progress_in: int
+    """Progress batches that were received."""
     message_bytes: int
     """Bytes of messages that were received."""
 
@@ -114,7 +116,8 @@ class Alone:
     (True, False)
     """
 
-    messages = progress_batches = progress_bytes = messages_in = message_bytes = backlog = 0
+    messages = progress_batches = progress_bytes = 0
+    messages_in = progress_in = message_bytes = backlog = 0
     busy_peers = ()
 
     def __init__(self) -> None:

@@ -32,9 +32,9 @@ class Operator:
     watching: bool = False
     """Whether it is notified of its inputs' frontiers now."""
     invocations: int = 0
-    state_rows: int = 0
-    """Rows of what it keeps, in the latest snapshot."""
-    state_bytes: int = 0
+    state_rows: int | None = None
+    """Rows of what it keeps, in the latest snapshot; ``None`` before the first one."""
+    state_bytes: int | None = None
     # Kept by a worker that is measured:
     seconds: float = 0.0
     batches_in: int = 0

@@ -67,7 +67,7 @@ class Schedule:
             self._now, self._next = self._next, now
 
     def is_for_sources(self) -> bool:
-        """Whether it is the sources' turn: nothing else waits, or they were passed over so often.
+        """Whether it is the sources' turn: nothing else waits, or they were passed over too often.
 
         >>> schedule = Schedule(operators=2, sources={0})
         >>> for operator in (0, 1):

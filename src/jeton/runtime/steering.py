@@ -194,7 +194,7 @@ class Watch(Steer):
 
 @dataclass(frozen=True, kw_only=True)
 class AskWhetherResting(Steer):
-    """Ask whether a worker rests at the breakpoint, and how many messages it has exchanged."""
+    """Ask whether a worker rests at the breakpoint, and how much it has exchanged."""
 
     kind = "resting"
 
@@ -202,7 +202,8 @@ class AskWhetherResting(Steer):
         """Look whether there is anything to do."""
         peers = agent.peers
         rests = agent.breakpoints.at is not None and agent.is_at_rest
-        return {"rests": rests, "sent": peers.messages, "received": peers.messages_in}
+        sent = peers.messages + peers.progress_batches
+        return {"rests": rests, "sent": sent, "received": peers.messages_in + peers.progress_in}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,10 +368,10 @@ def watching(output: str | None, predicate: str | None) -> Protocol[Watch]:
 
 
 def resting() -> Protocol[bool]:
-    """Whether all workers rest at the breakpoint, and no message is on its way.
+    """Whether all workers rest at the breakpoint, and nothing is on its way between them.
 
-    If all say that they rest, and twice the same counts of messages, which agree, then nothing was
-    on its way in between: see `jeton.runtime.quiescence`.
+    If all say that they rest, and twice the same counts of messages and progress batches, which
+    agree, then nothing was on its way in between: see `jeton.runtime.quiescence`.
     """
     before: Sequence[Answer] | None = None
     for _ in range(2):

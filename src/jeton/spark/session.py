@@ -23,7 +23,7 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
     runs in a process at a time: another call with the same number of workers returns it again.
 
     Raises:
-        JavaNotFoundError: there is no Java for Spark to run on.
+        jeton.errors.JavaNotFoundError: there is no Java for Spark to run on.
         RuntimeError: a session with another master runs in this process.
 
     Example:

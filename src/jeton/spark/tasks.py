@@ -96,7 +96,8 @@ def run_task(
             driver = None if heard is None else Onlooker(heard)
             agent.attach(feed=SparkBatches(agent, inputs, batches), sink=rows, driver=driver)
             for _ in agent.turns():
-                yield from rows.take(ROWS_OUT)
+                if rows.waits:
+                    yield from rows.take(ROWS_OUT)
             # No peer needs this worker any more, whenever Spark accepts the last rows.
             agent.peers.begin_goodbye()
             yield from rows.take(1)
@@ -314,6 +315,11 @@ class SparkRows(NoSink):
             handles[flow.handle("output", name)] for name, _ in ends.outputs
         ]
         self.rows = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether any output has collected rows."""
+        return any(self._collected)
 
     def take(self, least: int) -> Iterator[pa.RecordBatch]:
         """The rows of each output that has collected enough to be worth handing over."""

@@ -154,23 +154,23 @@ class Numeric(Accumulator):
         seen = np.empty(len(slots), dtype=np.int64)
         if not self._exact:
             loops.roll(self._code, self._value, self._seen, slots, values, valid, out, seen)
-            return self._told(out, None, seen)
+            return self._finished(out, None, seen)
         if not self._may_wrap:
             bits = loops.roll_wrapping(self._value, self._seen, slots, values, valid, out, seen)
             if self._had_room(len(slots), bits):
-                return self._told(out, None, seen)
+                return self._finished(out, None, seen)
             loops.take_back(self._value, self._seen, slots, values, valid)
             self._find_bound(len(slots), bits)
         carry = np.empty(len(slots), dtype=np.int64)
         loops.roll_exactly(
             self._value, self._carry, self._seen, slots, values, valid, out, carry, seen
         )
-        return self._told(out, carry, seen)
+        return self._finished(out, carry, seen)
 
     def result(self, slots: Slots) -> Column:
         """The folded values."""
         carry = self._carry[slots] if self._may_wrap and self._exact else None
-        return self._told(self._value[slots], carry, self._seen[slots])
+        return self._finished(self._value[slots], carry, self._seen[slots])
 
     def clear(self, slots: Slots) -> None:
         """Back to nothing."""
@@ -295,7 +295,7 @@ class Numeric(Accumulator):
         if self._exact and len(self._carry) < len(self._value):
             self._carry = grown(self._carry, len(self._value))
 
-    def _told(self, values: Values, carry: Values | None, counts: Values) -> Column:
+    def _finished(self, values: Values, carry: Values | None, counts: Values) -> Column:
         """Results of what was folded and counted; sums that may have wrapped have a carry."""
         seen = counts > 0
         if self._how == "mean":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,12 @@ import numpy.typing as npt
 from jeton.columns import time_columns
 from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
+from jeton.core.errors import BatchError
 from jeton.core.times import Time, TimeKind, sort_key
-from jeton.state.slot_pool import Slots
+from jeton.state.slot_pool import Slots, as_slots
 from jeton.state.sorted_runs import SortedRuns
 
+_INTEGERS: Final = np.dtype(np.int64)
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 
@@ -52,7 +55,7 @@ class DueSlots(ABC):
     @staticmethod
     def of(kind: TimeKind) -> DueSlots:
         """The container for a kind of time."""
-        return _IntegerSlots() if kind.total else _PartialSlots(kind)
+        return _IntegerSlots(kind) if kind.total else _PartialSlots(kind)
 
 
 class _Timed:
@@ -84,10 +87,20 @@ class _Timed:
 class _IntegerSlots(DueSlots):
     """Slots by integer times, in sorted runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: TimeKind) -> None:
+        self._kind = kind
         self._runs = SortedRuns(_Timed.concat)
 
     def add(self, times: Times, slots: Slots) -> None:
+        if (
+            type(times) is not np.ndarray
+            or type(slots) is not np.ndarray
+            or times.dtype is not _INTEGERS
+            or slots.dtype is not _INTEGERS
+            or times.shape != slots.shape
+            or times.ndim != 1
+        ):
+            times, slots = _checked(self._kind, times, slots)
         if len(slots):
             # Copied, since the slots that a `KeySlots` returns are valid until its next call only.
             self._runs.add(_Timed(times, slots.copy()))
@@ -108,6 +121,7 @@ class _PartialSlots(DueSlots):
         self._waiting: dict[Time, list[Slots]] = {}
 
     def add(self, times: Times, slots: Slots) -> None:
+        times, slots = _checked(self._kind, times, slots)
         for time, rows in time_columns.groups(times):
             self._waiting.setdefault(time, []).append(slots[rows].copy())
 
@@ -125,3 +139,13 @@ class _PartialSlots(DueSlots):
 
     def pending(self) -> Iterable[Time]:
         return self._waiting
+
+
+def _checked(kind: TimeKind, times: Any, slots: Slots) -> tuple[Times, Slots]:
+    """Times and slots as arrays of equal length."""
+    if kind.total or type(times) is not np.ndarray:
+        times = time_columns.as_times(kind, times)
+    slots = as_slots(slots)
+    if len(times) != len(slots):
+        raise BatchError(f"there are {len(times)} times for {len(slots)} slots: give one for each")
+    return times, slots

@@ -9,20 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from secrets import randbits
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
-from jeton.columns.column import Column, bare
-from jeton.columns.keys import Hashes, hash_columns, is_bytes, is_float, key_family, one_form
+from jeton.columns.column import Column, as_key
+from jeton.columns.keys import (
+    Hashes,
+    hash_columns,
+    is_bytes,
+    is_float,
+    key_family,
+    one_form,
+    require_rows,
+)
 from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
-from jeton.state.slot_pool import Slots, require_in_use
+from jeton.state.slot_pool import Slots, are_made, as_slots, require_in_use
+
+_WORDS: Final = np.dtype(np.uint64)
 
 
 class KeySlots:
@@ -70,18 +80,16 @@ class KeySlots:
 
         A single time is that of all keys. The slots are valid until the next call.
         """
-        if len(columns) != len(self._columns) or (times is not None) is not self._timed:
-            raise self._misfit(columns, times)
+        before = self._before(columns, rows, times)
         if not columns:
-            return self._find_or_add((_one_key(rows, times),))
-        before = () if times is None else (times,)
+            return self._find_or_add((_one_key(rows, before),))
         first = columns[0]
-        if isinstance(first, np.ndarray) and first.dtype is self._usual:
+        if isinstance(first, np.ndarray) and first.dtype is self._usual and first.shape == (rows,):
             slots, new = self._find_or_add((*before, exact_words(first)))
             if len(new):
                 self._columns[0].put(slots[new], first, self._index.slots_made, rows=new)
             return slots, new
-        columns = [bare(column) for column in columns]
+        columns = _checked(columns, rows)
         self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
@@ -98,20 +106,20 @@ class KeySlots:
             self._usual = None
             wrong = self._wrong(slots, plain)
             if len(wrong):
-                new = self._separate(plain, columns, times, slots, new, wrong)
+                new = self._separate(plain, columns, before, slots, new, wrong)
         return slots, new
 
     def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
         """The slot of each key, -1 for keys that are not there."""
-        if self._exact is None and columns:
-            return np.full(rows, -1, dtype=np.int64)
+        before = self._before(columns, rows, times)
         if not columns:
-            return self._index.find((_one_key(rows, times),))
-        before = () if times is None else (times,)
+            return self._index.find((_one_key(rows, before),))
         first = columns[0]
-        if isinstance(first, np.ndarray) and first.dtype is self._usual:
+        if isinstance(first, np.ndarray) and first.dtype is self._usual and first.shape == (rows,):
             return self._index.find((*before, exact_words(first)))
-        columns = [bare(column) for column in columns]
+        columns = _checked(columns, rows)
+        if self._exact is None:
+            return np.full(rows, -1, dtype=np.int64)
         self._learn_types(columns)
         plain = [_plain(column) for column in columns]
         words = self._words(plain, len(before))
@@ -122,15 +130,27 @@ class KeySlots:
             slots[known[self._wrong(slots[known], some)]] = -1
         return slots
 
-    def _misfit(self, columns: Sequence[Column], times: Hashes | None) -> BatchError:
-        """The error for keys of another shape than that of this table."""
+    def _before(
+        self, columns: Sequence[Column], rows: int, times: Hashes | None
+    ) -> tuple[Hashes, ...]:
+        """The words before keys, if there are any; keys of another shape are refused."""
         if len(columns) != len(self._columns):
-            return BatchError(
+            raise BatchError(
                 f"keys of {len(columns)} columns do not fit KeySlots({len(self._columns)})"
             )
         if times is None:
-            return BatchError("KeySlots with timed=True needs a time for each key")
-        return BatchError("only KeySlots with timed=True take times")
+            if self._timed:
+                raise BatchError("KeySlots with timed=True needs a time for each key")
+            return ()
+        if not self._timed:
+            raise BatchError("only KeySlots with timed=True take times")
+        words = _as_words(times)
+        if len(words) != rows and len(words) != 1:
+            raise BatchError(
+                f"there are {len(words)} times for {rows} keys: give one for each key, or a single "
+                "one for all"
+            )
+        return (words,)
 
     def _learn_types(self, columns: Sequence[Column]) -> None:
         """Refuse keys of types between which none is equal, or which would be taken for others."""
@@ -145,19 +165,20 @@ class KeySlots:
 
     def values(self, slots: Slots) -> list[Column]:
         """The key columns of some slots."""
+        slots = self._made(slots)
         return [column.get(slots) for column in self._columns]
 
     def times(self, slots: Slots) -> Hashes:
         """The words before the keys of some slots."""
-        return self._index.words(slots)[0]
+        return self._index.words(self._made(slots))[0]
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others.
 
         Each slot must be in use, and named once.
         """
-        if len(slots):
-            require_in_use(slots.min() >= 0 and slots.max() < self._index.slots_made)
+        slots = as_slots(slots)
+        require_in_use(are_made(slots, self.slots_made))
         self._index.remove(slots)
         for column in self._columns:
             if column.is_wasteful(len(self._index)):
@@ -175,6 +196,15 @@ class KeySlots:
     def __len__(self) -> int:
         """The number of keys."""
         return len(self._index)
+
+    def _made(self, slots: Slots) -> Slots:
+        slots = as_slots(slots)
+        if not are_made(slots, self.slots_made):
+            raise BatchError(
+                f"slots are below {self.slots_made}, but {slots.min()} to {slots.max()} were given:"
+                " -1 stands for a key that lookup() did not find"
+            )
+        return slots
 
     def _find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots]:
         found = self._index.find_or_add(words)
@@ -239,7 +269,7 @@ class KeySlots:
         self,
         plain: Sequence[Column],
         columns: Sequence[Column],
-        times: Hashes | None,
+        before: tuple[Hashes, ...],
         slots: Slots,
         new: Slots,
         wrong: npt.NDArray[np.intp],
@@ -249,9 +279,8 @@ class KeySlots:
         hashes = hash_columns(some)
         self._twins.add(hashes)
         self._rekey()
-        words: tuple[Hashes, ...] = (self._twins.words(hashes, some),)
-        if times is not None:
-            words = (times if len(times) == 1 else times[wrong], *words)
+        times = (word if len(word) == 1 else word[wrong] for word in before)
+        words = (*times, self._twins.words(hashes, some))
         found, opened = self._find_or_add(words)
         self._put(found[opened], some, opened, columns)
         slots[wrong] = found
@@ -288,9 +317,31 @@ class KeyColumnTypes:
         known.append(kind)
 
 
-def _one_key(rows: int, times: Hashes | None) -> Hashes:
+def _checked(columns: Sequence[Column], rows: int) -> list[Column]:
+    """Key columns as arrays, each with a value for every key."""
+    checked = [as_key(column) for column in columns]
+    for column in checked:
+        require_rows(rows, len(column))
+    return checked
+
+
+def _as_words(times: Any) -> Hashes:
+    """Times as words of 64 bits, contiguous and writable as compiled loops take them."""
+    if not isinstance(times, np.ndarray) or times.dtype is not _WORDS:
+        times = np.asarray(times)
+        if times.dtype.kind not in "iumM":
+            raise BatchError(f"times before keys are integers, not of type {times.dtype}")
+        if times.dtype.itemsize < 8:
+            times = times.astype(np.int64)
+        times = times.view(np.uint64)
+    if times.ndim != 1:
+        raise BatchError(f"times before keys have one dimension, not {times.ndim}")
+    return cols.plain(times)
+
+
+def _one_key(rows: int, before: tuple[Hashes, ...]) -> Hashes:
     """The words of keys without columns: their times, or the same for all."""
-    one = np.zeros(1, dtype=np.uint64) if times is None else times
+    one = before[0] if before else np.zeros(1, dtype=np.uint64)
     return one if len(one) == rows else np.repeat(one, rows)
 
 

@@ -12,7 +12,7 @@ from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
-from jeton.state.keyed_values import check_key, entries, entries_table, one_nan
+from jeton.state.keyed_values import KeyKinds, entries, entries_table, one_nan
 from jeton.state.time_map import TimeMap
 
 V = TypeVar("V")
@@ -54,23 +54,26 @@ class KeyedTimes(Generic[V]):
         self._kind = kind
         self._type = type
         self._tokens = TokenSet(output=output)
+        self._kinds = KeyKinds()
         self._waiting: TimeMap[dict[Any, V]] = TimeMap()
 
     def push(self, right: TokenRef | TimestampToken, time: Time, key: Any, value: V) -> None:
         """Set the value of a time and key, holding the right to answer it."""
-        check_key(key)
+        self._admit(key)
         self._at(right, time)[one_nan(key)] = value
 
     def get_or(
         self, right: TokenRef | TimestampToken, time: Time, key: Any, make: Callable[[], V]
     ) -> V:
         """The value of a time and key; if there is none, it is made and the right held."""
-        found, key = self._at(right, time), one_nan(key)
+        if not len(self._waiting) or not self._kinds.fits(key):
+            self._admit(key)
+        found, same = self._at(right, time), one_nan(key)
         try:
-            return found[key]
+            return found[same]
         except KeyError:
-            check_key(key)
-            value = found[key] = make()
+            self._admit(key)
+            value = found[same] = make()
             return value
 
     def pop_before(
@@ -95,7 +98,9 @@ class KeyedTimes(Generic[V]):
 
     def __contains__(self, time_and_key: tuple[Time, Any]) -> bool:
         time, key = time_and_key
-        return time in self._waiting and one_nan(key) in self._waiting[time]
+        return (
+            time in self._waiting and self._kinds.fits(key) and one_nan(key) in self._waiting[time]
+        )
 
     def __len__(self) -> int:
         """How many values are in."""
@@ -114,6 +119,11 @@ class KeyedTimes(Generic[V]):
         times = state.column("time").to_pylist()
         for time, key, value in zip(times, *entries(state), strict=True):
             self.push(tokens[self._tokens.output], time, key, value)
+
+    def _admit(self, key: Any) -> None:
+        if not len(self._waiting):
+            self._kinds.reset()
+        self._kinds.admit(key)
 
     def _at(self, right: TokenRef | TimestampToken, time: Time) -> dict[Any, V]:
         if time not in self._waiting:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from jeton.columns import compiled as nb
+from jeton.columns.column import plain
 from jeton.core.errors import BatchError
 
 Slots = npt.NDArray[np.int64]
+
+_INTEGERS: Final = np.dtype(np.int64)
 
 
 class SlotPool:
@@ -71,6 +75,33 @@ def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     longer = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
     longer[: len(array)] = array
     return longer
+
+
+def as_slots(slots: Any) -> Slots:
+    """Slots as compiled loops take them: an array of 64-bit integers.
+
+    >>> as_slots([0, 2])
+    array([0, 2])
+    """
+    if type(slots) is np.ndarray and slots.dtype is _INTEGERS and slots.ndim == 1:
+        return plain(slots)
+    given = np.asarray(slots)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise BatchError(f"slots are an array of integers, not {given.ndim}-d of {given.dtype}")
+    return plain(given.astype(np.int64, copy=False))
+
+
+@nb.njit(cache=True)
+def are_made(slots: Slots, made: int) -> bool:
+    """Whether slots are from 0 to below ``made``.
+
+    >>> are_made(np.array([0, 2]), 3), are_made(np.array([0, -1]), 3)
+    (True, False)
+    """
+    outside = False  # a loop without an early end, which processors run for several slots at once
+    for i in range(len(slots)):
+        outside |= (slots[i] < 0) | (slots[i] >= made)
+    return not outside
 
 
 def require_in_use(removed: bool) -> None:

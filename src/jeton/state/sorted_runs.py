@@ -16,6 +16,7 @@ import numpy.typing as npt
 from jeton.columns import compiled as nb
 from jeton.columns.column import plain
 from jeton.columns.time_arithmetic import Integers
+from jeton.core.errors import BatchError
 
 _MOST: Final = 12
 _SMALL: Final = 64
@@ -83,9 +84,15 @@ class SortedRuns(Generic[R]):
 
     def add(self, rows: R) -> int:
         """Add one or more rows, in any order; returns their least time."""
-        in_order, first, last = _span(plain(rows.times))
+        times = rows.times
+        if times.dtype.kind != "i" or times.shape != (len(rows),) or not len(times):
+            raise BatchError(
+                f"{len(rows)} rows with {len(times)} times of type {times.dtype}: SortedRuns takes "
+                "one or more rows, each with an integer time"
+            )
+        in_order, first, last = _span(plain(times))
         if not in_order:
-            rows = rows.take(np.argsort(rows.times, kind="stable"))
+            rows = rows.take(np.argsort(times, kind="stable"))
         self._runs.append(_Run(first, last, rows))
         if self.least is None or first < self.least:
             self.least = first
@@ -211,6 +218,8 @@ def merge_order(keys: Sequence[Integers], split: int) -> npt.NDArray[np.intp]:
     array([0, 2, 1, 3])
     """
     words = _words(keys)
+    if not 0 <= split <= len(words[0]):
+        raise BatchError(f"there are {len(words[0])} rows, and none to split at {split}")
     order: npt.NDArray[np.intp]
     order = _merge_two(*words, split) if len(words) == 2 else _merge(words, split)
     return order
@@ -222,7 +231,23 @@ def _words(keys: Sequence[Integers]) -> tuple[Integers, ...]:
     >>> _words([np.array([1], dtype=np.uint64)])[0].dtype
     dtype('int64')
     """
-    return tuple(plain(key.view(np.int64)) for key in keys)
+    words = tuple(map(_as_words, keys))
+    if not words:
+        raise BatchError("an order needs at least one array of integers")
+    rows = len(words[0])
+    for word in words:
+        if len(word) != rows:
+            raise BatchError(f"arrays to sort by have {rows} and {len(word)} rows")
+    return words
+
+
+def _as_words(key: Integers) -> Integers:
+    key = np.asarray(key)
+    if key.ndim != 1 or key.dtype.kind not in "biumM":
+        raise BatchError(f"rows are sorted by integers, not by {key.ndim}-d {key.dtype}")
+    if key.dtype.itemsize < 8:
+        return key.astype(np.int64)
+    return plain(key.view(np.int64))
 
 
 @nb.njit(cache=True)

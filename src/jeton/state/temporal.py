@@ -54,7 +54,7 @@ class TemporalFold(Numeric):
             return column.view(np.int64)
         return from_arrow(column.view(pa.int64()))
 
-    def _told(self, values: Values, carry: Values | None, counts: Values) -> Column:
+    def _finished(self, values: Values, carry: Values | None, counts: Values) -> Column:
         seen: Mask = counts > 0
         if self._how == "mean":
             values = _quotients(values, carry, np.maximum(counts, 1))
