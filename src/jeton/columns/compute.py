@@ -66,6 +66,9 @@ _ARROW: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 _COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 
+_DIVISIONS: Final = ("truediv", "floordiv", "mod", "pow")
+"""The operators that divide, and may divide by zero."""
+
 _LOGIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "and_": pc.and_kleene,
     "or_": pc.or_kleene,
@@ -494,18 +497,23 @@ def _with_nulls(function: Callable[..., Any], *values: Any) -> Column:
 def _divided(name: str) -> Callable[[Any, Any], Any]:
     """The operator for NumPy's arrays; integers divided by zero have no result."""
     function: Callable[[Any, Any], Any] = getattr(operator, name)
-    if name not in ("floordiv", "mod"):
+    if name not in _DIVISIONS:
         return function
 
     def divide(left: Any, right: Any) -> Any:
+        # Infinity and NaN are results like others, which NumPy would warn of.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return function(left, right)
+
+    def divide_whole(left: Any, right: Any) -> Any:
         by = np.asarray(right)
         if by.dtype.kind not in "iu" or by.all():
-            return function(left, right)
+            return divide(left, right)
         # A plain zero leaves the type of the column as it is, so a plain one stands for it.
-        made = function(left, np.where(by == 0, by.dtype.type(1), by) if by.ndim else 1)
+        made = divide(left, np.where(by == 0, by.dtype.type(1), by) if by.ndim else 1)
         return pa.array(made, mask=np.broadcast_to(by == 0, made.shape))
 
-    return divide
+    return divide_whole if name in ("floordiv", "mod") else divide
 
 
 def _fits_arrow(column: Any, value: Any) -> bool:

@@ -369,6 +369,7 @@ class KeyedStream:
         initial: Any,
         *,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -380,6 +381,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -390,6 +392,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition | None = None,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
@@ -453,8 +456,10 @@ class KeyedStream:
         """
         check_functions(function, on_timer)
         if on_timer is None and ttl is None:
-            return add_stateful_map(self, function, initial, name=name)
-        return add_stateful_timers(self, function, initial, on_timer=on_timer, ttl=ttl, name=name)
+            return add_stateful_map(self, function, initial, schema=schema, name=name)
+        return add_stateful_timers(
+            self, function, initial, on_timer=on_timer, ttl=ttl, schema=schema, name=name
+        )
 
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
         """Pairs of records with equal keys and equal times, also inside loops.
