@@ -15,10 +15,8 @@ import jeton as jt
 from tests.helpers import EXAMPLES, load
 
 Columns = Mapping[str, Any]
-ELSEWHERE = {"session_timeout"}
-"""Its rows have no schema, which Spark needs; test_stateful_timers.py has timers on Spark."""
-NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - ELSEWHERE)
-"""Every other one: an example that is added needs its inputs below."""
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+"""Every one: an example that is added needs its inputs below."""
 
 
 def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
@@ -45,6 +43,8 @@ def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
         return example.averages(), {"readings": example.READINGS}
     if name == "word_count":
         return example.word_count(), {"lines": example.LINES}
+    if name == "session_timeout":
+        return example.shop(), {"clicks": example.clicks(100)}
     assert name == "tumbling_average", f"what does example {name!r} read?"
     readings = {"ts": [3, 7, 12, 35], "value": [1.0, 2.0, 4.0, 8.0]}
     return example.averages(), {"readings": readings}
