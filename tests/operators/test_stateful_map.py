@@ -177,7 +177,7 @@ def follow(state: int, row: Row) -> tuple[int, list[Row]]:
 def counted(schema: Any, on_timer: Any = None, types: Any = None) -> jt.Flow:
     flow = jt.Flow("declared")
     keyed = flow.input("in", schema=types or {"k": pa.int8(), "at": pa.timestamp("ms")})
-    function = follow if on_timer is None else lambda state, row, timers: follow(state, row)
+    function: Any = follow if on_timer is None else lambda s, row, timers: follow(s, row)
     mapped = keyed.key_by("k").stateful_map(
         function, 0, on_timer=on_timer, schema=schema, name="mine"
     )

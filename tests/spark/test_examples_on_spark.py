@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 import jeton as jt
 from tests.helpers import EXAMPLES, load
@@ -74,7 +75,11 @@ def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> No
         table = pa.table(dict(columns))
         # As many partitions as workers, each a stretch of the rows as they stand.
         spread = spark.sparkContext.parallelize(list(zip(*columns.values(), strict=True)), workers)
-        frames[given] = spark.createDataFrame(spread, spark.createDataFrame(table).schema)
+        schema = spark.createDataFrame(table).schema
+        for field in schema:
+            if field.dataType == TimestampType():  # the examples' datetimes have no zone
+                field.dataType = TimestampNTZType()
+        frames[given] = spark.createDataFrame(spread, schema)
     schemas = {output: here[output].schema for output in flow.outputs}
     there = flow.on_spark(frames, workers=workers, schemas=schemas)
     for output in flow.outputs:

@@ -237,8 +237,8 @@ class TimedStates(States):
             if limit is None:
                 # Those by the clock do what they do at the time of the last record: no record can
                 # cancel them any more.
-                self._timers.ended = True
                 self._fire_events(self._now, answers)
+                self._timers.ended = True
                 self._fire_processing(None, answers)
             self._fire_events(limit, answers)
             if limit is not None and len(self._processing):
