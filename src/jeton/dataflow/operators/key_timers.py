@@ -119,14 +119,18 @@ class KeyTimers:
     """
 
     __slots__ = (
-        "_events", "_first", "_info", "_lengths", "_made", "_now", "_processing", "_slot", "_what",
-        "ended",
+        "_events", "_first", "_info", "_known", "_last", "_lengths", "_made", "_now",
+        "_processing", "_slot", "_units", "_what", "ended",
     )  # fmt: skip
 
     def __init__(self, info: OperatorInfo, events: Alarms, processing: Alarms) -> None:
         self._info = info
         self._events = events
         self._processing = processing
+        self._units = info.outputs[0].units
+        self._known: str | None = None
+        self._last: int = END_OF_TIME
+        """The last time that a timer can have if that unit is known."""
         self._lengths: dict[str, int] = {}
         self._slot: int | None = None
         self._now = self._first = 0
@@ -229,6 +233,10 @@ class KeyTimers:
 
     def _set(self, time: int, call: str, value: Any) -> None:
         slot = self._require_slot()
+        unit = self._units.unit
+        if unit is not self._known:  # rows and functions must be able to show the last time
+            self._known = unit
+            self._last = END_OF_TIME if unit is None or unit == INTEGER else last_plain(unit)
         if not self._first <= time <= self._last:
             raise self._misplaced(time, f"timers.{call}({value!r})")
         self._made.append((self._events, time))
@@ -277,17 +285,11 @@ class KeyTimers:
 
     @property
     def _unit(self) -> str | None:
-        return self._info.outputs[0].units.unit
+        return self._units.unit
 
     @property
     def _stamps(self) -> bool:
         return self._info.outputs[0].has_stamps
-
-    @property
-    def _last(self) -> int:
-        """The last time that a timer can have: rows and functions must be able to show it."""
-        unit = self._unit
-        return END_OF_TIME if unit is None or unit == INTEGER else last_plain(unit)
 
     def _shown(self, times: list[int]) -> list[Any]:
         return plain_times(np.array(times, dtype=np.int64), self._unit)

@@ -98,21 +98,17 @@ def count_timers(state: pa.Table) -> pa.ChunkedArray:
     return pc.add(*found)
 
 
-def is_answer(answer: Any) -> bool:
-    """Whether a function has returned a state and rows."""
-    return isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], list | tuple)
-
-
-def wrong_answer(function: Callable[..., Any], answer: object) -> BatchError:
-    """The error for a function that does not return a state and rows."""
-    name = getattr(function, "__name__", "the function")
-    hint = ""
-    if isinstance(answer, tuple) and len(answer) == 2:
-        rows = answer[1]
-        hint = ": put the row into a list" if isinstance(rows, dict) else ""
-        if rows is None:
-            hint = ": without rows, return an empty list"
-    return BatchError(f"{name} must return (state, list of rows), not {answer!r}{hint}")
+def require_answer(function: Callable[..., Any], answer: Any) -> None:
+    """Refuse what a function has returned if that is not a state and rows."""
+    pair = isinstance(answer, tuple) and len(answer) == 2
+    if pair and isinstance(answer[1], list | tuple):
+        return
+    name, hint = getattr(function, "__name__", "the function"), ""
+    if pair and answer[1] is None:
+        hint = ": without rows, return an empty list"
+    elif pair and isinstance(answer[1], dict):
+        hint = ": put the row into a list"
+    raise BatchError(f"{name} must return (state, list of rows), not {answer!r}{hint}")
 
 
 class Reached:
@@ -187,8 +183,8 @@ class States:
         for row, (slot, record) in enumerate(zip(slots.tolist(), rows_of(batch), strict=True)):
             state = states[slot]
             moved: Any = function(initial() if state is None else state, record)
-            if not is_answer(moved):
-                raise wrong_answer(function, moved)
+            if type(moved) is not tuple or len(moved) != 2 or type(moved[1]) is not list:
+                require_answer(function, moved)
             states[slot], rows = moved
             if rows:
                 answers.add(row, time_columns.one(batch.times, row), rows)

@@ -26,9 +26,8 @@ from jeton.dataflow.operators.stateful_map import (
     Answers,
     States,
     Transition,
-    is_answer,
+    require_answer,
     schema_with_key,
-    wrong_answer,
 )
 from jeton.dataflow.pacts import Broadcast
 from jeton.dataflow.plan import OperatorInfo, Step
@@ -311,8 +310,8 @@ class TimedStates(States):
 
     def _moved(self, slot: int, function: Callable[..., Any], moved: Any) -> Sequence[Row]:
         """Take over what a function has returned for a key; the rows."""
-        if not is_answer(moved):
-            raise wrong_answer(function, moved)
+        if type(moved) is not tuple or len(moved) != 2 or type(moved[1]) is not list:
+            require_answer(function, moved)
         self._timers.leave()
         self._states[slot], rows = moved
         if moved[0] is None:
