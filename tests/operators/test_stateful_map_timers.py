@@ -427,14 +427,14 @@ def test_overdue_processing_time_timers_stay_apart_in_a_snapshot() -> None:
     with flow.open() as run:
         run.input("in").send({"time": [5], "k": [1]})
         run.input("in").advance_to(6)
-        while run.step():
+        while run.turn():
             pass
         run.now = 10.0  # nothing has been done since two of them were due
         held_back = operator(run, "mine").kept["state"].snapshot()
         snapshot = Snapshot(run.flow.name, {"mine": {"state": held_back}})
     assert held_back["processing"].to_pylist() == [[-9_000_000, -8_000_000, 20_000_000]]
     with flow.open(workers=2, restore=snapshot) as run:
-        while run.step():
+        while run.turn():
             pass
         assert run.results()["out"].num_rows == 2
         assert run.finish()["out"].num_rows == 3
@@ -496,7 +496,7 @@ def test_rows_at_the_end_are_at_the_time_of_the_last_record_of_all_workers() -> 
         run.input("in").send({"time": [50, 70], "k": [1, 2]})
         for worker in range(2):
             run.input("in", worker).advance_to(60)
-        while run.step():
+        while run.turn():
             pass
         snapshot = run.snapshot()
     for workers in (1, 2, 5):
