@@ -193,8 +193,7 @@ class StreamingFrames(Frames):
         state: str | None,
         shuffle: bool,
     ) -> None:
-        super().__init__(divided(whole, ends), counts)
-        self._whole = whole
+        super().__init__(divided(whole, ends), counts, whole)
         self._ends = ends
         self._flow = flow
         self._state = state
