@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Final
 
 from jeton.cli.command import FINE, BuiltIn
+
+_FILES: Final = ("PATH", "MODULE:FLOW")
+"""Arguments that are completed with names of files."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +21,21 @@ def _run(options: argparse.Namespace) -> int:
 
     from jeton.cli import make_parser
 
-    print(shtab.complete(make_parser(), shell=options.shell))
+    parser = make_parser()
+    for action in _actions(parser):
+        if action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=options.shell))
     return FINE
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All arguments of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
 
 
 COMMAND: Final = BuiltIn(

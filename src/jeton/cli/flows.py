@@ -39,7 +39,7 @@ class NamedFlow:
         except JetonError:
             raise
         except Exception as error:
-            raise JetonError(raised(f"{self.text} raised", error)) from error
+            raise JetonError(_raised(f"{self.text} raised", error)) from error
         if not isinstance(made, Flow):
             raise UsageError(f"{self.text} returns {described(made)}, not a flow")
         return made
@@ -79,7 +79,7 @@ def _load_file(path: Path) -> ModuleType:
     """The module in a file, which imports its neighbours as a script does."""
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    sys.path.insert(0, str(path.resolve().parent))
+    _look_in(str(path.resolve().parent))
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
@@ -91,13 +91,13 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise JetonError(raised(f"{path} could not be loaded", error)) from error
+        raise JetonError(_raised(f"{path} could not be loaded", error)) from error
     return module
 
 
 def _import(name: str) -> ModuleType:
     # As `python -m` does: modules of the current folder come first.
-    sys.path.insert(0, os.getcwd())
+    _look_in(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -106,9 +106,14 @@ def _import(name: str) -> ModuleType:
                 f"there is no module {error.name!r} (looked for in {os.getcwd()} and where Python "
                 "finds packages): give the path of its file instead, path/to/file.py:flow"
             ) from error
-        raise JetonError(raised(f"module {name!r} could not be imported", error)) from error
+        raise JetonError(_raised(f"module {name!r} could not be imported", error)) from error
     except Exception as error:
-        raise JetonError(raised(f"module {name!r} could not be imported", error)) from error
+        raise JetonError(_raised(f"module {name!r} could not be imported", error)) from error
+
+
+def _look_in(folder: str) -> None:
+    if sys.path[0] != folder:
+        sys.path.insert(0, folder)
 
 
 def _flow_of(module: ModuleType, place: str, name: str) -> Any:
@@ -140,7 +145,7 @@ def _flow_of(module: ModuleType, place: str, name: str) -> Any:
     return found
 
 
-def raised(what: str, error: BaseException) -> str:
+def _raised(what: str, error: BaseException) -> str:
     """An error of the user's code, with the lines that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     here = os.path.dirname(__file__)

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -149,6 +150,8 @@ def _run_here(flow: Flow, files: Files, targets: Mapping[str, Target], workers: 
                 bar.show()
             result = run.finish()
         metrics = reduce(add_metrics, (agent.metrics().to_json() for agent in run.agents))
+    # No sink has handed rows on, and the clock of such a run is simulated.
+    del metrics["rows_out"], metrics["seconds"]
     for name, target in targets.items():
         target.write(result[name])
     return Outcome(
@@ -228,42 +231,68 @@ def _run_on_spark(
     master: str,
     settings: Mapping[str, str],
 ) -> Outcome:
+    from pyspark.errors import PySparkException
+
+    from jeton.core.errors import JetonError, summary
     from jeton.spark.internals import ship_by_value
 
-    spark = _session(master, settings)
-    try:
+    with _session(master, settings) as spark:
         # Executors need not be able to import the user's module.
         ship_by_value(named.module)
-        frames = {name: _frame(spark, *found) for name, found in files.items()}
-        result = flow.on_spark(frames, workers=workers)
-        if len(result) > 1:
-            # Else every output would run the whole flow again.
-            result.cache()
-        rows_out = {
-            name: _write_from_spark(flow, name, frame, targets.get(name))
-            for name, frame in result.items()
-        }
-        metrics = result.metrics()
-    finally:
-        spark.stop()
+        try:
+            frames = {name: _frame(spark, *found) for name, found in files.items()}
+            result = flow.on_spark(frames, workers=workers)
+            if len(result) > 1:
+                # Else every output would run the whole flow again.
+                result.cache()
+            rows_out = {
+                name: _write_from_spark(flow, name, frame, targets.get(name))
+                for name, frame in result.items()
+            }
+            metrics = result.metrics()
+            result.unpersist()
+        except PySparkException as error:
+            raise JetonError(summary(error)) from error
     return Outcome(workers, metrics.get("rows_in"), rows_out, metrics.get("late", 0), metrics)
 
 
-def _session(master: str, settings: Mapping[str, str]) -> SparkSession:
-    from jeton.cli.flows import raised
+@contextmanager
+def _session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for this run; one that runs in this process already is used as it is."""
+    from pyspark.sql import SparkSession
+
     from jeton.core.errors import JetonError
-    from jeton.spark.java import JavaNotFoundError, ensure_java
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        if running.sparkContext.master != master:
+            raise JetonError(
+                f"a session with master {running.sparkContext.master} runs in this process, so "
+                f"none with {master} can start"
+            )
+        yield running
+        return
+    spark = _started(master, settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _started(master: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from jeton.core.errors import JetonError, summary
+    from jeton.spark.java import ensure_java
     from jeton.spark.session import local_session
 
-    # So that timestamps mean the same as in this process.
+    # UTC, so that timestamps mean the same as in this process.
     conf: dict[str, str | float | bool | None] = {"spark.sql.session.timeZone": "UTC", **settings}
     here = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     try:
         if here is not None:
             cores = os.cpu_count() if here[1] == "*" else int(here[1] or 1)
             return local_session(cores or 1, **conf)
-        from pyspark.sql import SparkSession
-
         builder: SparkSession.Builder = SparkSession.builder
         if master.startswith("sc://"):
             builder = builder.remote(master)
@@ -271,10 +300,8 @@ def _session(master: str, settings: Mapping[str, str]) -> SparkSession:
             ensure_java()
             builder = builder.master(master).appName("jeton")
         return builder.config(map=conf).getOrCreate()
-    except JavaNotFoundError as error:
-        raise JetonError(str(error)) from error
     except Exception as error:
-        raise JetonError(raised(f"Spark could not be started on {master}", error)) from error
+        raise JetonError(f"Spark could not be started on {master}: {summary(error)}") from error
 
 
 def _frame(spark: SparkSession, path: str, form: str | None, general: str | None) -> DataFrame:

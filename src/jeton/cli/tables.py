@@ -70,8 +70,12 @@ def _files(path: str) -> tuple[list[str], str | None]:
     """The files behind a path, and the folder that they are in if the path is one."""
     from pyarrow import fs as arrow_fs
 
+    if "://" in path and not path.startswith("file:"):
+        raise UsageError(
+            f"{path} is not on this machine: only Parquet is read from elsewhere, by Spark "
+            "(--master)"
+        )
     fs, place = file_system(path)
-    _require_local(fs, path)
     info = fs.get_file_info(place)
     if info.type == arrow_fs.FileType.NotFound:
         raise UsageError(f"there is no file {path}")
@@ -90,16 +94,6 @@ def _files(path: str) -> tuple[list[str], str | None]:
     if not names:
         raise UsageError(f"there are no files in {path}")
     return names, place
-
-
-def _require_local(fs: Any, path: str) -> None:
-    from pyarrow import fs as arrow_fs
-
-    if not isinstance(fs, arrow_fs.LocalFileSystem):
-        raise UsageError(
-            f"{path} is not on this machine: only Parquet is read from elsewhere, by Spark "
-            "(--master)"
-        )
 
 
 def _one_format(path: str, files: Sequence[str], general: str | None) -> str:
