@@ -36,6 +36,28 @@ def make_arrivals() -> jt.Flow:
     return made
 
 
+def make_forgetful() -> jt.Flow:
+    """Passes each number on once, but keeps what it has seen where no snapshot finds it."""
+    made = jt.Flow("forgetful")
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> object:
+        token.drop()
+        seen: set[int] = set()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                new = set(batch["n"].tolist()) - seen
+                seen.update(new)
+                with output.session(ref) as session:
+                    session.give(n=sorted(new))
+
+        return step
+
+    numbers = made.input("numbers", schema={"n": int})
+    made.output("once", numbers.unary(build, pact=jt.Exchange("n")))  # type: ignore[arg-type]
+    return made
+
+
 def make_unrestorable() -> jt.Flow:
     """Holds tokens and keeps no state: no snapshot can be taken while records wait."""
     made = jt.Flow("unrestorable")

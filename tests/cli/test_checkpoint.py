@@ -16,7 +16,7 @@ from jeton.storage.checkpoints import Checkpoints, Part
 def make_flow() -> jt.Flow:
     flow = jt.Flow("live")
     words = flow.input("words", lateness=0)
-    flow.output("counts", words.key_by("word").running().count().named("count"))
+    flow.output("counts", words.key_by("word").running().count())
     return flow
 
 
@@ -143,7 +143,7 @@ def test_other_operators_and_workers(tmp_path: Path, capsys: pytest.CaptureFixtu
     store = Checkpoints(tmp_path)
     for version, (name, workers) in enumerate((("before", 1), ("after", 3))):
         flow = jt.Flow("renamed")
-        flow.output("counts", flow.input("words").key_by("word").running().count().named(name))
+        flow.output("counts", flow.input("words").named(name).key_by("word").running().count())
         with flow.open(workers=workers) as run:
             run.input("words").send({"time": [0, 0], "word": ["a", "b"]})
             run.run_to_rest()

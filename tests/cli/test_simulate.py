@@ -70,13 +70,19 @@ def test_the_first_seed_that_differs_can_be_run_again(capsys: pytest.CaptureFixt
     assert first["failed"]["command"] in said
 
 
-def test_state_that_is_lost_on_a_restore_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """One worker and one record at a time: only restores make a difference."""
-    table = {"time": list(range(30)), "n": list(range(30))}
-    pq.write_table(pa.table(table), "numbers.parquet")
-    arguments = ["--input", "numbers=numbers.parquet", "--workers", "1", "--seeds", "30"]
-    assert simulate("make_unrestorable", *arguments, "--json") == 0
-    assert summary(capsys)["seeds"] == 30
+def test_state_that_a_restore_loses_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"time": [0] * 30, "n": [n % 5 for n in range(30)]})
+    pq.write_table(table, "numbers.parquet")
+    arguments = ["--input", "numbers=numbers.parquet", "--seeds", "20"]
+    assert simulate("make_forgetful", *arguments, "--no-restores") == 0
+    capsys.readouterr()
+    assert simulate("make_forgetful", *arguments, "--json") == 1
+    failed = summary(capsys)["failed"]
+    assert failed["restores"] > 0
+    assert failed["outputs"]["once"]["unexpected"]
+    assert failed["outputs"]["once"]["missing"] == []
+    assert simulate("make_forgetful", *arguments) == 1
+    assert "--no-restores tells whether schedules alone do it" in capsys.readouterr().err
 
 
 def test_a_flow_that_cannot_be_restored_is_run_as_it_is() -> None:

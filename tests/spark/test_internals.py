@@ -201,6 +201,18 @@ def test_classes_travel_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
         internals.dumps_by_value(Local("here"))
 
 
+def test_functions_of_a_module_travel_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("named_on_a_command_line")
+    exec("def double(n):\n    return 2 * n", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert internals.ship_by_value(module)
+    pickled = internals.dumps_by_value(vars(module)["double"])
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert pickle.loads(pickled)(3) == 6
+    monkeypatch.setitem(sys.modules, "pyspark.cloudpickle", None)
+    assert not internals.ship_by_value(module)
+
+
 def test_errors_of_user_code_are_raised_themselves(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
