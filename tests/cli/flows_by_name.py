@@ -1,5 +1,7 @@
 """Flows that the tests of the command line name."""
 
+from typing import Any
+
 import jeton as jt
 
 
@@ -64,14 +66,14 @@ def make_unrestorable() -> jt.Flow:
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> object:
         token.drop()
-        held = jt.state.TimeMap()
+        held: jt.state.TimeMap[list[Any]] = jt.state.TimeMap()
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
                 for time, part in batch.split_by(lambda times: times + 10):
-                    held.get_or(time, lambda ref=ref, time=time: [ref.retain(time), 0])[1] += len(
-                        part
-                    )
+                    if time not in held:
+                        held.get_or(time, lambda: [None, 0])[0] = ref.retain(time)
+                    held.get_or(time, list)[1] += len(part)
             for _, (token, count) in held.pop_before(input.frontier):
                 with token, output.session(token) as session:
                     session.give(count=count)

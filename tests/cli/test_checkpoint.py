@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -20,7 +20,7 @@ def make_flow() -> jt.Flow:
     return flow
 
 
-ROUNDS = (["a", "b"], ["b", "c"], [])
+ROUNDS: Final[tuple[list[str], ...]] = (["a", "b"], ["b", "c"], [])
 """The words that arrive before each version."""
 
 

@@ -240,7 +240,7 @@ def _run_on_spark(
         # Executors need not be able to import the user's module.
         ship_by_value(named.module)
         try:
-            frames = {name: _frame(spark, *found) for name, found in files.items()}
+            frames = {name: frame_of(spark, *found) for name, found in files.items()}
             result = flow.on_spark(frames, workers=workers)
             if len(result) > 1:
                 # Else every output would run the whole flow again.
@@ -304,7 +304,7 @@ def _started(master: str, settings: Mapping[str, str]) -> SparkSession:
         raise JetonError(f"Spark could not be started on {master}: {summary(error)}") from error
 
 
-def _frame(spark: SparkSession, path: str, form: str | None, general: str | None) -> DataFrame:
+def frame_of(spark: SparkSession, path: str, form: str | None, general: str | None) -> DataFrame:
     """The DataFrame of an input: Spark reads Parquet, this process the rest, as without Spark."""
     from jeton.cli.tables import format_in, format_of, read_table
 
