@@ -164,6 +164,7 @@ def test_state_of_a_streaming_query(tmp_path: Path, capsys: pytest.CaptureFixtur
     [store] = record(capsys, "ls", str(tmp_path))["stores"]
     assert store["path"] == str(tmp_path / "jeton" / "live")
     assert store["lease"]["query"] == "7e1c"
+    assert store["kind"] == "streaming"
     assert store["versions"][1]["positions"] == {"0": {"offset": 5}}
     assert record(capsys, "diff", str(tmp_path), "0", "2")["positions"] == {
         "0/offset": {"before": 0, "after": 10}

@@ -199,7 +199,7 @@ def test_a_file_that_appears_during_the_run_is_not_replaced(
         write_table(table, form, to)
 
     monkeypatch.setattr(targets, "write_table", late)
-    assert readings("--output", "means=means.csv") == 1
+    assert readings("--output", "high=high.csv", "--output", "means=means.csv") == 2
     assert Path("means.csv").read_text() == "mine"
     assert files(folder) == ["means.csv", "readings.csv"]
 
@@ -227,6 +227,15 @@ INPUT = ["--input", "readings=readings.csv"]
         ([f"{FLOWS}:averages", *INPUT, "--format", "xml"], "'xml' is not known"),
         ([f"{FLOWS}:averages", *INPUT, "--output", "means=-", "--json"], "write the outputs to"),
         ([f"{FLOWS}:averages", *INPUT, "--conf", "a=b"], "add --master"),
+        (
+            [f"{FLOWS}:averages", *INPUT, "--output", "means=x.csv", "--output", "high=./x.csv"],
+            "the outputs means and high have one path",
+        ),
+        (
+            [f"{FLOWS}:averages", *INPUT, "--master", "local", "--output", "means=x/"]
+            + ["--format", "means=arrow"],
+            "Spark cannot write a folder of arrow files",
+        ),
         ([f"{FLOWS}:averages", "--input", "readings=s3://b/x.csv"], "is not on this machine"),
     ],
 )

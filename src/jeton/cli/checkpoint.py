@@ -38,7 +38,13 @@ def _listed(stored: Stored, quick: bool) -> dict[str, Any]:
     versions = [_version(version, quick) for version in stored.versions()]
     found = [each for each in versions if each is not None]
     flow = next((each["flow"] for each in reversed(found) if "flow" in each), None)
-    return {"path": stored.path, "flow": flow, "lease": stored.lease(), "versions": found}
+    return {
+        "path": stored.path,
+        "kind": "long-lived" if stored.log is None else "streaming",
+        "flow": flow,
+        "lease": stored.lease(),
+        "versions": found,
+    }
 
 
 def _version(version: Version, quick: bool) -> dict[str, Any] | None:
@@ -49,7 +55,7 @@ def _version(version: Version, quick: bool) -> dict[str, Any] | None:
     record: dict[str, Any] = {
         "version": version.number,
         "attempt": version.known.epoch,
-        "committed": None if committed is None else committed.isoformat(timespec="seconds"),
+        "committed": _iso(committed),
         "age_seconds": None if committed is None else round(_age(committed), 1),
     }
     try:
@@ -97,7 +103,7 @@ def _print_listed(record: Mapping[str, Any]) -> None:
                 bytes_text(each["bytes_written"]),
                 str(each["workers"]),
                 f"{sum(each['rows'].values()):,}" if "rows" in each else "",
-                ", ".join(_source_text(*source) for source in each["positions"].items()),
+                _sources_text(each["positions"], record["kind"]),
             )
         )
     _print_lines(lines)
@@ -116,8 +122,13 @@ def _lease_text(lease: Mapping[str, Any]) -> str:
     return f"the lease was taken {times}, run {lease['holder']} holds it"
 
 
-def _source_text(name: str, position: Any) -> str:
-    return f"{name} ({count(len(position), 'partition')})" if isinstance(position, dict) else name
+def _sources_text(positions: Mapping[str, Any], kind: str) -> str:
+    if kind == "streaming":
+        # What Spark's sources write as their offsets is their own affair.
+        return ", ".join(positions)
+    return ", ".join(
+        f"{name} ({count(len(each), 'partition')})" for name, each in positions.items()
+    )
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -136,7 +147,7 @@ def _show(options: argparse.Namespace) -> int:
         "version": version.number,
         "attempt": version.known.epoch,
         "manifest": version.known.manifest,
-        "committed": None if version.committed is None else version.committed.isoformat(),
+        "committed": _iso(version.committed),
         "flow": found.flow,
         "workers": found.workers,
         "bins": found.bins,
@@ -218,6 +229,10 @@ def _change_text(change: Change) -> str:
     if change.rows_before != change.rows_after:
         rows = f"{change.rows_before:,} to {rows}"
     return f"{', '.join(parts) or 'no change'} ({rows})"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def _age(committed: datetime) -> float:

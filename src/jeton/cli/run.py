@@ -95,7 +95,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from jeton.cli.flows import find_flow, require_names
     from jeton.cli.tables import named_formats, named_paths
-    from jeton.cli.targets import STDOUT, Target, published_together
+    from jeton.cli.targets import STDOUT, Target, published_together, require_different
 
     inputs = named_paths(options.input, "--input")
     outputs = named_paths(options.output, "--output")
@@ -121,6 +121,10 @@ def _run(options: argparse.Namespace) -> int:
         Target.of(name, path, formats.get(name), general, options.overwrite)
         for name, path in outputs.items()
     ]
+    require_different(targets)
+    if options.master is not None:
+        for target in targets:
+            target.require_spark_can_write()
     files = {name: (path, formats.get(name), general) for name, path in inputs.items()}
     began = time.perf_counter()
     with published_together(targets) as by_output:
@@ -135,11 +139,13 @@ def _run(options: argparse.Namespace) -> int:
     return FINE
 
 
-Files = Mapping[str, tuple[str, str | None, str | None]]
+InputFiles = Mapping[str, tuple[str, str | None, str | None]]
 """For each input its path, its own format if it was given, and the one for all names."""
 
 
-def _run_here(flow: Flow, files: Files, targets: Mapping[str, Target], workers: int) -> Outcome:
+def _run_here(
+    flow: Flow, files: InputFiles, targets: Mapping[str, Target], workers: int
+) -> Outcome:
     from jeton.runtime.metrics import add_metrics
 
     tables = read_inputs(files)
@@ -163,7 +169,7 @@ def _run_here(flow: Flow, files: Files, targets: Mapping[str, Target], workers: 
     )
 
 
-def read_inputs(files: Files) -> dict[str, Any]:
+def read_inputs(files: InputFiles) -> dict[str, Any]:
     """The table of each input."""
     from jeton.cli.tables import read_table
 
@@ -204,28 +210,38 @@ class _Bar:
         for name in self._flow.outputs:
             at = self._flow.handle("output", name)
             out = sum(len(b) for w in self._run.workers for b in w.handles[at])
-            states.append(f"{name} {out:,} rows, {_frontier(workers[0].operators[at].frontier)}")
+            frontier = _frontier(workers[0].operators[at].frontier, self._run.unit)
+            states.append(f"{name} {out:,} rows, {frontier}")
         self._bar.set_postfix_str("; ".join(states), refresh=False)
         self._bar.refresh()
 
 
-def _frontier(times: Sequence[Any]) -> str:
+def _frontier(times: Sequence[Any], unit: str | None) -> str:
     """The least time that may still come, in words.
 
-    >>> _frontier([7]), _frontier([-(2**63)]), _frontier([])
+    >>> _frontier([7], "integer"), _frontier([-(2**63)], None), _frontier([], None)
     ('from 7', 'not begun', 'complete')
+    >>> _frontier([1_700_000_000], "s UTC")
+    'from 2023-11-14 22:13:20Z'
     """
+    import pyarrow as pa
+
+    from jeton.columns.time_units import INTEGER, type_of
     from jeton.core.times import START_OF_TIME
 
     if not times:
         return "complete"
-    return "not begun" if times[0] == START_OF_TIME else f"from {times[0]}"
+    if times[0] == START_OF_TIME:
+        return "not begun"
+    if unit is None or unit == INTEGER:
+        return f"from {times[0]}"
+    return f"from {pa.scalar(times[0], type_of(unit)).cast(pa.string())}"
 
 
 def _run_on_spark(
     named: NamedFlow,
     flow: Flow,
-    files: Files,
+    files: InputFiles,
     targets: Mapping[str, Target],
     workers: int | None,
     master: str,

@@ -59,15 +59,28 @@ class Target:
             raise UsageError(f"{path} is a folder: write {path}/ to have it replaced, or a file")
         if path.endswith("/") and place.is_file():
             raise UsageError(f"{path} is a file, not a folder")
-        if place.exists() and not over:
-            raise UsageError(f"{path} is there already: add --overwrite to replace it")
         unready = place.with_name(f".{place.name}.{token_hex(4)}{UNREADY}")
-        return Target(output, path, known, over, unready)
+        target = Target(output, path, known, over, unready)
+        target.require_free()
+        return target
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder of files."""
         return self.path.endswith("/")
+
+    def require_spark_can_write(self) -> None:
+        """Refuse a folder of files that Spark does not write."""
+        if self.is_folder and self.format not in _ON_SPARK:
+            raise UsageError(
+                f"Spark cannot write a folder of {self.format} files, only of "
+                f"{', '.join(_ON_SPARK)}: name a file, which this process writes"
+            )
+
+    def require_free(self) -> None:
+        """Refuse to replace what is there, unless that was asked for."""
+        if self.path != STDOUT and Path(self.path).exists() and not self.overwrite:
+            raise UsageError(f"{self.path} is there already: add --overwrite to replace it")
 
     def write(self, table: Any) -> None:
         """Write a whole table."""
@@ -87,11 +100,6 @@ class Target:
     def write_by_spark(self, frame: DataFrame) -> None:
         """Have the cluster write a folder, with a file for each partition."""
         assert self.format is not None
-        if self.format not in _ON_SPARK:
-            raise UsageError(
-                f"Spark cannot write a folder of {self.format} files, only of "
-                f"{', '.join(_ON_SPARK)}: name a file, which this process writes"
-            )
         writer = frame.write.format(_ON_SPARK[self.format])
         if self.format == "csv":
             writer = writer.option("header", True)
@@ -155,11 +163,24 @@ class Target:
             sys.stdout.buffer.flush()
 
 
+def require_different(targets: Sequence[Target]) -> None:
+    """Refuse two outputs in one place; several can be printed."""
+    places: dict[Path, str] = {}
+    for target in targets:
+        if target.path == STDOUT:
+            continue
+        other = places.setdefault(Path(target.path).resolve(), target.output)
+        if other != target.output:
+            raise UsageError(f"the outputs {other} and {target.output} have one path")
+
+
 @contextmanager
 def published_together(targets: Sequence[Target]) -> Iterator[Mapping[str, Target]]:
     """Publish all targets if the block succeeds, and none if it fails."""
     try:
         yield {target.output: target for target in targets}
+        for target in targets:
+            target.require_free()
         for target in targets:
             target.publish()
     finally:

@@ -47,7 +47,9 @@ FEED_ROWS = 65_536
 """How many records of a table are fed at a time."""
 
 
-_INTERNAL: Final = frozenset(("agents", "attach", "checker", "graph", "network", "now", "workers"))
+_INTERNAL: Final = frozenset(
+    ("agents", "attach", "checker", "graph", "network", "now", "unit", "workers")
+)
 """Names for the library's own use, which completions leave out."""
 
 
@@ -154,7 +156,7 @@ class Run:
         """The rows of each output so far, also after a failure."""
         return Result(
             {
-                name: self._tables.made(name, self._collected(name), self._unit)
+                name: self._tables.made(name, self._collected(name), self.unit)
                 for name in self.flow.outputs
             },
             late={name: self._late(name) for name in self.flow.inputs},
@@ -547,7 +549,7 @@ class Run:
             agent.feed.add(handle, pieces[worker::workers])
 
     @property
-    def _unit(self) -> str | None:
+    def unit(self) -> str | None:
         """The unit of the flow's times, as far as any worker knows it."""
         return next((w.units.unit for w in self.workers if w.units.unit is not None), None)
 
