@@ -205,6 +205,7 @@ def test_a_file_that_appears_during_the_run_is_not_replaced(
 
 
 INPUT = ["--input", "readings=readings.csv"]
+ON_SPARK = ["--master", "local", "--format", "means=arrow"]
 
 
 @pytest.mark.parametrize(
@@ -232,8 +233,7 @@ INPUT = ["--input", "readings=readings.csv"]
             "the outputs means and high have one path",
         ),
         (
-            [f"{FLOWS}:averages", *INPUT, "--master", "local", "--output", "means=x/"]
-            + ["--format", "means=arrow"],
+            [f"{FLOWS}:averages", *INPUT, *ON_SPARK, "--output", "means=x/"],
             "Spark cannot write a folder of arrow files",
         ),
         ([f"{FLOWS}:averages", "--input", "readings=s3://b/x.csv"], "is not on this machine"),

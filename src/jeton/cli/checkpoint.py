@@ -255,8 +255,8 @@ def _print_lines(lines: Sequence[tuple[str, ...]]) -> None:
 def duration(seconds: float) -> str:
     """Seconds in the largest unit that fits.
 
-    >>> duration(12.4), duration(300), duration(100_000)
-    ('12 s', '5 min', '27 h')
+    >>> duration(12.4), duration(300), duration(90_000)
+    ('12 s', '5 min', '25 h')
     """
     for size, unit in ((172_800, "d"), (7_200, "h"), (120, "min")):
         if seconds >= size:
