@@ -225,6 +225,32 @@ def test_versions_that_a_running_query_deletes_meanwhile(
     assert [each["version"] for each in found["versions"]] == [1, 2]
 
 
+@pytest.mark.parametrize("command", ["ls", "show"])
+def test_the_newest_version_is_found_while_a_query_makes_others(
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All versions that were listed are gone when they are read, twice."""
+    store = commit(tmp_path)
+    load = Checkpoints.load
+
+    def hurrying(self: Checkpoints, version: int) -> Any:
+        newest = max(store.versions())
+        if newest < 4:
+            parts = load(store, newest).parts
+            store.commit(newest + 1, parts, flow="live", meta={"query": "3f9a", "positions": {}})
+            store.clean(keep=1)
+        return load(self, version)
+
+    monkeypatch.setattr(Checkpoints, "load", hurrying)
+    found = record(capsys, command, str(tmp_path))
+    if command == "ls":
+        [found] = found["stores"][0]["versions"]
+    assert found["version"] == 4
+
+
 def test_a_lease_without_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Checkpoints(tmp_path).take_lease(query="new")
     assert main(["checkpoint", "ls", str(tmp_path)]) == 0

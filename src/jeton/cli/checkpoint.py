@@ -11,10 +11,14 @@ from jeton.cli.command import FINE, BuiltIn, UsageError, add_json, count, print_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jeton.cli.stored import Change, Stored, Version
+    from jeton.cli.stored import Change, Container, Stored, Version
+    from jeton.storage.checkpoints import Checkpoint
+    from jeton.storage.manifest import Key
 
 _LONGEST: Final = 60
 """Characters of a position that are shown."""
+_TRIES: Final = 10
+"""How many times to look again if a running query has deleted all versions meanwhile."""
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -35,8 +39,14 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _listed(stored: Stored, quick: bool) -> dict[str, Any]:
-    versions = [_version(version, quick) for version in stored.versions()]
-    found = [each for each in versions if each is not None]
+    found: list[dict[str, Any]] = []
+    for _ in range(_TRIES):
+        versions = stored.versions()
+        # The newest stays longest.
+        records = [_version(version, quick) for version in reversed(versions)]
+        found = [each for each in reversed(records) if each is not None]
+        if found or not versions:
+            break
     flow = next((each["flow"] for each in reversed(found) if "flow" in each), None)
     return {
         "path": stored.path,
@@ -134,10 +144,10 @@ def _sources_text(positions: Mapping[str, Any], kind: str) -> str:
 def _show(options: argparse.Namespace) -> int:
     from jeton.cli.stored import one_store
 
-    version = one_store(options.path, options.flow).version(options.version)
-    found = version.checkpoint
+    stored = one_store(options.path, options.flow)
+    version, found, containers_found = _read(stored, options.version)
     operators: dict[str, dict[str, Any]] = {}
-    for key, container in version.containers().items():
+    for key, container in containers_found.items():
         operators.setdefault(key.operator, {})[key.name] = {
             "rows": container.rows,
             "bytes": container.size,
@@ -179,6 +189,22 @@ def _show(options: argparse.Namespace) -> int:
         for partition, at in parts:
             print(f"    {partition}: {_short(at)}" if partition else f"    {_short(at)}")
     return FINE
+
+
+def _read(
+    stored: Stored, number: int | None
+) -> tuple[Version, Checkpoint, Mapping[Key, Container]]:
+    """A version with its state; the newest one even while a query makes others."""
+    from jeton.core.errors import SnapshotError
+
+    for left in reversed(range(_TRIES)):
+        version = stored.version(number)
+        try:
+            return version, version.checkpoint, version.containers()
+        except SnapshotError:
+            if number is not None or not left or version.number in stored.store.versions():
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -240,7 +266,15 @@ def _age(committed: datetime) -> float:
 
 
 def _short(position: Any) -> str:
+    """A position in few words; those of partitions say what else is known of them.
+
+    >>> _short({"position": 7, "ended": True, "floor": 3, "idle": False})
+    '7 (ended)'
+    """
     text = str(position)
+    if isinstance(position, dict) and "position" in position:
+        flags = ", ".join(name for name in ("ended", "idle") if position.get(name))
+        text = f"{position['position']}" + (f" ({flags})" if flags else "")
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
