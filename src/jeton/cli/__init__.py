@@ -39,9 +39,10 @@ BUILT_IN: Final[tuple[BuiltIn, ...]] = (
 _EXIT_CODES: Final = (
     "Exit codes: 0 all is well, 1 what was run failed, 2 wrong usage, 130 interrupted."
 )
+_IN_EVALUATION: Final = ("bench", "nexmark")
 _NO_EVALUATION: Final = (
-    "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation: the folder "
-    "evaluation/ of the repository."
+    "`jeton bench` and `jeton nexmark` come with the package jeton-evaluation, which is not "
+    "installed: run `pip install ./evaluation` in a checkout of Jeton's repository."
 )
 
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     added = _added()
     parser = make_parser(added)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in _IN_EVALUATION and argv[0] not in added:
+        parser.error(_NO_EVALUATION)
     options, rest = parser.parse_known_args(argv)
     if options.command in added:
         return added[options.command].main(rest)

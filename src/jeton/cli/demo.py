@@ -23,7 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from jeton import demo
-    from jeton.spark import JavaNotFoundError, local_session
+    from jeton.errors import JavaNotFoundError
+    from jeton.spark import local_session
 
     workers: int = options.workers
     demo.run_in_process()
