@@ -152,7 +152,7 @@ def _run_here(
     with flow.open(workers=workers) as run:
         run.feed(tables)
         with _Bar(flow, run, sum(table.num_rows for table in tables.values())) as bar:
-            while run.step():
+            while run.turn():
                 bar.show()
             result = run.finish()
         metrics = reduce(add_metrics, (agent.metrics().to_json() for agent in run.agents))

@@ -100,7 +100,7 @@ class Simulation:
                 for name in flow.inputs:
                     handles = [run.input(name, worker) for worker in range(workers)]
                     time_name = flow.operators[flow.handle("input", name)].time_name
-                    left[name] = _send_some(random, handles, left[name], time_name, run.step)
+                    left[name] = _send_some(random, handles, left[name], time_name, run.turn)
                 run.run_to_rest()
                 try:
                     snapshot = run.snapshot()
@@ -116,7 +116,7 @@ def _send_some(
     handles: Sequence[InputHandle],
     table: pa.Table,
     time_name: str,
-    step: Callable[[], bool],
+    turn: Callable[[], bool],
 ) -> pa.Table:
     """Send the first rows of a table to any workers; returns the others."""
     end = random.randint(0, table.num_rows)
@@ -129,7 +129,7 @@ def _send_some(
         random.choice(handles).send(table.slice(at, min(size, end - at)))
         at += size
         for _ in range(random.randrange(8)):
-            step()
+            turn()
     left = table.slice(end)
     if left.num_rows:
         rest = Batch.from_arrow(left, time=time_name)

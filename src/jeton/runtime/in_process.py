@@ -368,7 +368,7 @@ class Run:
     def paused_at(self) -> Any:
         """The time of the breakpoint, ``None`` if there is none."""
         at = self.agents[0].breakpoints.at
-        return None if at is None else steering.At(at, self._unit).shown
+        return None if at is None else steering.At(at, self.unit).shown
 
     @property
     def is_paused(self) -> bool:
