@@ -49,12 +49,12 @@ def test_another_process_asks_why(capsys: pytest.CaptureFixture[str]) -> None:
 def test_queries_are_listed_while_they_run(
     capsys: pytest.CaptureFixture[str], own_folder: Path
 ) -> None:
-    assert "No query with a page runs" in said(capsys, "inspect")[1]
+    assert "no query with a page runs" in said(capsys, "inspect")[2]
     with stuck().open() as run:
         url = run.inspect()
         code, out, _ = said(capsys, "inspect")
         assert (code, f"@{os.getpid()}" in out, url in out) == (0, True, True)
-        [listed] = json.loads(said(capsys, "inspect", "--json")[1])
+        [listed] = json.loads(said(capsys, "inspect", "--json")[1])["queries"]
         assert (listed["name"], listed["url"]) == ("sensors <&>", url)
         [file] = own_folder.iterdir()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -64,9 +64,9 @@ def test_queries_are_listed_while_they_run(
 
 def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = said(capsys, "why", "nothing")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err == (
-        "jeton why: no query 'nothing' with a page runs on this machine (there are: none)\n"
+        "jeton why: error: no query 'nothing' with a page runs on this machine (there are: none)\n"
     )
     with stuck().open() as run:
         run.inspect()
@@ -75,10 +75,8 @@ def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_
         code, _, err = said(capsys, "why", run.flow.name, "--at", "noon")
         assert (code, "neither an integer nor a timestamp" in err) == (1, True)
     code, _, err = said(capsys, "log", str(tmp_path))
-    assert (code, "there is no event log" in err) == (1, True)
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", "--open"])
-    assert ended.value.code == 2
+    assert (code, "there is no event log" in err) == (2, True)
+    assert said(capsys, "inspect", "--open")[0] == 2
 
 
 def test_a_page_that_no_longer_answers_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,12 +128,12 @@ def test_a_log_is_summarised_and_replayed(
     assert code == 0
     row = next(line for line in out.splitlines() if line.startswith("count "))
     assert row.split()[4:6] == ["3", "3"]
-    summary = json.loads(said(capsys, "log", str(folder), "--json")[1])
+    summary = json.loads(said(capsys, "log", str(folder), "--json")[1])["operators"]
     assert {each["operator"]: each["records_in"] for each in summary} == {"count": 3, "counts": 3}
     moves = said(capsys, "log", str(folder), "--replay")[1].splitlines()
     assert [line.split()[2] for line in moves if line.split()[1] == "counts"] == ["10", "20", "30"]
-    last = said(capsys, "log", str(folder), "--replay", "--json")[1].splitlines()[-1]
-    assert json.loads(last)["frontiers"]["counts"] == [30]
+    replayed = json.loads(said(capsys, "log", str(folder), "--replay", "--json")[1])["moves"]
+    assert [m["frontier"] for m in replayed if m["operator"] == "counts"] == [[10], [20], [30]]
 
 
 def test_without_the_extra_one_line_says_how_to_get_it(

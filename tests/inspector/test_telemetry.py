@@ -11,7 +11,7 @@ import pytest
 from jeton.inspector import telemetry
 from jeton.runtime.monitor import Monitor, Observation
 
-CHECKPOINTS = [
+CHECKPOINTS: list[dict[str, Any]] = [
     {"version": None},
     {"version": 1, "taken": 1, "seconds": 0.25, "bytes": 100},
     {"version": 1, "taken": 1, "seconds": 0.25, "bytes": 100},

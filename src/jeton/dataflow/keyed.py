@@ -369,6 +369,7 @@ class KeyedStream:
         initial: Any,
         *,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -380,6 +381,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -390,6 +392,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition | None = None,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
@@ -401,6 +404,9 @@ class KeyedStream:
         greatest number, lists and structures as text), never by when they came: put a sequence
         number first to decide yourself. Rows that are sent have the record's time, or a later one
         that they name. Inside a loop, times that cannot be compared may come in either order.
+
+        ``schema`` declares the columns other than the key's, and rows may then leave out those
+        that are null. Spark needs it, unless ``on_spark(…, schemas=…)`` says the same.
 
         States must be values that can be pickled, to be stored. This is plain Python for each
         record: a few microseconds, against about ten nanoseconds for the aggregates of `running`.
@@ -429,8 +435,9 @@ class KeyedStream:
         input ends fire then, in order: let one that always sets the next one stop somewhere, or
         the flow does not end. A processing-time timer fires by the worker's clock, and its rows
         are sent at the time that the input has reached by then. It does not hold up what comes
-        behind. When the input ends, those that wait fire at once. In a snapshot they have the
-        time that was left; while a flow does not run, and between micro-batches, none fires.
+        behind. When the input ends, those that wait fire at once, at the time of the last record
+        of all keys. In a snapshot they have the time that was left; while a flow does not run,
+        and between micro-batches, none fires.
 
         With ``ttl``, a key is forgotten, with its timers, once it has had no record for longer
         than that in event time: a record or timer at exactly the last one's time plus ``ttl``
@@ -439,12 +446,12 @@ class KeyedStream:
         >>> def reading(state, row, timers):
         ...     timers.cancel()
         ...     timers.after(60)
-        ...     return row["value"], []
-        >>> def silent(value, key, timers):
-        ...     return value, [{"silent_since": timers.time - 60, "last_value": value}]
+        ...     return {"last_value": row["value"]}, []
+        >>> def silent(state, key, timers):
+        ...     return state, [{"silent_since": timers.time - 60, **state}]
         >>> flow = jt.Flow("silence")
         >>> sensors = flow.input("readings").key_by("sensor")
-        >>> alerts = sensors.stateful_map(reading, None, on_timer=silent, ttl=3600)
+        >>> alerts = sensors.stateful_map(reading, {}, on_timer=silent, ttl=3600)
         >>> flow.output("alerts", alerts)
         >>> rows = {"time": [0, 50, 200], "sensor": [7, 7, 7], "value": [1.5, 2.5, 3.5]}
         >>> flow.run({"readings": rows})["alerts"].to_pylist()
@@ -453,8 +460,10 @@ class KeyedStream:
         """
         check_functions(function, on_timer)
         if on_timer is None and ttl is None:
-            return add_stateful_map(self, function, initial, name=name)
-        return add_stateful_timers(self, function, initial, on_timer=on_timer, ttl=ttl, name=name)
+            return add_stateful_map(self, function, initial, schema=schema, name=name)
+        return add_stateful_timers(
+            self, function, initial, on_timer=on_timer, ttl=ttl, schema=schema, name=name
+        )
 
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
         """Pairs of records with equal keys and equal times, also inside loops.

@@ -64,6 +64,7 @@ _INTERNAL: Final = frozenset(
         "now",
         "observe",
         "turnstile",
+        "unit",
         "workers",
     )
 )
@@ -177,7 +178,7 @@ class Run:
         """The rows of each output so far, also after a failure."""
         return Result(
             {
-                name: self._tables.made(name, self._collected(name), self._unit)
+                name: self._tables.made(name, self._collected(name), self.unit)
                 for name in self.flow.outputs
             },
             late={name: self._late(name) for name in self.flow.inputs},
@@ -475,7 +476,7 @@ class Run:
     def paused_at(self) -> Any:
         """The time of the breakpoint, ``None`` if there is none."""
         at = self.agents[0].breakpoints.at
-        return None if at is None else steering.At(at, self._unit).shown
+        return None if at is None else steering.At(at, self.unit).shown
 
     @property
     def is_paused(self) -> bool:
@@ -680,7 +681,7 @@ class Run:
             agent.feed.add(handle, pieces[worker::workers])
 
     @property
-    def _unit(self) -> str | None:
+    def unit(self) -> str | None:
         """The unit of the flow's times, as far as any worker knows it."""
         return next((w.units.unit for w in self.workers if w.units.unit is not None), None)
 

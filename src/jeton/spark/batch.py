@@ -59,7 +59,7 @@ def on_spark(
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
 
     An output is computed anew for each action that uses it, and several outputs all at once:
-    ``cache()`` what is used more than once. What the workers did is in the `Frames.metrics` of
+    `Frames.cache` keeps them for later actions. What the workers did is in the `Frames.metrics` of
     what is returned; in Spark's plans and pages the stage goes by the flow's name.
 
     >>> import jeton as jt
@@ -98,7 +98,7 @@ def on_spark(
         result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return Frames(divided(result, ends), counts, Inspection(flow, reports))
+    return Frames(divided(result, ends), counts, result, Inspection(flow, reports))
 
 
 def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:

@@ -120,7 +120,6 @@ def start(
     def run() -> None:
         context = spark.sparkContext
         context.addJobTag(tag)
-        context.setJobDescription(query.description)
         attempts.run(restore_point)
 
     # PySpark ties a thread of Python's to one of the JVM's, which has the job's tag.
@@ -205,6 +204,9 @@ class _Attempts:
             while True:
                 attempt, error = self._attempt(restore_point)
                 cause = attempt.cause or attempt.lost
+                if query.rescales() and error is None:
+                    restore_point = None
+                    continue
                 if error is None or committer is None or isinstance(error, Superseded):
                     break
                 wait = self.restarts.wait(attempt.cause, committer.version)
@@ -256,6 +258,7 @@ class _Attempts:
         )
         error: BaseException | None = None
         try:
+            self.spark.sparkContext.setJobDescription(query.description)
             frame = self.spark.range(0, workers, 1, workers)
             frame.mapInArrow(task, "worker long", barrier=True).collect()
         except Exception as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
@@ -106,10 +106,13 @@ class Frames(dict[str, DataFrame]):
         self,
         frames: Mapping[str, DataFrame],
         counts: Accumulator[Counts] | None,
+        whole: DataFrame,
         inspection: Inspection,
     ) -> None:
         super().__init__(frames)
         self._counts = counts
+        self._whole = whole
+        """The rows of all outputs, of which each frame takes its own."""
         self._inspection = inspection
         self._pages: dict[tuple[str, int], Page] = {}
 
@@ -159,6 +162,30 @@ class Frames(dict[str, DataFrame]):
             "whole from its sources to its sinks: pause a long-lived query, flow.start(…), or a "
             "run in this process, flow.open()"
         )
+
+    def cache(self) -> Self:
+        """Run the flow once for all outputs: their rows are kept for later actions.
+
+        `unpersist` lets go of them. Streaming frames have ``write_stream`` for this.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("halves")
+        >>> numbers = flow.input("n", time="id", schema={})
+        >>> flow.output("small", numbers.filter(lambda batch: batch.times < 30))
+        >>> flow.output("large", numbers.filter(lambda batch: batch.times >= 30))
+        >>> frames = flow.on_spark({"n": spark.range(100)}, workers=2).cache()
+        >>> frames["small"].count(), frames["large"].count(), frames.metrics()["runs"]
+        (30, 70, 1)
+        >>> frames.unpersist()
+        """
+        if self._whole.isStreaming:
+            raise GraphError("streaming frames cannot be cached: write_stream runs the flow once")
+        self._whole.cache()
+        return self
+
+    def unpersist(self) -> None:
+        """Let go of the rows that `cache` keeps."""
+        self._whole.unpersist()
 
     def write_stream(
         self,

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial, reduce
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -28,6 +29,7 @@ from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog
 from jeton.runtime.metrics import add_metrics
 from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
 from jeton.runtime.why import Holder, Question, Why
+from jeton.spark.application import require_slots
 from jeton.spark.internals import dumps_by_value, holders_of_slots
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-Status = Literal["starting", "running", "restarting", "stopping", "ended", "failed"]
+Status = Literal["starting", "running", "restarting", "rescaling", "stopping", "ended", "failed"]
 
 
 DESCRIBED: Final = 200
@@ -62,6 +64,7 @@ _INTERNAL: Final = frozenset(
         "misheard",
         "monitor",
         "observe",
+        "rescales",
         "restart",
         "take_over",
         "wait",
@@ -69,6 +72,21 @@ _INTERNAL: Final = frozenset(
     )
 )
 """Names for the library's own use, which completions leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """A change of a query's number of workers, and how long it took."""
+
+    before: int
+    """The number of workers before."""
+    after: int
+    version: int | None
+    """The checkpoint that the new workers went on from."""
+    stopped: float
+    """Seconds from that checkpoint until all new workers ran: nothing was read meanwhile."""
+    silent: float
+    """Seconds from that checkpoint to the next one, in which no new rows reached the sinks."""
 
 
 class Query:
@@ -113,6 +131,9 @@ class Query:
         self._cause: Failure | None = None
         self._restarts = 0
         self._stop: Stop | None = None
+        self._next_workers: int | None = None
+        """The number of workers of the next attempt, if it is another one."""
+        self._rescaling = threading.Lock()
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
@@ -125,7 +146,8 @@ class Query:
     def status(self) -> Status:
         """Where the query is in its life.
 
-        Starting, running, restarting after a worker was lost, stopping, ended or failed.
+        Starting, running, restarting after a worker was lost, rescaling to another number of
+        workers, stopping, ended or failed.
         """
         return self._status
 
@@ -338,6 +360,66 @@ class Query:
             f"query {self.name!r} ({self._status}) did not commit a checkpoint within "
             f"{timeout:g} seconds"
         )
+
+    def rescale(self, workers: int, *, timeout: float = 120.0) -> Rescale:
+        """Go on with another number of workers; returns how long that took.
+
+        A checkpoint is taken, the present workers end, and as many as wanted go on from there: in
+        one stage of Spark's after the other, so that there need be slots for the greater number
+        only. Sources continue where they were, and no row is lost or comes twice. Returns once the
+        new workers have taken a checkpoint of their own. If a worker is lost meanwhile, the query
+        is started again from its last checkpoint, with the new number.
+
+        >>> import tempfile
+        >>> import jeton as jt
+        >>> from jeton.connectors.sinks import Memory
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("elastic")
+        >>> flow.output("counts", flow.input("ticks").key_by("n").running().count())
+        >>> source = Rate(1000, lambda positions: {"n": positions % 7})
+        >>> ends = {"sources": {"ticks": source}, "sinks": {"counts": Memory()}}
+        >>> folder = tempfile.mkdtemp()
+        >>> with flow.start(spark, **ends, workers=1, checkpoint=folder) as query:
+        ...     change = query.rescale(2)
+        >>> change.before, change.after, query.workers
+        (1, 2, 2)
+        """
+        if self.committer is None:
+            raise GraphError(
+                f"query {self.name!r} has no checkpoints for other workers to go on from: start "
+                "it with checkpoint="
+            )
+        require_slots(self._spark, workers)
+        deadline = time.monotonic() + timeout
+        with self._rescaling:
+            if workers == self.workers:
+                return Rescale(workers, workers, self.committer.version, 0.0, 0.0)
+            return self._rescale(workers, deadline)
+
+    def _rescale(self, workers: int, deadline: float) -> Rescale:
+        def left() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        before = self.workers
+        self.await_running(left())
+        version = self.checkpoint(left())
+        cut = time.monotonic()
+        with self._changed:
+            coordinator = self._coordinator
+            if self._status == "running":
+                self._status = "rescaling"
+            self._next_workers = workers
+            self._changed.notify_all()
+        coordinator.send(Stop())
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._coordinator is not coordinator or not self.is_active, left()
+            )
+        self._require_active()
+        self.await_running(left())
+        ran = time.monotonic()
+        self.checkpoint(left())
+        return Rescale(before, workers, version, ran - cut, time.monotonic() - cut)
 
     # Breakpoints
 
@@ -629,7 +711,7 @@ class Query:
         control = Control(sock)
         with self._changed:
             coordinator.join(rank, control)
-            if self._status in ("starting", "restarting"):
+            if self._status in ("starting", "restarting", "rescaling"):
                 self._status = "running"
             stop, standing = self._stop, list(self._standing)
             coordinator.listen(rank, control, self)
@@ -665,6 +747,14 @@ class Query:
     def wait(self, seconds: float) -> bool:
         """Wait for some seconds; returns whether there is no more time to wait."""
         return self._hurry.wait(seconds)
+
+    def rescales(self) -> bool:
+        """Whether an attempt with another number of workers comes next; that is set then."""
+        with self._changed:
+            workers, self._next_workers = self._next_workers, None
+            if workers is not None:
+                self.workers = workers
+            return workers is not None and self._status != "stopping"
 
     def restart(self, wait: float, cause: Failure | None) -> bool:
         """After a failure: wait, unless the query is to be stopped; returns whether to go on."""

@@ -193,8 +193,7 @@ class StreamingFrames(Frames):
         state: str | None,
         shuffle: bool,
     ) -> None:
-        super().__init__(divided(whole, ends), counts, Inspection(flow, counts))
-        self._whole = whole
+        super().__init__(divided(whole, ends), counts, whole, Inspection(flow, counts))
         self._ends = ends
         self._flow = flow.name
         self._state = state

@@ -80,7 +80,8 @@ class Checkpoints:
         self.files = files or Files(path, filesystem)
         self.root = self.files.root
         self._parts = self.root / "parts"
-        self._manifests = self.root / "manifests"
+        self.manifests = self.root / "manifests"
+        """The folder that has a file for each version."""
         self._lease = Lease(self.files)
 
     def __repr__(self) -> str:
@@ -167,13 +168,13 @@ class Checkpoints:
         else:
             self.take_lease()
         name = manifest_name(version)
-        self.files.write(self._manifests / name, [encoded(body)])
+        self.files.write(self.manifests / name, [encoded(body)])
         try:
             state = self._lease.own.with_version(Committed(version, epoch, name))
             self._lease.append(state)
         except Superseded:
-            if name not in (known.manifest for known in self._state().versions):
-                self.files.delete(self._manifests / name)
+            if name not in (known.manifest for known in self.state().versions):
+                self.files.delete(self.manifests / name)
             raise
         return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts), body["bins"])
 
@@ -197,9 +198,13 @@ class Checkpoints:
 
     def query(self) -> str | None:
         """The name by which sinks know the query whose checkpoints these are, if it has one."""
-        return self._state().query
+        return self.state().query
 
     # Reading
+
+    def state(self) -> Entry:
+        """The state of the store: which versions count, and who holds the lease."""
+        return state_of(self.files, self._lease.newest())
 
     def versions(self) -> list[int]:
         """The versions that were committed, in ascending order, whether or not they are whole."""
@@ -277,7 +282,7 @@ class Checkpoints:
         # If another run has taken over, it cleans up by itself, and may go on from elsewhere.
         self._lease.require()
         # Manifests go first: what they point at must be there for as long as they are.
-        for folder, ours in ((self._manifests, MANIFEST), (self._parts, _PART)):
+        for folder, ours in ((self.manifests, MANIFEST), (self._parts, _PART)):
             for match in map(ours.fullmatch, self.files.names(folder)):
                 # A newer file without a manifest may belong to a version that is being written.
                 if match is not None and match[0] not in used and int(match[1]) < oldest:
@@ -288,22 +293,19 @@ class Checkpoints:
 
     # Inside
 
-    def _state(self) -> Entry:
-        return state_of(self.files, self._lease.newest())
-
     def _committed(self) -> list[Committed]:
         """All versions that count, but for those at the beginning that were deleted.
 
         The newest never is: if its manifest has gone, that is damage.
         """
-        there = {*self.files.names(self._manifests)}
-        found = list(self._state().versions)
+        there = {*self.files.names(self.manifests)}
+        found = list(self.state().versions)
         while len(found) > 1 and found[0].manifest not in there:
             del found[0]
         return found
 
     def _load(self, known: Committed) -> Checkpoint:
-        path = self._manifests / known.manifest
+        path = self.manifests / known.manifest
         try:
             body = decoded(self.files.read(path), str(path))
             if body["epoch"] != known.epoch:

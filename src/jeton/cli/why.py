@@ -4,46 +4,40 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
 
-from jeton.core.errors import JetonError
-from jeton.inspector.running import find
+from jeton.cli.command import FINE, BuiltIn, add_json, print_json
+from jeton.cli.inspect import add_query, find_page
 
 PATIENCE: Final = 30.0
 """Seconds that a query has to answer."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Ask a query, and print its answer; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="jeton why",
-        description="Name what holds the frontier of an output of a query that runs on this "
-        "machine: a token and the line that keeps it, an input, a worker that is busy, and so on.",
-    )
-    parser.add_argument(
-        "query", metavar="QUERY", help="its name, the number of its process, or both"
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_query(parser)
     parser.add_argument(
         "output", nargs="?", metavar="OUTPUT", help="an output, a probe or an operator; else all"
     )
     parser.add_argument("--at", metavar="T", help="an integer or a timestamp; else the frontier")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(argv)
-    try:
-        answer = ask(find(options.query).url, "why", name=options.output, at=options.at)
-    except JetonError as error:
-        print(f"jeton why: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(answer, indent=2) if options.json else answer["text"])
-    return 0
+    add_json(parser, "the answer")
+
+
+def _run(options: argparse.Namespace) -> int:
+    answer = ask(find_page(options.query).url, "why", name=options.output, at=options.at)
+    if options.json:
+        print_json(answer)
+    else:
+        print(answer["text"])
+    return FINE
 
 
 def ask(url: str, button: str, **arguments: Any) -> Any:
     """Press a button of a page; returns the answer."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    from jeton.core.errors import JetonError
+
     body = json.dumps({"act": button, "arguments": arguments}).encode()
     request = Request(f"{url}act", body, {"content-type": "application/json"})
     try:
@@ -58,3 +52,14 @@ def ask(url: str, button: str, **arguments: Any) -> Any:
         raise JetonError(text) from None
     except (URLError, OSError) as error:
         raise JetonError(f"the query does not answer: {error}") from error
+
+
+COMMAND: Final = BuiltIn(
+    "why",
+    "name what holds an output of a query that runs",
+    "Name what holds the frontier of an output of a query that runs on this machine: a token and "
+    "the line that retained it, an input, a worker that is busy, and so on.",
+    "jeton why rooms means\njeton why rooms@4711 means --at '2026-01-31 12:00'",
+    _add_arguments,
+    _run,
+)

@@ -1,1 +1,0 @@
-"""The commands `jeton inspect`, `jeton why` and `jeton log`, one in each module."""
