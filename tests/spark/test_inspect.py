@@ -93,6 +93,7 @@ def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(
         assert act(url, "why", name="out")[0] == 200
         assert all("seconds" not in each for each in query.metrics()["operators"])
         assert query.sample("numbers").empty
+        query.monitor.look()
         with urlopen(f"{url}metrics", timeout=LIMIT) as answer:
             assert b'jeton_up{query="rate",status="running"} 1' in answer.read()
         while query.sample("numbers").empty:
