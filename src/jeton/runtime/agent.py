@@ -537,7 +537,7 @@ class Agent:
     def rest_for(self, command: QuiescentCommand) -> None:
         """Come to rest with all workers, and do a command then; once, if it is sent again."""
         if not command.number or command.number > self._latest:
-            self._latest = command.number
+            self._latest = max(self._latest, command.number)
             self._due.append(command)
 
     def defer(self, command: Command) -> None:
