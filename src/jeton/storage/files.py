@@ -50,6 +50,9 @@ class Files:
     FileExistsError: ...
     """
 
+    fs: Any = None
+    """The file system, one of Arrow's; none for files that are kept elsewhere, as in tests."""
+
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         self.fs, root = file_system(os.fspath(path), filesystem)
         self.root = PurePosixPath(root)
@@ -175,7 +178,7 @@ class PatientFiles(Files):
         """``wait`` waits for some seconds, and returns whether there is no more time to wait."""
         self._files = files
         self._wait = wait
-        self.root = files.root
+        self.fs, self.root = files.fs, files.root
 
     def names(self, folder: PurePosixPath) -> list[str]:
         """The names of all files in a folder."""
