@@ -24,7 +24,7 @@ from jeton.cli.command import (
     UsageError,
     say,
 )
-from jeton.core.errors import JetonError
+from jeton.core.errors import JetonError, summary
 
 __all__ = ["Command", "main"]
 
@@ -105,7 +105,14 @@ def make_parser(added: dict[str, Command] | None = None) -> argparse.ArgumentPar
 
 
 def _added() -> dict[str, Command]:
-    return {point.name: point.load() for point in entry_points(group="jeton.commands")}
+    """The commands of other packages; those that cannot be imported are reported, and left out."""
+    found: dict[str, Command] = {}
+    for point in entry_points(group="jeton.commands"):
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            say(f"jeton: warning: the command {point.name!r} is left out: {summary(error)}")
+    return found
 
 
 def _ended(prog: str, text: str, code: int) -> int:

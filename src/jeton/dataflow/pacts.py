@@ -15,6 +15,7 @@ from jeton.columns.column import Column, as_column, plain, to_arrow
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import bin_owners
+from jeton.state.key_place import Arrival
 from jeton.state.key_slots import KeyColumnTypes
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
@@ -26,6 +27,9 @@ class Pact(ABC):
 
     local = False
     """Whether messages stay on the worker that sent them."""
+
+    arrival: Arrival = "anywhere"
+    """Where records arrive: on the worker that owns their key, on the first, or on any worker."""
 
     announces = False
     """Whether each worker gets a message for each type of key, if only an empty one."""
@@ -80,6 +84,8 @@ class Exchange(Pact):
     >>> sum(len(part) for _, part in Exchange("word").route(batch, workers=2))
     4
     """
+
+    arrival = "by key"
 
     def __init__(self, *key: str | Callable[[Batch], Any], announce: bool = False) -> None:
         if not key:
@@ -219,6 +225,8 @@ class Gather(Pact):
     >>> [worker for worker, _ in Gather().route(batch, workers=3)]
     [0]
     """
+
+    arrival = "at the first"
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The whole batch to the first worker."""

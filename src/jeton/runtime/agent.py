@@ -283,6 +283,8 @@ class Agent:
         """Commands that wait for the end of a round, since a worker at rest must not act."""
         self._round: _Round | None = None
         self._rounds_done = 0
+        self._latest = 0
+        """The number of the latest command that needs all workers at rest."""
         self._counted = self._counts()
 
     def attach(
@@ -307,6 +309,7 @@ class Agent:
         for operator in self.worker.operators:
             operator.reset_counts()
         self.is_stopped = self._told_complete = False
+        self._latest = 0
         self._counted = self._counts()
 
     def rejoin(self, peers: Peers) -> None:
@@ -540,8 +543,10 @@ class Agent:
         command.obey(self)
 
     def rest_for(self, command: QuiescentCommand) -> None:
-        """Come to rest with all workers, and do a command then."""
-        self._due.append(command)
+        """Come to rest with all workers, and do a command then; once, if it is sent again."""
+        if not command.number or command.number > self._latest:
+            self._latest = max(self._latest, command.number)
+            self._due.append(command)
 
     def defer(self, command: Command) -> None:
         """Obey a command when those that need all workers at rest are done."""

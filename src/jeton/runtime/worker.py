@@ -26,7 +26,7 @@ from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import KeyGuard, Pact
-from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
+from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
@@ -187,6 +187,8 @@ class Worker:
             common=self._common,
             origin=origin,
             pacts=[port.pact for port in plan.inputs if not port.observes],
+            arrivals=lambda: arrivals([each.plan for each in self.operators], plan.index),
+            bins=self.bins,
         )
         try:
             operator.step = plan.build(tokens, info)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final
@@ -33,7 +34,7 @@ from jeton.storage.chunk_format import (
     decode,
 )
 from jeton.storage.earlier_formats import manifest_name, settled, state_of
-from jeton.storage.files import Files
+from jeton.storage.files import Files, PatientFiles, StoreUnavailable
 from jeton.storage.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.storage.manifest import Key, Part, Tables, too_rare, unchanged
 from jeton.storage.version import Checkpoint
@@ -76,8 +77,10 @@ class Checkpoints:
         filesystem: Any = None,
         *,
         files: Files | None = None,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.files = files or Files(path, filesystem)
+        """``wait`` waits for some seconds, before a file that could not be read is read again."""
+        self.files: Files = PatientFiles(files or Files(path, filesystem), wait)
         self.root = self.files.root
         self._parts = self.root / "parts"
         self.manifests = self.root / "manifests"
@@ -217,6 +220,7 @@ class Checkpoints:
     def load(self, version: int) -> Checkpoint:
         """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is damaged.
 
+        `StoreUnavailable` if its manifest cannot be read now, which says nothing about it.
         Its part files are looked at when they are read, or by `Checkpoint.verify`.
         """
         committed = self._committed()
@@ -233,6 +237,7 @@ class Checkpoints:
 
         All its files are read and checked. If one is torn or was changed, that is logged, and the
         version before it is tried; `CorruptCheckpoint` if there are versions but none is whole.
+        If files cannot be read now, that is `StoreUnavailable`: no version is passed over then.
         """
         error: SnapshotError | None = None
         for known in reversed(self._committed()):
@@ -276,7 +281,7 @@ class Checkpoints:
             if known.version >= oldest:
                 try:
                     used |= {*self._load(known).files, known.manifest}
-                except CorruptCheckpoint as error:
+                except (CorruptCheckpoint, StoreUnavailable) as error:
                     log.warning("nothing is cleaned up in %s: %s", self.root, error)
                     return
         # If another run has taken over, it cleans up by itself, and may go on from elsewhere.
@@ -320,13 +325,13 @@ class Checkpoints:
                 parts,
                 int(body["bins"]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
     def read_chunk(self, chunk: Chunk) -> pa.Table:
         """The table of a chunk, whose bytes are checked."""
         try:
             data = self.files.read_at(self._parts / chunk.file, chunk.start, chunk.size)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise CorruptCheckpoint(f"{chunk.file} cannot be read: {error}") from error
         return decode(data, chunk)
