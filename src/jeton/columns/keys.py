@@ -343,3 +343,22 @@ def scatter_words(
         destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
     grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
     return grouped
+
+
+@nb.njit(cache=True)
+def spread_order(
+    hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int, spread: int, turn: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Records grouped by worker: the owner of their bin, or one of ``spread - 1`` after it.
+
+    The choice is scattered, so that no pattern in the order of records meets it. ``turn`` is the
+    number of the first record.
+    """
+    mask = np.uint64(len(owners) - 1)
+    destination = np.empty(len(hashes), np.int64)
+    for i in range(len(hashes)):
+        # The upper half of a word's bits, as a part of the whole, of the workers.
+        salt = (_mix_word(np.uint64(turn + i)) >> np.uint64(32)) * np.uint64(spread)
+        destination[i] = (owners[hashes[i] & mask] + (salt >> np.uint64(32))) % workers
+    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
+    return grouped

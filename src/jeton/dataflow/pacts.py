@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
-from jeton.columns.keys import hash_columns, scatter_order, scatter_words
+from jeton.columns.keys import hash_columns, scatter_order, scatter_words, spread_order
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import bin_owners
 from jeton.state.key_slots import KeyColumnTypes
@@ -120,14 +120,7 @@ class Exchange(Pact):
             order, starts = scatter_words(plain(first), owners, workers)
         else:
             order, starts = scatter_order(hash_columns(columns), owners, workers)
-        bounds = starts.tolist()
-        together = batch.take(order)
-        for worker in range(workers):
-            start, stop = bounds[worker], bounds[worker + 1]
-            if stop - start == len(batch):
-                yield worker, batch
-            elif start < stop:
-                yield worker, together.slice(start, stop)
+        return _dealt(batch, order, starts)
 
     @staticmethod
     def _computed(key: Callable[[Batch], Any], batch: Batch) -> Column:
@@ -162,6 +155,70 @@ class KeyExchange(Exchange):
     def guard(self) -> KeyGuard:
         """A new guard, which knows no types yet."""
         return KeyGuard(self._names)
+
+
+class SpreadExchange(KeyExchange):
+    """The first exchange of a spread key: the records of one key go to several workers.
+
+    These are the owner of the key and those after it, ``spread`` in all, or all workers if there
+    are fewer. Records are dealt out evenly, each by its number. Without key columns, all records
+    are one key, which the first worker owns.
+
+    >>> batch = Batch({"word": ["a"] * 100}, times=[0] * 100)
+    >>> [worker for worker, _ in SpreadExchange("word", spread=2).route(batch, workers=2)]
+    [0, 1]
+    """
+
+    def __init__(self, *key: str, spread: int) -> None:
+        if key:
+            super().__init__(*key)
+        else:
+            self.key = self._names = key
+        self.spread = spread
+
+    def guard(self) -> KeyGuard | None:
+        """A new guard, if there are key columns."""
+        return super().guard() if self.key else None
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """Each record to one of the workers of its key."""
+        return self._scatter(batch, workers, bin_owners(workers), 0)
+
+    def router(self, workers: int, bins: int) -> Router:
+        """The same, counting records from batch to batch, since a batch may have just one."""
+        owners = bin_owners(workers, bins)
+        turn = 0
+
+        def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
+            nonlocal turn
+            turn += len(batch)
+            return self._scatter(batch, workers, owners, turn - len(batch))
+
+        return route
+
+    def _scatter(
+        self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16], turn: int
+    ) -> Iterator[tuple[int, Batch]]:
+        hashes = hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
+        spread = min(self.spread, workers)
+        return _dealt(batch, *spread_order(hashes, owners, workers, spread, turn))
+
+    def __repr__(self) -> str:
+        return f"SpreadExchange({', '.join([*map(repr, self.key), f'spread={self.spread}'])})"
+
+
+def _dealt(
+    batch: Batch, order: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, Batch]]:
+    """The parts of a batch for each worker, from the order of records by worker."""
+    bounds = starts.tolist()
+    together = batch.take(order)
+    for worker in range(len(bounds) - 1):
+        start, stop = bounds[worker], bounds[worker + 1]
+        if stop - start == len(batch):
+            yield worker, batch
+        elif start < stop:
+            yield worker, together.slice(start, stop)
 
 
 class KeyGuard:
