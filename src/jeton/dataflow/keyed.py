@@ -71,16 +71,16 @@ class KeyedStream:
 
             raise no_keyed_method(self, name, Stream, Windows)
 
-    def __init__(
-        self, stream: Stream, key: tuple[str, ...], *, spread: int | None = None
-    ) -> None:
+    def __init__(self, stream: Stream, key: tuple[str, ...], *, spread: int | None = None) -> None:
         self.stream = stream
         self.key = key
         self.spread = None if spread is None else checked_spread(spread)
         """The number of workers among which the records of each key are divided."""
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in ("pact", "require_whole", "stream")]
+        return [
+            name for name in super().__dir__() if name not in ("pact", "require_whole", "stream")
+        ]
 
     def require_whole(self, operator: str) -> None:
         """Refuse an operator that needs all records of a key on one worker, if it is spread."""
