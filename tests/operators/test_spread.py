@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.dataflow.pacts import SpreadExchange
 from jeton.errors import BatchError, GraphError, SnapshotError
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, typed_rows
@@ -213,23 +214,20 @@ def test_partial_results_that_do_not_go_together_are_refused_where_they_meet(
     groups = flow.input("rows").key_by("key", spread=2).tumbling(10)
     flow.output("out", getattr(groups, how)("value"))
     with flow.open(workers=2) as run:
-        for number in range(6):
+        for worker in destinations(8):
             # Each worker gets values of one type only.
-            values = (first, second)[destination(number)]
+            values = (first, second)[worker]
             run.input("rows").send(pa.table({"time": [0], "key": [1], "value": values}))
         with pytest.raises(BatchError, match=r"of type .* before: cast") as caught:
             run.finish()
     assert caught.value.operator == how
 
 
-def destination(number: int) -> int:
-    """The worker to which a record of a number goes, of the key 1 and two workers."""
-    route = jt.Flow("f").input("rows").key_by("key", spread=2).pact.router(2, 4096)
-    batch = jt.Batch({"key": [1] * (number + 1)}, times=[0] * (number + 1))
-    for worker, part in route(batch.with_columns({"at": np.arange(number + 1)})):
-        if number in part["at"]:
-            return worker
-    raise AssertionError(number)
+def destinations(records: int) -> list[int]:
+    """The workers to which the records of the key 1 go, one after the other, of two workers."""
+    route = SpreadExchange("key", spread=2).router(2, 4096)
+    single = jt.Batch({"key": [1]}, times=[0])
+    return [worker for _ in range(records) for worker, _ in route(single)]
 
 
 def test_results_come_at_the_same_frontier_as_without() -> None:

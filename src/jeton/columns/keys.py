@@ -357,8 +357,9 @@ def spread_order(
     mask = np.uint64(len(owners) - 1)
     destination = np.empty(len(hashes), np.int64)
     for i in range(len(hashes)):
-        # The upper half of a word's bits, as a part of the whole, of the workers.
-        salt = (_mix_word(np.uint64(turn + i)) >> np.uint64(32)) * np.uint64(spread)
+        # The upper half of a scattered word: from 0 to 2**32, scaled to the number of workers.
+        word = _mix_word(np.uint64(turn + i + 1) * np.uint64(0x9E3779B97F4A7C15))
+        salt = (word >> np.uint64(32)) * np.uint64(spread)
         destination[i] = (owners[hashes[i] & mask] + (salt >> np.uint64(32))) % workers
     grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
     return grouped
