@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from tests.helpers import UnaryStep, consume, dropping, seeded
 
 import jeton as jt
+from jeton.dataflow.pacts import SpreadExchange
 from jeton.errors import BatchError, GraphError
 
 
@@ -84,6 +85,34 @@ def test_many_keys_spread_over_all_workers() -> None:
     for column in (list(range(300)), [f"word {i}" for i in range(300)]):
         got = arrivals(table(key=column), jt.Exchange("key"))
         assert {row["worker"] for row in got} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("column", [[7] * 3000, ["hot"] * 3000, [None, "hot"] * 1500])
+def test_a_spread_key_goes_evenly_to_as_many_workers(column: list[Any]) -> None:
+    got = arrivals(table(key=column), SpreadExchange("key", spread=2))
+    shares = Counter((row["key"], row["worker"]) for row in got)
+    for key in set(column):
+        counts = [n for (of, _), n in shares.items() if of == key]
+        assert len(counts) == 2
+        assert max(counts) < 1.2 * min(counts)
+
+
+def test_a_spread_key_is_on_all_workers_if_there_are_fewer() -> None:
+    got = arrivals(table(key=[7] * 300), SpreadExchange("key", spread=8))
+    assert {row["worker"] for row in got} == {0, 1, 2}
+    got = arrivals(table(key=[7] * 300), SpreadExchange(spread=2))
+    assert {row["worker"] for row in got} == {0, 1}
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 8, 610])
+def test_no_pattern_of_batches_sends_a_spread_key_to_one_worker(period: int) -> None:
+    route = SpreadExchange("key", spread=4).router(4, 4096)
+    batch = jt.Batch({"key": [7, *range(100, 99 + period)]}, times=[0] * period)
+    counts = Counter(
+        worker for _ in range(400) for worker, part in route(batch) if 7 in part["key"].tolist()
+    )
+    assert len(counts) == 4
+    assert max(counts.values()) < 2 * min(counts.values())
 
 
 def test_integers_of_any_width_with_or_without_nulls_go_the_same_way() -> None:
