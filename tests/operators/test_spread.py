@@ -362,7 +362,7 @@ def test_a_fold_begins_once_for_each_partial_result() -> None:
         assert flow.run({"rows": table}, workers=workers)["out"]["n"].to_pylist() == [3]
 
 
-def test_the_plan_shows_both_operators(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_shows_all_operators(capsys: pytest.CaptureFixture[str]) -> None:
     flow = jt.Flow("plan")
     rows = flow.input("rows", schema={"key": int, "v": int})
     flow.output("sums", rows.key_by("key", spread=8).tumbling(10).sum("v"))
@@ -371,12 +371,14 @@ def test_the_plan_shows_both_operators(capsys: pytest.CaptureFixture[str]) -> No
     shown = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert [" ".join(line.split()) for line in shown] == [
         "rows input, times in 'time' → key: int64, v: int64",
-        "sum-partial from 0 rows by 'key', spread=8",
-        "sum from 1 sum-partial by 'key' → key: int64, sum: int64",
-        "sums output, from 2 sum",
-        "hits-partial from 0 rows by spread=4",
-        "hits from 4 hits-partial by Gather → count: int64",
-        "counts output, from 5 hits",
+        "sum-split from 0 rows → key: int64, v: int64 | key: int64, v: int64",
+        "sum-partial from 1 sum-split by 'key', spread=8",
+        "sum from 1 sum-split by 'key'; 2 sum-partial by 'key' → key: int64, sum: int64",
+        "sums output, from 3 sum",
+        "hits-split from 0 rows → key: int64, v: int64 | key: int64, v: int64",
+        "hits-partial from 5 hits-split by spread=4",
+        "hits from 5 hits-split by Gather; 6 hits-partial by Gather → count: int64",
+        "counts output, from 7 hits",
     ]
 
 
