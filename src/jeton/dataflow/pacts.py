@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,19 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words, spread_order
 from jeton.core.errors import BatchError, GraphError, SnapshotError
-from jeton.state.bins import bin_owners
+from jeton.state.bins import BINS, bin_owners
 from jeton.state.key_slots import KeyColumnTypes
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
+
+GUEST: Final = "jeton.guest"
+"""The column of records of a hot key that come to another worker than its owner: nothing but nulls,
+which take no room."""
+HOT: Final = 8
+"""A key is hot if it has more than an eighth of an even share of a worker's latest records."""
+RECENT: Final = 1 << 17
+"""Counts of the latest records are halved once there are as many."""
 
 
 class Pact(ABC):
@@ -158,15 +166,17 @@ class KeyExchange(Exchange):
 
 
 class SpreadExchange(KeyExchange):
-    """The first exchange of a spread key: the records of one key go to several workers.
+    """Records go to the worker that owns their key; those of hot keys to several workers.
 
-    These are the owner of the key and those after it, ``spread`` in all, or all workers if there
-    are fewer. Records are dealt out evenly, each by its number. Without key columns, all records
-    are one key, which the first worker owns.
+    These are the owner and those after it, ``spread`` in all, or all workers if there are fewer.
+    A key is hot if it has a large share of the latest records of the sending worker. What comes to
+    another worker than the owner has a column of nulls more, `GUEST`. Without key columns, all
+    records are one key, which the first worker owns.
 
     >>> batch = Batch({"word": ["a"] * 100}, times=[0] * 100)
-    >>> [worker for worker, _ in SpreadExchange("word", spread=2).route(batch, workers=2)]
-    [0, 1]
+    >>> parts = list(SpreadExchange("word", spread=2).route(batch, workers=2))
+    >>> [(worker, GUEST in part) for worker, part in parts]
+    [(0, False), (1, True)]
     """
 
     def __init__(self, *key: str, spread: int) -> None:
@@ -181,27 +191,31 @@ class SpreadExchange(KeyExchange):
         return super().guard() if self.key else None
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
-        """Each record to one of the workers of its key."""
-        return self._scatter(batch, workers, bin_owners(workers), 0)
+        """Each record to the owner of its key, or to another worker of a hot key."""
+        return self.router(workers, BINS)(batch)
 
     def router(self, workers: int, bins: int) -> Router:
-        """The same, counting records from batch to batch, since a batch may have just one."""
+        """The same, counting keys from batch to batch, since a batch may have few records."""
         owners = bin_owners(workers, bins)
-        turn = 0
+        spread = min(self.spread, workers)
+        # So many that keys with equal shares are far from hot.
+        counts = np.zeros(max(4096, 1 << (64 * workers - 1).bit_length()), dtype=np.int64)
+        total = turn = 0
 
         def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
-            nonlocal turn
+            nonlocal total, turn
+            hashes = hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
+            order, starts, total = spread_order(
+                hashes, owners, workers, spread, turn, counts, total, HOT * workers, RECENT
+            )
             turn += len(batch)
-            return self._scatter(batch, workers, owners, turn - len(batch))
+            for place, part in _dealt(batch, order, starts):
+                if place < workers:
+                    yield place, part
+                else:
+                    yield place - workers, part.with_columns({GUEST: pa.nulls(len(part))})
 
         return route
-
-    def _scatter(
-        self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16], turn: int
-    ) -> Iterator[tuple[int, Batch]]:
-        hashes = hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
-        spread = min(self.spread, workers)
-        return _dealt(batch, *spread_order(hashes, owners, workers, spread, turn))
 
     def __repr__(self) -> str:
         return f"SpreadExchange({', '.join([*map(repr, self.key), f'spread={self.spread}'])})"

@@ -1,26 +1,24 @@
 """Spread keys: the records of hot keys on several workers, combined when windows are complete.
 
-Three operators. The first one splits the stream: records of keys that have a large share of all
-records are *hot*, others are cold. Cold ones go to the owner of their key, as without ``spread``.
-Each hot one goes to one of several workers, which keep partial windows, and send what they remember
-of them at their last times. The owner of a key combines all of this, and emits results at windows'
-ends, as without ``spread``. Results do not depend on which records were hot, nor on how they were
-divided, so that partial windows may be restored on any worker.
+Three operators. The first one receives records at the owner of their key, except for some of a hot
+key, which come to other workers as guests: see `SpreadExchange`. It passes them on, on the same
+worker. The second one keeps partial windows of the guests, and sends what it remembers of them at
+their last times to the owner of the key. There the third one keeps the windows of all other
+records, adds the partial ones, and emits results at the windows' ends, as without ``spread``.
+Results do not depend on which records are guests, nor where: partial windows may be restored on any
+worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
-from jeton.columns.keys import hash_columns
 from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.checks import described
@@ -35,6 +33,7 @@ from jeton.dataflow.operators.windows import (
     Rows,
     with_bounds,
 )
+from jeton.dataflow.pacts import GUEST, Pipeline
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
@@ -44,12 +43,6 @@ from jeton.state.slot_pool import Slots
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
-
-HOT: Final = 8
-"""A key is hot if it has more than this part of an even share of the records of a worker: an
-eighth."""
-RECENT: Final = 1 << 17
-"""Counts are halved once there are as many records."""
 
 
 def checked_spread(spread: object) -> int:
@@ -84,23 +77,25 @@ def add_spread_windows(
                 f"{label!r} cannot be computed for a spread key, since its partial results have to "
                 "become one: give fold() a merge function"
             ).located(operator=name)
-    for column in (*key, stream.time_name):
-        if column.startswith(("of.", "type.")):
-            raise GraphError(
-                f"column {column!r} has the name of a partial result: rename it before spread="
-            ).located(operator=name)
-    own = stream.next_name
-    called = name if own is None else own
+    taken = [c for c in (*key, stream.time_name) if c.startswith(("of.", "type."))]
+    if GUEST in (*key, *(aggregate.column for aggregate in aggregates.values())):
+        taken.append(GUEST)
+    if taken:
+        raise GraphError(
+            f"column {taken[0]!r} has a name that partial results use: rename it before spread="
+        ).located(operator=name)
     windows = str(assigner)
-    cold, hot = _add_split(stream if own is None else stream.named(f"{own}-split"), key, name)
+    own = stream.next_name
+    records, guests = _add_split(keyed if own is None else keyed.named(f"{own}-split"), name)
     if own is not None:
-        cold, hot = cold.named(own), hot.named(f"{own}-partial")
+        records, guests = records.named(own), guests.named(f"{own}-partial")
     partial = add_collecting(
-        hot.key_by(*key, spread=keyed.spread),
+        guests.key_by(*key),
         lambda kind: PartialWindows(key, aggregates, LastTimes(assigner), kind, None),
-        name=f"{called}-partial",
+        name=f"{name}-partial",
         shape=shape_of(f"partial {windows}", key, aggregates),
         schema=None,
+        pact=Pipeline(),
     )
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
@@ -118,94 +113,37 @@ def add_spread_windows(
 
         return step
 
-    pact = cold.key_by(*key).pact
     return add_binary(
-        cold,
+        records,
         partial,
         build,
-        pact=pact,
-        other_pact=pact,
+        pact=Pipeline(),
+        other_pact=partial.key_by(*key).pact,
         name=name,
         notify="held",
         schema=schema if bounds is None else with_bounds(schema, keyed),
     )
 
 
-def _add_split(stream: Stream, key: Sequence[str], name: str) -> tuple[Stream, Stream]:
-    """Add the operator that divides records into cold and hot ones."""
+def _add_split(keyed: KeyedStream, name: str) -> tuple[Stream, Stream]:
+    """Add the operator that receives records; its outputs are those of own keys, and guests."""
+    stream = keyed.stream
     builder = stream.operator(f"{name}-split")
-    builder.input(stream)
-    cold, hot = (builder.output(schema=stream.schema) for _ in range(2))
+    builder.input(stream, keyed.pact)
+    own, guests = (builder.output(schema=stream.schema) for _ in range(2))
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         for token in tokens:
             token.drop()
-        keys = HotKeys(key, info.workers)
-        types: set[tuple[object, ...]] = set()
 
         def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             for ref, batch in inputs[0]:
-                is_hot = keys.find(batch)
-                some = np.flatnonzero(is_hot)
-                columns = [batch.column(one) for one in key]
-                kinds = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
-                # All types of keys are announced there, so that those that do not fit are refused.
-                if len(some) < len(batch) or kinds not in types:
-                    types.add(kinds)
-                    left = batch.take(np.flatnonzero(~is_hot)) if len(some) else batch
-                    outputs[cold].session(ref).give(left)
-                if len(some):
-                    part = batch.take(some) if len(some) < len(batch) else batch
-                    outputs[hot].session(ref).give(part)
+                outputs[guests if GUEST in batch else own].session(ref).give(batch)
 
         return step
 
     streams = builder.build(build, notify="never")
-    return streams[cold], streams[hot]
-
-
-class HotKeys:
-    """Which records have a key that occurs often, by counts of hashes among the latest records.
-
-    A key that shares the lower bits of its hash with a hot one counts as hot too.
-
-    >>> keys = HotKeys(["k"], workers=2)
-    >>> batch = Batch({"k": [1, 2] * 50 + list(range(100, 200))}, times=[0] * 200)
-    >>> keys.find(batch)[50:].sum(), HotKeys(["k"], workers=1).find(batch).sum()
-    (np.int64(50), np.int64(0))
-    """
-
-    def __init__(self, key: Sequence[str], workers: int) -> None:
-        self._key = tuple(key)
-        self._workers = workers
-        # So many that keys of equal shares are far from hot.
-        self._counts = np.zeros(max(4096, 1 << (64 * workers - 1).bit_length()), dtype=np.int64)
-        self._total = 0
-
-    def find(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        """Count the records, and say which are hot."""
-        if self._workers == 1:
-            return np.zeros(len(batch), dtype=bool)
-        columns = [batch.column(name) for name in self._key]
-        hashes = hash_columns(columns) if columns else np.zeros(len(batch), dtype=np.uint64)
-        hot: npt.NDArray[np.bool_]
-        hot, self._total = _hot(hashes, self._counts, self._total, HOT * self._workers, RECENT)
-        return hot
-
-
-@nb.njit(cache=True)
-def _hot(hashes, counts, total, parts, recent):  # type: ignore[no-untyped-def]
-    hot = np.empty(len(hashes), np.bool_)
-    mask = np.uint64(len(counts) - 1)
-    for i in range(len(hashes)):
-        at = hashes[i] & mask
-        counts[at] += 1
-        total += 1
-        hot[i] = counts[at] * parts > total
-        if total >= recent:
-            counts //= 2
-            total //= 2
-    return hot, total
+    return streams[own], streams[guests]
 
 
 class LastTimes(Assigner):
@@ -231,7 +169,7 @@ class LastTimes(Assigner):
 
 
 class PartialWindows(OpenWindows):
-    """The windows of some of the hot records, whose memory is sent to be combined."""
+    """The windows of guests, whose memory is sent to be combined."""
 
     def _columns(self, slots: Slots, times: Times, output: Output) -> dict[str, Column]:
         return self._groups.partial(slots)
