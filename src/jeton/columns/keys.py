@@ -373,13 +373,14 @@ def spread_order(
         count = counts[word & lower] + 1
         counts[word & lower] = count
         total += 1
-        destination[i] = owner
-        if count * hot > total:
-            # The upper half of a scattered word: from 0 to 2**32, scaled to the number of workers.
-            number = _mix_word(np.uint64(turn + i + 1) * np.uint64(0x9E3779B97F4A7C15))
-            salt = np.int64(((number >> np.uint64(32)) * np.uint64(spread)) >> np.uint64(32))
-            if salt > 0:
-                destination[i] = workers + (owner + salt) % workers
+        # The upper half of a scattered word: from 0 to 2**32, scaled to the number of workers.
+        number = _mix_word(np.uint64(turn + i + 1) * np.uint64(0x9E3779B97F4A7C15))
+        salt = np.int64(((number >> np.uint64(32)) * np.uint64(spread)) >> np.uint64(32))
+        # Without branches, since which records are hot cannot be predicted.
+        salt *= np.int64(count * hot > total)
+        worker = owner + salt
+        worker -= workers * np.int64(worker >= workers)
+        destination[i] = worker + workers * np.int64(salt > 0)
         if total >= recent:
             counts //= 2
             total //= 2
