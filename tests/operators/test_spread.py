@@ -389,7 +389,8 @@ def test_a_spread_is_an_integer_from_two_on(spread: Any) -> None:
 
 
 def test_a_spread_of_numpy_is_an_integer() -> None:
-    assert jt.Flow("f").input("rows").key_by("key", spread=np.int32(3)).named("n").spread == 3
+    three: Any = np.int32(3)
+    assert jt.Flow("f").input("rows").key_by("key", spread=three).named("n").spread == 3
 
 
 WHOLE: dict[str, Callable[[jt.KeyedStream, jt.KeyedStream], Any]] = {

@@ -64,7 +64,7 @@ def run(
                 partial(query, share, None),
                 partial(query, share, spread),
             )
-            line = {
+            line: Line = {
                 "aggregates": name,
                 "even_per_s": count / even,
                 "skewed_per_s": count / skewed,

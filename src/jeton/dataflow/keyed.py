@@ -75,7 +75,7 @@ class KeyedStream:
         self.stream = stream
         self.key = key
         self.spread = None if spread is None else checked_spread(spread)
-        """The number of workers among which the records of each key are divided."""
+        """The most workers among which the records of a hot key are divided."""
 
     def __dir__(self) -> list[str]:
         return [

@@ -183,12 +183,9 @@ class SpreadExchange(KeyExchange):
         if key:
             super().__init__(*key)
         else:
+            # There are no types to announce; the guard has nothing to refuse.
             self.key = self._names = key
         self.spread = spread
-
-    def guard(self) -> KeyGuard | None:
-        """A new guard, if there are key columns."""
-        return super().guard() if self.key else None
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key, or to another worker of a hot key."""

@@ -355,11 +355,11 @@ class Stream(StreamBase):
         Nulls are a key of their own, and so is NaN. Without columns, all records are one group,
         which one worker keeps. See `KeyedStream` for the operators on groups.
 
-        With ``spread``, the records of each key go to as many workers, and not to one: use it
-        where a few keys have a large part of all records. It is for aggregates of ``each_time``,
-        ``tumbling``, ``sliding`` and ``until``. Each worker has a partial result for each window,
-        and these are combined at the window's end. Results are the same as without ``spread``,
-        and come at the same time; sums of floating-point numbers may differ in their last digits.
+        With ``spread``, the records of *hot* keys, those with a large part of all records, are
+        divided among up to that many workers. Each has partial results, which are combined at the
+        end of a window. It is for aggregates of ``each_time``, ``tumbling``, ``sliding`` and
+        ``until``, whose results are the same as without, and come at the same time; sums of
+        floating-point numbers may differ in their last digits. `fold` needs a ``merge`` function.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("bids")

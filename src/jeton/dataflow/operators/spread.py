@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 def checked_spread(spread: object) -> int:
-    """The number of workers over which a key is spread, if it can be.
+    """The number of workers for a hot key, if there can be as many.
 
     >>> checked_spread(1)
     Traceback (most recent call last):
-    jeton.core.errors.GraphError: spread= is the number of workers for each key, an integer from...
+    jeton.core.errors.GraphError: spread= is the number of workers for a hot key, an integer from...
     """
     if not isinstance(spread, int | np.integer) or isinstance(spread, bool) or spread < 2:
         raise GraphError(
-            "spread= is the number of workers for each key, an integer from 2 on, not "
+            "spread= is the number of workers for a hot key, an integer from 2 on, not "
             f"{described(spread)}"
         ).located(operator="key_by")
     return int(spread)
