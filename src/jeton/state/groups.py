@@ -159,12 +159,7 @@ class Groups:
             known = np.ones(len(slots), dtype=bool)
             known[new] = False
             rows = np.flatnonzero(known)
-            # Beyond all slots of keys, and free again afterwards.
-            spare = np.arange(size, size + len(rows))
-            self._remember(spare, _taken(parts, rows), size + len(rows))
-            self.merge(slots[rows], spare)
-            for memory in self._memory.values():
-                memory.clear(spare)
+            self._remember(slots[rows], _taken(parts, rows), size, new=False)
         return slots, new
 
     def _saved(self, slots: Slots) -> dict[str, Column]:
@@ -175,8 +170,13 @@ class Groups:
             for part, column in memory.save(slots).items()
         }
 
-    def _remember(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
-        """Fill the memory of groups that are new with what was saved; there are ``size`` slots."""
+    def _remember(
+        self, slots: Slots, saved: Mapping[str, Column], size: int, *, new: bool = True
+    ) -> None:
+        """Fill the memory of new groups with what was saved, or add that to the memory of others.
+
+        There are ``size`` slots.
+        """
         for name in self.aggregates:
             own = f"of.{name}."
             parts = {n[len(own) :]: c for n, c in saved.items() if n.startswith(own)}
@@ -186,7 +186,8 @@ class Groups:
                 parts["seen"] = filled(seen)
             sample = parts.get("value", parts.get("state"))
             if parts:
-                self._accumulator(name, sample).load(slots, parts, size)
+                memory = self._accumulator(name, sample)
+                (memory.load if new else memory.absorb)(slots, parts, size)
             else:
                 # Nothing but nulls. Where other groups have more, there must be room for these.
                 memory = self._memory.setdefault(name, NullFold())
