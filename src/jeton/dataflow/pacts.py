@@ -176,7 +176,7 @@ class SpreadExchange(KeyExchange):
     >>> batch = Batch({"word": ["a"] * 100}, times=[0] * 100)
     >>> parts = list(SpreadExchange("word", spread=2).route(batch, workers=2))
     >>> [(worker, GUEST in part) for worker, part in parts]
-    [(0, False), (1, True)]
+    [(1, False), (0, True)]
     """
 
     def __init__(self, *key: str, spread: int) -> None:
