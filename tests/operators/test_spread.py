@@ -185,7 +185,7 @@ def test_types_that_differ_between_workers(when: str, seed: int) -> None:
             }
             run.input("rows", random.randrange(3)).send(pa.table(columns))
             for _ in range(random.randrange(4)):
-                run.step()
+                run.turn()
         found = run.finish()
     assert_same(found["spread"].to_pylist(), found["plain"].to_pylist())
 
