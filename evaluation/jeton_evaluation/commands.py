@@ -15,6 +15,7 @@ BENCHMARKS = {
     "operators": "operators, compared with plain scripts of the same computation",
     "spark": "the Spark host: cost of a stage, a row, a message, a long-lived query",
     "streaming": "micro-batches, compared with Spark's own operators and Python state",
+    "skew": "windows of a key with half of all records, with and without spread",
     "progress": "cost of one advance of a frontier over a chain of idle operators",
     "wordcount": "word count under an open-loop load: latency and sustained rate",
     "chain": "a chain of idle operators under an open-loop load of timestamps",

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from jeton.dataflow.pacts import Exchange, Pact
+from jeton.dataflow.pacts import Exchange, Pact, SpreadExchange
 from jeton.dataflow.plan import InputPlan, OperatorPlan
 
 _BOX: Final = 34.0
@@ -289,7 +289,9 @@ def _way(pact: Pact) -> str:
         return ""
     if isinstance(pact, Exchange):
         keys = (key if isinstance(key, str) else None for key in pact.key)
-        return "by " + ", ".join("a function" if key is None else repr(key) for key in keys)
+        named = ", ".join("a function" if key is None else repr(key) for key in keys)
+        spread = f"spread={pact.spread}" if isinstance(pact, SpreadExchange) else ""
+        return "by " + ", ".join(part for part in (named, spread) if part)
     return f"by {type(pact).__name__}"
 
 

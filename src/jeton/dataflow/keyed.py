@@ -23,6 +23,7 @@ from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
 from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
+from jeton.dataflow.operators.spread import checked_spread
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.stateful_timers import (
     TimedTransition,
@@ -39,7 +40,7 @@ from jeton.dataflow.operators.windows import (
     Tumbling,
     Until,
 )
-from jeton.dataflow.pacts import Gather, KeyExchange, Pact
+from jeton.dataflow.pacts import Gather, KeyExchange, Pact, SpreadExchange
 from jeton.dataflow.plan import Notify
 
 if TYPE_CHECKING:
@@ -70,12 +71,25 @@ class KeyedStream:
 
             raise no_keyed_method(self, name, Stream, Windows)
 
-    def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
+    def __init__(self, stream: Stream, key: tuple[str, ...], *, spread: int | None = None) -> None:
         self.stream = stream
         self.key = key
+        self.spread = None if spread is None else checked_spread(spread)
+        """The most workers among which the records of a hot key are divided."""
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in ("pact", "stream")]
+        return [
+            name for name in super().__dir__() if name not in ("pact", "require_whole", "stream")
+        ]
+
+    def require_whole(self, operator: str) -> None:
+        """Refuse an operator that needs all records of a key on one worker, if it is spread."""
+        if self.spread is not None:
+            raise GraphError(
+                f"{operator}() needs all records of a key on one worker, but the key is spread "
+                f"over {self.spread}: spread= is for aggregates of each_time(), tumbling(), "
+                "sliding() and until()"
+            ).located(operator=operator)
 
     def named(self, name: str) -> KeyedStream:
         """These records, with a name of its own for the operator that comes next.
@@ -87,11 +101,13 @@ class KeyedStream:
         >>> orders.named("bought").running().count()
         <Stream of bought[0]>
         """
-        return KeyedStream(self.stream.named(name), self.key)
+        return KeyedStream(self.stream.named(name), self.key, spread=self.spread)
 
     @property
     def pact(self) -> Pact:
-        """How records reach the worker that owns their key."""
+        """How records reach the worker that owns their key, or one of several if it is spread."""
+        if self.spread is not None:
+            return SpreadExchange(*self.key, spread=self.spread)
         return KeyExchange(*self.key) if self.key else Gather()
 
     def running(self, *, ordered: bool = False) -> Running:
@@ -108,6 +124,7 @@ class KeyedStream:
         >>> flow.run({"words": words})["counts"]["count"].to_pylist()
         [1, 1, 2]
         """
+        self.require_whole("running")
         return Running(self, ordered=ordered)
 
     def rolling(self, size: Length | None = None, *, rows: int | None = None) -> Rolling:
@@ -139,6 +156,7 @@ class KeyedStream:
         >>> result["by rows"]["mean"].to_pylist()
         [1.0, 1.5, 4.0]
         """
+        self.require_whole("rolling")
         return Rolling(self, size, rows)
 
     def each_time(self) -> Windows:
@@ -322,6 +340,7 @@ class KeyedStream:
         [{'time': 5, 'who': 'ann', 'start': 0, 'count': 1},
          {'time': 32, 'who': 'ann', 'start': 7, 'count': 2}]
         """
+        self.require_whole("session_window")
         return Sessions(self, gap, gap_column)
 
     def distinct(self) -> Stream:
@@ -339,6 +358,7 @@ class KeyedStream:
         >>> flow.run({"visits": visits})["first"].to_pylist()
         [{'time': 1, 'who': 'ann'}, {'time': 2, 'who': 'bob'}]
         """
+        self.require_whole("distinct")
         return add_distinct(self)
 
     def deduplicate(self, *, within: Length | None = None) -> Stream:
@@ -360,6 +380,7 @@ class KeyedStream:
         >>> flow.run({"alarms": alarms})["alerts"].to_pylist()
         [{'time': 0, 'room': 'attic', 'value': 2}, {'time': 61, 'room': 'attic', 'value': 1}]
         """
+        self.require_whole("deduplicate")
         return add_deduplicate(self, within)
 
     @overload
@@ -458,6 +479,7 @@ class KeyedStream:
         [{'time': 110, 'sensor': 7, 'silent_since': 50, 'last_value': 2.5},
          {'time': 260, 'sensor': 7, 'silent_since': 200, 'last_value': 3.5}]
         """
+        self.require_whole("stateful_map")
         check_functions(function, on_timer)
         if on_timer is None and ttl is None:
             return add_stateful_map(self, function, initial, schema=schema, name=name)
@@ -491,6 +513,8 @@ class KeyedStream:
         [{'time': 0, 'seller': 7, 'item': 'cup', 'name': 'Ann'},
          {'time': 1, 'seller': 7, 'item': 'pen', 'name': None}]
         """
+        self.require_whole("join")
+        _require_whole(other, "join")
         return add_join(self, other, how=how, suffix=suffix)
 
     def join_static(
@@ -524,6 +548,7 @@ class KeyedStream:
         [{'time': 0, 'bidder': 7, 'price': 3, 'name': 'Ann'},
          {'time': 1, 'bidder': 9, 'price': 4, 'name': None}]
         """
+        self.require_whole("join_static")
         return add_join_static(self, table, on=on, how=how, suffix=suffix)
 
     def asof_join(
@@ -565,6 +590,8 @@ class KeyedStream:
         [{'time': 3, 'stock': 'A', 'n': 100, 'price': None},
          {'time': 9, 'stock': 'A', 'n': 200, 'price': 1.5}]
         """
+        self.require_whole("asof_join")
+        _require_whole(other, "asof_join")
         return add_asof_join(self, other, tolerance=tolerance, how=how, suffix=suffix)
 
     def interval_join(
@@ -606,6 +633,8 @@ class KeyedStream:
         >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
         [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
         """
+        self.require_whole("interval_join")
+        _require_whole(other, "interval_join")
         return add_interval_join(self, other, lower, upper, how=how, suffix=suffix)
 
     def cogroup(
@@ -638,6 +667,8 @@ class KeyedStream:
         >>> flow.run({"bought": bought, "sold": sold})["stock"].to_pylist()
         [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
         """
+        self.require_whole("cogroup")
+        _require_whole(other, "cogroup")
         return add_cogroup(self, other, function, schema=schema)
 
     def unary_frontier(
@@ -671,6 +702,13 @@ class KeyedStream:
         >>> flow.run({"numbers": rows})["largest"]["n"].to_pylist()
         [4, 9, 9]
         """
+        self.require_whole("unary_frontier")
         return add_unary(
             self.stream, build, name=name, notify=notify, pact=self.pact, schema=schema
         )
+
+
+def _require_whole(other: object, operator: str) -> None:
+    """Refuse the other side of a join if its key is spread; that it is keyed is checked later."""
+    if isinstance(other, KeyedStream):
+        other.require_whole(operator)
