@@ -4,6 +4,8 @@ Each variant has a process of its own, and they take turns at each round. A prog
 process reads the stream of the open page, as a browser does. The log has a row for each invocation
 of an operator. Both cost something for each batch and nothing for each record, so that they cost
 more where batches are small.
+
+With a rate, it is the word count under an open loop instead, as a query on Spark, at that rate.
 """
 
 from __future__ import annotations
@@ -16,15 +18,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from statistics import median
 from subprocess import PIPE
 from time import perf_counter, process_time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 import jeton as jt
+from jeton_evaluation.bench import experiment, wordcount
 from jeton_evaluation.bench.harness import Line, Rounds, Say, Table, command, numbers
+from jeton_evaluation.bench.open_loop import Load
+
+if TYPE_CHECKING:
+    from jeton.spark.query import Query
 
 VARIANTS = ("no page", "page open", "event log")
 KEYS = 1000
@@ -51,13 +60,26 @@ TABLE = Table(
     }
 )
 
+PACED = Table(
+    {
+        "variant": "variant:<12",
+        "round": "round:>6",
+        "M records/s per worker": "rate:>24.1f",
+        "p50, ms": "p50_ms:>10.3f",
+        "p99, ms": "p99_ms:>10.3f",
+        "core a worker": "cpu_per_worker:>15.0%",
+    }
+)
+
 
 def run(
     say: Say,
     rounds: Rounds = 101,
     batches: Annotated[int, "batches in a round, for each worker"] = 50,
     batch: Annotated[str, "N,N,… records in a batch"] = "65536,4096",
-    workers: Annotated[int, "workers in one process"] = 1,
+    workers: Annotated[int, "workers in one process, or on Spark"] = 1,
+    rate: Annotated[float | None, "records a second in each worker, on Spark"] = None,
+    seconds: Annotated[float, "seconds of a round at a rate"] = 4.0,
     one: Annotated[str | None, argparse.SUPPRESS] = None,
 ) -> list[Line]:
     """Measure the variants in turn; ``one`` is the process of one of them."""
@@ -65,8 +87,14 @@ def run(
         for taken in measure(one, batches, int(batch), workers):
             print(json.dumps(taken), flush=True)
         return []
-    say(TABLE.head)
     lines = []
+    if rate is not None:
+        say(PACED.head)
+        for line in at_rate(Load(rate=rate, seconds=seconds), workers, rounds):
+            say(PACED.row(line))
+            lines.append(line)
+        return lines
+    say(TABLE.head)
     for size in numbers(batch):
         for line in compare(rounds, batches, size, workers):
             say(TABLE.row(line))
@@ -140,18 +168,36 @@ def measure(variant: str, batches: int, batch: int, workers: int) -> Iterator[tu
             yield perf_counter() - start, process_time() - cpu_start
 
 
+def at_rate(load: Load, workers: int, rounds: int) -> Iterator[Line]:
+    """The word count at a rate in each round and variant, on one session of Spark's."""
+    program = partial(wordcount.program, mechanism="tokens")
+    with experiment.open_host("spark", workers) as host:
+        for number in range(rounds):
+            for variant in VARIANTS if number % 2 else reversed(VARIANTS):
+                about = {"experiment": "inspect", "variant": variant, "round": number}
+                watched = partial(looking_at, variant)
+                line = experiment.trial(program, load, replace(host, watched=watched), about)
+                yield {**line, "rate": line["achieved_per_worker"] / 1e6}
+
+
 @contextmanager
-def looked_at(variant: str, workers: int) -> Iterator[Any]:
+def looked_at(variant: str, workers: int) -> Iterator[jt.Run]:
     """A run, and what looks at it."""
+    with flow().open(workers=workers) as run, looking_at(variant, run):
+        yield run
+
+
+@contextmanager
+def looking_at(variant: str, run: jt.Run | Query) -> Iterator[None]:
+    """Look at a run or a query."""
     with ExitStack() as stack:
-        run = stack.enter_context(flow().open(workers=workers))
         if variant == "page open":
             command = [sys.executable, "-c", _READER, run.inspect()]
             reader = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(reader.terminate)
         elif variant == "event log":
             run.log_events(stack.enter_context(tempfile.TemporaryDirectory()), full=True)
-        yield run
+        yield
 
 
 if __name__ == "__main__":
