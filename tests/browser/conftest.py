@@ -25,8 +25,9 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    # Not for longer: Playwright's event loop counts as running in this thread until it is stopped.
     if CHROMIUM is None:
         pytest.skip("there is no chromium on the PATH: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

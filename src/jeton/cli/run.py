@@ -210,7 +210,7 @@ class _Bar:
         for name in self._flow.outputs:
             at = self._flow.handle("output", name)
             out = sum(len(b) for w in self._run.workers for b in w.handles[at])
-            frontier = _frontier(workers[0].operators[at].frontier, self._run.unit)
+            frontier = _frontier(workers[0].operators[at].frontiers[0], self._run.unit)
             states.append(f"{name} {out:,} rows, {frontier}")
         self._bar.set_postfix_str("; ".join(states), refresh=False)
         self._bar.refresh()
