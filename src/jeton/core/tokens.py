@@ -347,6 +347,29 @@ def held_tokens() -> list[HeldToken]:
     return found
 
 
+def revoke(books: Sequence[Bookkeeping]) -> list[HeldToken]:
+    """Take all tokens for some outputs away from their holders; returns what they were.
+
+    For the system only, which builds the operators anew. The books do not change.
+    """
+    if not any(book.held for book in books):
+        return []
+    found = []
+    for each in gc.get_referrers(*books):
+        if issubclass(type(each), TimestampToken):
+            token: TimestampToken = each
+            if not token.dropped:
+                token._sessions = _DROPPED
+                found.append(HeldToken(token._book, token._time, token._origin, token._made))
+    return found
+
+
+def grant(book: Bookkeeping, time: Time) -> TimestampToken:
+    """A token that is counted from now on: for the system only, which must have the right."""
+    book.record(time, +1)
+    return _make(TimestampToken, book, time, None)
+
+
 def _line(origin: tuple[CodeType, int] | None) -> SourceLine | None:
     """The file and line of an origin."""
     if origin is None:

@@ -14,8 +14,9 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words
 from jeton.core.errors import BatchError, GraphError, SnapshotError
-from jeton.state.bins import bin_owners
+from jeton.state.bins import Placement
 from jeton.state.key_slots import KeyColumnTypes
+from jeton.state.snapshot import bins_of
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
@@ -26,6 +27,9 @@ class Pact(ABC):
 
     local = False
     """Whether messages stay on the worker that sent them."""
+
+    by_bins = False
+    """Whether records go where the bins of their keys are, and follow them when these move."""
 
     announces = False
     """Whether each worker gets a message for each type of key, if only an empty one."""
@@ -42,9 +46,13 @@ class Pact(ABC):
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, each with the worker that it goes to."""
 
-    def router(self, workers: int, bins: int) -> Router:
-        """`route` for a number of workers, and of bins, of which most pacts know nothing."""
-        return lambda batch: self.route(batch, workers)
+    def router(self, placement: Placement) -> Router:
+        """`route` for some workers that own bins, of which most pacts know nothing."""
+        return lambda batch: self.route(batch, placement.workers)
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The bin of each record, for pacts that go by them."""
+        raise GraphError(f"{self!r} knows no bins")
 
     def placement(self, batch: Batch) -> list[Column]:
         """The columns that decide which worker each record belongs to."""
@@ -87,14 +95,20 @@ class Exchange(Pact):
         self.key = key
         self.announces = announce
 
+    by_bins = True
+
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key's bin."""
-        return self._deal(batch, workers, bin_owners(workers))
+        return self._deal(batch, workers, Placement.even(workers).owners)
 
-    def router(self, workers: int, bins: int) -> Router:
-        """The same with as many bins."""
-        owners = bin_owners(workers, bins)
+    def router(self, placement: Placement) -> Router:
+        """The same for any owners of bins."""
+        workers, owners = placement.workers, placement.owners
         return lambda batch: self._deal(batch, workers, owners)
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The bins of the keys."""
+        return bins_of(self.keys(batch)) & np.uint16(bins - 1)
 
     def keys(self, batch: Batch) -> list[Column]:
         """The key columns of a batch, or the results of a function of it."""
@@ -213,16 +227,27 @@ class KeyGuard:
 
 
 class Gather(Pact):
-    """All records go to one worker, the first.
+    """All records go to one worker, the first, unless its first bin has moved.
 
     >>> batch = Batch({"x": [1]}, times=[0])
     >>> [worker for worker, _ in Gather().route(batch, workers=3)]
     [0]
     """
 
+    by_bins = True
+
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The whole batch to the first worker."""
         yield 0, batch
+
+    def router(self, placement: Placement) -> Router:
+        """The whole batch to the owner of the first bin, which state without a key is in."""
+        owner = int(placement.owners[0])
+        return lambda batch: iter([(owner, batch)])
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The first bin for all."""
+        return np.zeros(len(batch), dtype=np.uint16)
 
     def placement(self, batch: Batch) -> list[Column]:
         """No columns: all records belong to the first worker."""

@@ -145,6 +145,8 @@ class OperatorInfo:
     and similar things that must not outlive it."""
     kept: dict[str, TaggedState] = field(default_factory=dict)
     common: dict[Hashable, Any] = field(default_factory=dict)
+    used: set[Hashable] = field(default_factory=set)
+    """The keys of `shared` that this operator has asked for."""
     origin: Origin = field(default_factory=lambda: Origin(""))
     """Where the operator stands in the flow."""
     pacts: Sequence[Pact] = ()
@@ -177,6 +179,7 @@ class OperatorInfo:
         >>> result["left"].num_rows + result["right"].num_rows
         2
         """
+        self.used.add(key)
         if key not in self.common:
             self.common[key] = make()
         made: T = self.common[key]

@@ -583,6 +583,7 @@ class Agent:
             or self.sink.is_full
             or self.is_held
             or self.breakpoints.at is not None
+            or self.worker.migration is not None
         )
 
     @property
@@ -715,6 +716,7 @@ class Agent:
         return not (
             self.is_complete
             or self.breakpoints.at is not None
+            or worker.migration is not None
             or self._round is not None
             or worker.has_work
             or worker.timers.next is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Time
@@ -13,6 +14,14 @@ from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import SourcePort
 from jeton.progress.protocol import Outbox
 from jeton.runtime.network import Network
+from jeton.state.bins import Placement
+
+
+def from_time(batch: Batch, at: int) -> npt.NDArray[np.bool_]:
+    """The records at or after a time of the outermost scope."""
+    times = batch.times if batch.times.ndim == 1 else batch.times[:, 0]
+    later: npt.NDArray[np.bool_] = times >= at
+    return later
 
 
 class Receiving(Protocol):
@@ -67,15 +76,14 @@ class RoutedChannel(Channel):
         time_name: str,
         pact: Pact,
         network: Network,
-        workers: int,
-        bins: int,
+        placement: Placement,
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
         self._pact = pact
-        self._route = pact.router(workers, bins)
+        self._route = pact.router(placement)
         self._network = network
         self._worker = outbox.worker
-        self._workers = workers
+        self._workers = placement.workers
         self._announced: set[tuple[object, ...]] | None = set() if pact.announces else None
 
     def push(self, time: Time, batch: Batch) -> None:
@@ -91,6 +99,28 @@ class RoutedChannel(Channel):
                 self._here.receive_message(self.location, time, part)
             else:
                 self._network.send_message(worker, self.location, time, part)
+
+    def reroute(self, placement: Placement, before: Placement | None = None, at: int = 0) -> None:
+        """Route by other owners of bins; records earlier than ``at`` still by those ``before``."""
+        if not self._pact.by_bins:
+            return
+        late = self._pact.router(placement)
+        if before is None:
+            self._route = late
+            return
+        early = self._pact.router(before)
+
+        def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
+            later = from_time(batch, at)
+            if later.all():
+                yield from late(batch)
+            elif not later.any():
+                yield from early(batch)
+            else:
+                yield from early(batch.filter(~later))
+                yield from late(batch.filter(later))
+
+        self._route = route
 
     def _announce(
         self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
-from jeton.state.bins import BINS, bin_owners
+from jeton.state.bins import BINS, Placement
 from jeton.state.snapshot import Snapshot, concatenated, share_of
 from jeton.storage.chunk_format import (
     GROUPS,
@@ -55,6 +55,8 @@ class Checkpoint:
     parts: tuple[Part, ...]
     bins: int = BINS
     """Into how many bins keys are divided, by workers that go on from it too."""
+    placement: Placement | None = None
+    """The owners of bins, for the same number of workers, if some bins had been moved."""
 
     @property
     def workers(self) -> int:
@@ -89,7 +91,9 @@ class Checkpoint:
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
         """The state that one of any number of workers starts with: the rows of its bins."""
-        own = np.flatnonzero(bin_owners(workers, self.bins) == worker)
+        even = Placement.even(workers, self.bins)
+        placement = even if self.placement is None else self.placement.on(workers)
+        own = np.flatnonzero(placement.owners == worker)
         # Rows that all workers keep have no bin of their own.
         wanted = {0, *np.unique(own % GROUPS).tolist()}
         found: dict[str, dict[str, list[pa.Table]]] = {}
@@ -97,7 +101,7 @@ class Checkpoint:
             if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
                 continue
             for chunk, table in self._read(chunks, wanted):
-                rows = share_of(rows_of(table, chunk.bins), worker, workers, self.bins)
+                rows = share_of(rows_of(table, chunk.bins), worker, placement)
                 found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
         return Snapshot(
             self.flow,
@@ -106,6 +110,7 @@ class Checkpoint:
                 for operator, kept in found.items()
             },
             bins=self.bins,
+            placement=self.placement,
         )
 
     def part(self, worker: int, workers: int) -> Part | None:
