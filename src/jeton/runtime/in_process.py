@@ -26,7 +26,7 @@ from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
-from jeton.runtime.breakpoints import Predicate
+from jeton.runtime.breakpoints import ENDED, Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
 from jeton.runtime.migration import AwaitMoved, Cancel, Moved, in_steps, migrating
@@ -722,10 +722,18 @@ class InProcessMigration:
                 self._protocol.send([self._command.answer(agent) for agent in self._agents])
         except StopIteration as end:
             self._moved += len(end.value.moves)
+            self.is_over = not self._left
             if self._left:
-                self.begin()
-            else:
-                self.is_over = True
+                self._begin_next()
+
+    def _begin_next(self) -> None:
+        try:
+            self.begin()
+        except GraphError as error:
+            # If all inputs have ended, no more records come that state could move for.
+            if error.message != ENDED:
+                raise
+            self.is_over = True
 
 
 def _interrupt_behind(error: Exception) -> BaseException | None:
