@@ -148,9 +148,9 @@ class SourceGate:
 
     def push(self, time: Time, batch: Batch) -> None:
         """Send the records before the breakpoint, and hold the others back."""
-        if self.passes:
-            early, late = batch, None
-        else:
+        early: Batch | None = batch
+        late = None
+        if not self.passes:
             early, late = (None, batch) if self.at is None else _split(batch, self.at)
         if early is not None:
             for edge in self._edges or ():

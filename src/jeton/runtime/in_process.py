@@ -578,7 +578,7 @@ class Run:
         moving = self._moving
         due = [] if moving is None else moving.due()
         choices = len(ready) + (2 if self.network else 0) + (1 if reading else 0)
-        if moving is not None and due and random.randrange(choices + 1) == 0:
+        if moving is not None and due and (not choices or random.random() < 0.5):
             return self._migrate_on(moving, [random.choice(due)])
         if not choices:
             return False
@@ -700,12 +700,12 @@ class InProcessMigration:
 
     def due(self) -> list[int]:
         """The workers that have a command to obey, and can."""
-        command, agents = self._command, self._agents
-        waits = isinstance(command, AwaitMoved)
+        command = self._command
         return [
             index
-            for index, agent in enumerate(agents)
-            if index not in self._answers and not (waits and not command.is_due(agent))
+            for index, agent in enumerate(self._agents)
+            if index not in self._answers
+            and not (isinstance(command, AwaitMoved) and not command.is_due(agent))
         ]
 
     def obey(self, workers: Iterable[int]) -> None:

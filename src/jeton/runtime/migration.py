@@ -7,9 +7,9 @@ the one before:
 1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
 2. `Begin`: every operator with state by bins, a *mover*, gets a *turnstile* before each input that
    is routed by bins. It stops records at or after *t* of bins that leave or arrive.
-3. `Reroute`: records at or after *t* are routed by the new owners of bins. A marker follows what was
-   routed by the old ones. Turnstiles send records of bins that leave to the new owner. Inputs let
-   records through, and keep their tokens.
+3. `Reroute`: records at or after *t* are routed by the new owners of bins. A marker follows what
+   was routed by the old ones. Turnstiles send records of bins that leave to the new owner. Inputs
+   let records through, and keep their tokens.
 4. `AwaitMoved`: answered once all state has moved here. A mover gives its bins away when the
    frontiers of all its inputs have reached *t*. The new owner takes the state over when that of all
    givers has come; then its turnstiles let the records pass that waited.
@@ -437,7 +437,9 @@ class Migration:
         tables: Mapping[Operator, Tables],
         tokens: Sequence[tuple[int, int, Time]],
     ) -> None:
-        parts = [(o.index, name, table) for o, some in tables.items() for name, table in some.items()]
+        parts = [
+            (o.index, name, table) for o, some in tables.items() for name, table in some.items()
+        ]
         header = {
             "mover": mover.number,
             "from": self.worker.index,
@@ -647,12 +649,12 @@ class Begin(Steer):
 
     kind = "begin migration"
     at: int
-    moves: list[list[int]]
+    moves: list[tuple[int, int]]
     """Bins, and the workers that they go to."""
 
     def do(self, agent: Agent) -> dict[str, Any]:
         """Install the turnstiles."""
-        _migration(agent).begin(self.at, {bin: worker for bin, worker in self.moves})
+        _migration(agent).begin(self.at, dict(self.moves))
         return {}
 
 
@@ -746,7 +748,7 @@ def migrating(moves: Mapping[int, int], time: Any = None) -> Protocol[Moved]:
         yield Cancel()
         raise error
     latest = max(answer["at"] for answer in answers)
-    require_no_errors((yield Begin(at=latest, moves=[[b, w] for b, w in moves.items()])))
+    require_no_errors((yield Begin(at=latest, moves=list(moves.items()))))
     require_no_errors((yield Reroute()))
     answers = yield AwaitMoved()
     require_no_errors(answers)
