@@ -129,6 +129,8 @@ class SourceGate:
     def let_through(self) -> None:
         """Let all records through, and hold the token only."""
         self.passes = True
+        if self._handle is not None:
+            self._handle.held_from = None
         self._worker.post(self._settle)
 
     def open(self) -> None:
