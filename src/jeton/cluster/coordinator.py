@@ -305,6 +305,11 @@ class CheckpointSchedule:
             return False
         return True
 
+    def wake(self) -> None:
+        """State no longer moves: a checkpoint may be due."""
+        with self._changed:
+            self._changed.notify_all()
+
     def end(self) -> None:
         """The attempt is over; what all workers have written still counts."""
         with self._changed:
@@ -345,6 +350,9 @@ class CheckpointSchedule:
     def _due(self) -> float | None:
         """When to begin the next version, if that is known."""
         if not self._coordinator.is_full or self._under_way is not None:
+            return None
+        steering = self._coordinator.steering
+        if steering is not None and steering.is_moving:
             return None
         if self._wanted is not None:
             return self._not_before

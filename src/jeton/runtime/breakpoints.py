@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -120,10 +121,13 @@ class SourceGate:
         self._book.record(least, +1)
         self.token = least
 
-    def close(self, at: int) -> None:
-        """Hold back what is at or after a time; the rest of what was held goes on."""
+    def close(self, at: int, floor: int | None) -> None:
+        """Hold back what is at or after a time; the rest of what was held goes on.
+
+        ``floor`` is the least time for which there is a right.
+        """
         if self._edges is None:
-            self._install(self.least_token())
+            self._install(floor)
         self._go_to(at)
 
     def let_through(self) -> None:
@@ -425,6 +429,15 @@ class Breakpoints:
         assert at is not None
         return at
 
+    def reached(self) -> int:
+        """The time up to which all inputs that have not ended are complete, as known here."""
+        self.require_integers()
+        if self._have_ended():
+            raise GraphError(ENDED)
+        nodes, tracker = self._worker.graph.nodes, self._worker.tracker
+        places = [at for o in self._without_inputs() for at in nodes[o.index].outputs]
+        return min(int(least[0]) for at in places if (least := tracker.least(at)))
+
     def pause_again(self, at: int) -> None:
         """Set the breakpoint that the flow had before a restart."""
         self._set(at)
@@ -444,18 +457,24 @@ class Breakpoints:
 
     def hold(self, at: int) -> None:
         """Hold a token, and records at or after a time, in every input; outputs go on."""
+        # In order with what was sent before, which passes: it may be at or after the time.
         for gate in self._source_gates():
-            gate.close(at)
+            self._worker.post(partial(gate.close, at, gate.least_token()))
 
     def let_through(self) -> None:
         """Let the records through that `hold` holds, and hold the tokens only."""
         for gate in self._source_gates():
-            gate.let_through()
+            self._worker.post(gate.let_through)
 
     def let_go(self) -> None:
         """End what `hold` began."""
         for gate in self._source_gates():
-            gate.open()
+            self._worker.post(gate.open)
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether an input of this worker has not ended."""
+        return any(gate.least_token() is not None for gate in self._source_gates())
 
     def watch(self, output: str | None = None, predicate: Predicate | None = None) -> None:
         """Look for the first rows of an output that match, or no longer."""
@@ -492,7 +511,10 @@ class Breakpoints:
     def _set(self, at: int) -> None:
         self.at = at
         for gate in self._all_gates():
-            gate.close(at)
+            if isinstance(gate, SourceGate):
+                gate.close(at, gate.least_token())
+            else:
+                gate.close(at)
         self._worker.hold_sources(False)
 
     def _have_ended(self) -> bool:

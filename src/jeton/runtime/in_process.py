@@ -387,8 +387,8 @@ class Run:
         """Move bins of keys to other workers, with their state, while records flow.
 
         Records before ``at`` meet the state at the old worker, later ones at the new one. Without
-        ``at``, it is the least time after all that went in. The state moves while the run goes
-        on: `migration` says how far it is. ``plan`` is ``"all_at_once"``, ``"fluid"`` (one bin at
+        ``at``, it moves at once. The state moves while the run goes on: `migration` says how far
+        it is. ``plan`` is ``"all_at_once"``, ``"fluid"`` (one bin at
         a time), or how many bins move at a time.
 
         >>> import jeton as jt

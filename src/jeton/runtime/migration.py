@@ -1,7 +1,9 @@
 """Live migration: the state of some bins moves to other workers while records flow.
 
 A migration has a time *t* of the flow's inputs. Records before *t* meet the state of a bin at its
-old worker, later ones at the new worker. All workers obey five commands, each once all have obeyed
+old worker, later ones at the new worker. Without a time of the user's, *t* is where the frontiers
+of inputs are: then state moves at once, and records at or after *t* that went in before are a part
+of it. All workers obey five commands, each once all have obeyed
 the one before:
 
 1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
@@ -267,7 +269,7 @@ class Migration:
         self.worker = worker
         self.at = 0
         self.before = self.after = worker.placement
-        self.has_begun = self.has_rerouted = False
+        self.has_rerouted = False
         self.movers: list[Mover] = []
         self.turnstiles: list[Turnstile] = []
         self.moved_rows = 0
@@ -282,9 +284,18 @@ class Migration:
     # Commands
 
     def prepare(self, at: int | None) -> int:
-        """Hold a token at *t* in every input, by default right after all that went in."""
+        """Hold a token at *t* in every input, by default at a time that is reached already."""
         require_movable(self.worker.operators)
-        self.at = self._breakpoints.first_time(at)
+        self.movers = movers_of(self.worker.operators)
+        self._in_loops = any(
+            operator.kept and not operator.plan.kind.total
+            for mover in self.movers
+            for operator in mover.operators
+        )
+        if at is None and not self._in_loops:
+            self.at = self._breakpoints.reached()
+        else:
+            self.at = self._breakpoints.first_time(at)
         self._breakpoints.hold(self.at)
         return self.at
 
@@ -296,13 +307,10 @@ class Migration:
         self._breakpoints.hold(at)
         pairs = {(int(self.before.owners[bin]), int(self.after.owners[bin])) for bin in moves}
         here = worker.index
-        self.movers = movers_of(worker.operators)
-        self.has_begun = True
         for mover in self.movers:
             mover.to = [to for giver, to in sorted(pairs) if giver == here]
             mover.missing = {giver for giver, to in pairs if to == here}
             mover.has_taken = not mover.missing
-            self._in_loops |= any(o.kept and not o.plan.kind.total for o in mover.operators)
             for operator in mover.operators:
                 for port, plan in enumerate(operator.plan.inputs):
                     if plan.pact.by_bins and not plan.observes:
@@ -623,7 +631,7 @@ def _time(value: Any) -> Time:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Steer):
-    """Hold a token at a time in every input, by default right after all that went in."""
+    """Hold a token at a time in every input, by default at one that is reached already."""
 
     kind = "prepare migration"
     at: int | None = None
@@ -640,7 +648,7 @@ class Prepare(Steer):
         at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
         at = migration.prepare(at)
         worker.migration = migration
-        return {"at": at, "unit": units.unit, "holds": agent.breakpoints.has_token}
+        return {"at": at, "unit": units.unit, "holds": agent.breakpoints.may_hold}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,13 +55,22 @@ class Checkpoint:
     parts: tuple[Part, ...]
     bins: int = BINS
     """Into how many bins keys are divided, by workers that go on from it too."""
-    placement: Placement | None = None
-    """The owners of bins, for the same number of workers, if some bins had been moved."""
 
     @property
     def workers(self) -> int:
         """How many workers wrote it; any number can read it."""
         return len(self.parts)
+
+    @property
+    def placement(self) -> Placement | None:
+        """The owners of bins, for the same number of workers, if some bins had been moved."""
+        owners = self.parts[0].owners if self.parts else ()
+        return Placement.from_json(owners, self.workers) if owners else None
+
+    def placed_on(self, workers: int) -> Placement:
+        """The owners of bins for a number of workers that go on from it."""
+        moved = self.placement
+        return Placement.even(workers, self.bins) if moved is None else moved.on(workers)
 
     @property
     def operators(self) -> list[str]:
@@ -91,8 +100,7 @@ class Checkpoint:
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
         """The state that one of any number of workers starts with: the rows of its bins."""
-        even = Placement.even(workers, self.bins)
-        placement = even if self.placement is None else self.placement.on(workers)
+        placement = self.placed_on(workers)
         own = np.flatnonzero(placement.owners == worker)
         # Rows that all workers keep have no bin of their own.
         wanted = {0, *np.unique(own % GROUPS).tolist()}
