@@ -58,7 +58,7 @@ def test_it_says_why_it_cannot(spark: SparkSession) -> None:
             query.migrate({4096: 0})
         with pytest.raises(GraphError, match="there is no worker 2"):
             query.migrate({0: 2})
-        with pytest.raises(TimeError, match="state cannot move at 5: input .n. has passed"):
+        with pytest.raises(TimeError, match=r"state cannot move at 5: input .n. has passed"):
             query.migrate({0: 1}, at=5)
         query.pause_at()
         with pytest.raises(GraphError, match="the flow is paused"):

@@ -20,7 +20,7 @@ from jeton.core.source_lines import SourceLine
 from jeton.core.times import Time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _DROPPED: Final = -1
 
@@ -347,21 +347,21 @@ def held_tokens() -> list[HeldToken]:
     return found
 
 
-def revoke(books: Sequence[Bookkeeping]) -> list[HeldToken]:
-    """Take all tokens for some outputs away from their holders; returns what they were.
-
-    For the system only, which builds the operators anew. The books do not change.
-    """
-    if not any(book.held for book in books):
+def tokens_for(books: Iterable[Bookkeeping]) -> list[tuple[Bookkeeping, TimestampToken]]:
+    """All tokens for some outputs, whoever holds them."""
+    some = [book for book in books if book.held]
+    if not some:
         return []
-    found = []
-    for each in gc.get_referrers(*books):
-        if issubclass(type(each), TimestampToken):
-            token: TimestampToken = each
-            if not token.dropped:
-                token._sessions = _DROPPED
-                found.append(HeldToken(token._book, token._time, token._origin, token._made))
-    return found
+    return [
+        (each._book, each)
+        for each in gc.get_referrers(*some)
+        if issubclass(type(each), TimestampToken) and not each.dropped
+    ]
+
+
+def revoke(token: TimestampToken) -> None:
+    """Take a token away from its holder: for the system only. Its book does not change."""
+    token._sessions = _DROPPED
 
 
 def grant(book: Bookkeeping, time: Time) -> TimestampToken:

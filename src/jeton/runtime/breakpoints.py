@@ -121,21 +121,25 @@ class SourceGate:
         self._book.record(least, +1)
         self.token = least
 
-    def close(self, at: int, floor: int | None) -> None:
-        """Hold back what is at or after a time; the rest of what was held goes on.
+    def close(self, at: int) -> None:
+        """Hold back what is at or after a time; the rest of what was held goes on."""
+        if self._edges is None:
+            self._install(self.least_token())
+        self._go_to(at)
 
-        ``floor`` is the least time for which there is a right.
-        """
+    def hold(self, at: int, floor: int | None) -> None:
+        """The same at once, in a step: ``floor`` is the least time for which there is a right."""
         if self._edges is None:
             self._install(floor)
         self._go_to(at)
+        self._settle()
 
     def let_through(self) -> None:
-        """Let all records through, and hold the token only."""
+        """Let all records through, and hold the token only, in a step."""
         self.passes = True
         if self._handle is not None:
             self._handle.held_from = None
-        self._worker.post(self._settle)
+        self._settle()
 
     def open(self) -> None:
         """Let everything through again."""
@@ -459,7 +463,7 @@ class Breakpoints:
         """Hold a token, and records at or after a time, in every input; outputs go on."""
         # In order with what was sent before, which passes: it may be at or after the time.
         for gate in self._source_gates():
-            self._worker.post(partial(gate.close, at, gate.least_token()))
+            self._worker.post(partial(gate.hold, at, gate.least_token()))
 
     def let_through(self) -> None:
         """Let the records through that `hold` holds, and hold the tokens only."""
@@ -511,10 +515,7 @@ class Breakpoints:
     def _set(self, at: int) -> None:
         self.at = at
         for gate in self._all_gates():
-            if isinstance(gate, SourceGate):
-                gate.close(at, gate.least_token())
-            else:
-                gate.close(at)
+            gate.close(at)
         self._worker.hold_sources(False)
 
     def _have_ended(self) -> bool:

@@ -29,7 +29,7 @@ from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import ENDED, Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
-from jeton.runtime.migration import AwaitMoved, Cancel, Moved, in_steps, migrating
+from jeton.runtime.migration import Await, Cancel, Moved, in_steps, migrating
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
 from jeton.runtime.tables import TableFeed, Tables
@@ -705,7 +705,7 @@ class InProcessMigration:
             index
             for index, agent in enumerate(self._agents)
             if index not in self._answers
-            and not (isinstance(command, AwaitMoved) and not command.is_due(agent))
+            and not (isinstance(command, Await) and not command.is_due(agent))
         ]
 
     def obey(self, workers: Iterable[int]) -> None:

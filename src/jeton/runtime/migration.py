@@ -3,7 +3,7 @@
 A migration has a time *t* of the flow's inputs. Records before *t* meet the state of a bin at its
 old worker, later ones at the new worker. Without a time of the user's, *t* is where the frontiers
 of inputs are: then state moves at once, and records at or after *t* that went in before are a part
-of it. All workers obey five commands, each once all have obeyed
+of it. All workers obey six commands, each once all have obeyed
 the one before:
 
 1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
@@ -15,7 +15,8 @@ the one before:
 4. `AwaitMoved`: answered once all state has moved here. A mover gives its bins away when the
    frontiers of all its inputs have reached *t*. The new owner takes the state over when that of all
    givers has come; then its turnstiles let the records pass that waited.
-5. `Release`: the tokens at *t* are dropped, and the turnstiles removed.
+5. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here.
+6. `Release`: the tokens at *t* are dropped, and the turnstiles removed.
 
 Why this is right:
 
@@ -33,6 +34,12 @@ Why this is right:
   is the right to that. A token that state needs travels with it: the giver clones one that the
   operator holds, it stays counted at the operator's output while it travels, and the new owner
   holds it then. So state moves without any other right, also where a frontier has passed *t*.
+- **No −1 before its +1.** As a rule, a worker that hears that a message was consumed before it
+  hears that it was sent is safe: the sender's right is at another pointstamp, which it still knows.
+  What moves has its right at the very same one: the −1 would hide another token, or another
+  message. So tokens that came with state are held, and records that were sent on wait, until
+  `Release`: then all workers have heard of them. They are at or after *t*, since an operator gives
+  only once it holds no token before that: so they hold back no other operator that is to give.
 - **Pipelines move together.** An operator that gets its records by `Pipeline` from one that is
   routed by bins has state of the same bins. Such operators form one mover, as do those that share
   values (`info.shared`). It moves in one act, when no message waits between them.
@@ -48,6 +55,7 @@ and the operator is built as on a restart, with tokens that it already held.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -60,7 +68,7 @@ from jeton.columns.batch import Batch
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.errors import GraphError, ProtocolError, SnapshotError
 from jeton.core.times import Product, Time, TimeKind
-from jeton.core.tokens import grant, revoke
+from jeton.core.tokens import grant, revoke, tokens_for
 from jeton.dataflow.pacts import Broadcast, KeyGuard, Pact
 from jeton.runtime.breakpoints import ENDED, Breakpoints, from_bytes, to_bytes
 from jeton.runtime.channels import from_time
@@ -174,7 +182,7 @@ class Turnstile:
         """Send the records of bins that leave to the new owners."""
         leaving, self._leaving = self._leaving, []
         for other, time, part in leaving:
-            self._worker.send_message(other, self.location, time, part)
+            self._migration.send_on(other, self.location, time, part)
 
     def mark(self) -> None:
         """Tell all other workers that nothing more will be routed by the old owners."""
@@ -229,14 +237,18 @@ class Mover:
         return not self.to and self.has_taken
 
     def is_ready(self, worker: Worker, at: int) -> bool:
-        """Whether all before *t* is done, and nothing waits between its operators."""
+        """Whether all before *t* is done, and nothing waits between its operators.
+
+        Tokens before *t* would hold back the movers behind it until `Release`.
+        """
         for operator in self.operators:
             for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
                 if plan.pact.local and not plan.observes and len(port):
                     return False
                 if any(_outermost(time) < at for time in worker.frontier(port.location)):
                     return False
-        return True
+        books = [book for operator in self.operators for book in operator.books]
+        return all(_outermost(token.time) >= at for _, token in tokens_for(books))
 
     def snapshot(self, worker: Worker) -> dict[Operator, Tables] | None:
         """The state of its operators; nothing while records wait inside a loop."""
@@ -274,12 +286,19 @@ class Migration:
         self.turnstiles: list[Turnstile] = []
         self.moved_rows = 0
         """Rows of state that were given away."""
+        self.sent_on = [0] * worker.workers
+        """Messages that were sent on to each worker."""
+        self._came_on: list[tuple[int, Time, Batch]] = []
+        """Messages that others have sent on: they wait until all workers have heard of them."""
+        self._carried: list[tuple[Bookkeeping, Time]] = []
+        """Tokens that came with state, held for the same reason."""
+        self._was_done = self.is_confirmed = False
         self._breakpoints = breakpoints
         self._in_loops = False
         self._is_woken = False
         self._state_location = len(worker.graph.steps)
-        self.when_done: list[Callable[[], None]] = []
-        """Called once all state has moved here."""
+        self.when_changed: list[Callable[[], None]] = []
+        """Called whenever something has changed."""
 
     # Commands
 
@@ -332,6 +351,20 @@ class Migration:
     def release(self) -> None:
         """End it: nothing before *t* is left anywhere, and all state is where it belongs."""
         self._end(self.after)
+        for book, time in self._carried:
+            self.worker.consumed((book.location, time), -1)
+        for message in self._came_on:
+            self.worker.receive_message(*message)
+
+    def has_heard(self, sealed: Sequence[int], sent_on: Sequence[Sequence[int]]) -> bool:
+        """Whether all has arrived here that workers have sealed, and sent on."""
+        mine = sum(to[self.worker.index] for to in sent_on)
+        return self.worker.has_heard(sealed) and len(self._came_on) == mine
+
+    def send_on(self, to: int, location: int, time: Time, part: Batch) -> None:
+        """Send records to the worker that owns their bins now."""
+        self.sent_on[to] += 1
+        self.worker.send_message(to, self._state_location + 1 + location, time, part)
 
     def cancel(self) -> None:
         """Give it up, before any worker has rerouted."""
@@ -361,8 +394,12 @@ class Migration:
 
     # Called by the worker
 
-    def receive(self, location: int, batch: Batch) -> bool:
-        """State has come from another worker."""
+    def receive(self, location: int, time: Time, batch: Batch) -> bool:
+        """State has come from another worker, or records that it has sent on."""
+        if location > self._state_location:
+            self._came_on.append((location - self._state_location - 1, time, batch))
+            self.wake()
+            return True
         if location != self._state_location:
             return False
         first, *parts = pa.array(batch.column(_STATE)).to_pylist()
@@ -394,10 +431,14 @@ class Migration:
                     self._give(mover)
                 if not mover.to and not mover.has_taken and not mover.missing:
                     self._take(mover)
-        if self.is_done:
-            calls, self.when_done = self.when_done, []
-            for call in calls:
-                call()
+        if self.is_done and not self.is_confirmed:
+            # In the next step, what was done so far has been sealed.
+            self.is_confirmed, self._was_done = self._was_done, True
+            if not self.is_confirmed:
+                self.wake()
+        calls, self.when_changed = self.when_changed, []
+        for call in calls:
+            call()
 
     # Inside
 
@@ -477,13 +518,13 @@ class Migration:
                 found = [state[operator][name], *(part[name] for part in parts if name in part)]
                 state[operator][name] = concatenated(operator.plan.name, name, found)
         rights = self._take_tokens(changed)
+        carried: dict[Bookkeeping, list[Time]] = {book: [] for book in rights}
         for each in arrived:
             for index, output, time in each.tokens:
                 book = self.worker.operators[index].books[output]
-                rights[book].append(time)
-                # Held by the operator from now on: it is counted already.
-                book.held += 1
-        self._rebuild(changed, state, rights)
+                carried[book].append(time)
+                self._carried.append((book, time))
+        self._rebuild(changed, state, rights, carried)
         mover.arrived = []
         mover.has_taken = True
         for turnstile in self.turnstiles:
@@ -494,8 +535,9 @@ class Migration:
         """Take all tokens away from some operators, without a change of the counts."""
         books = [book for operator in operators for book in operator.books]
         rights: dict[Bookkeeping, list[Time]] = {book: [] for book in books}
-        for token in revoke(books):
-            rights[token.book].append(token.time)
+        for book, token in tokens_for(books):
+            rights[book].append(token.time)
+            revoke(token)
         for book, times in rights.items():
             if len(times) != book.held:
                 raise ProtocolError(
@@ -508,8 +550,12 @@ class Migration:
         operators: Sequence[Operator],
         state: Mapping[Operator, Tables],
         rights: Mapping[Bookkeeping, Sequence[Time]],
+        carried: Mapping[Bookkeeping, Sequence[Time]] | None = None,
     ) -> None:
-        """Build operators anew, with their state and with the tokens that were theirs."""
+        """Build operators anew, with their state and with the tokens that were theirs.
+
+        Tokens that were ``carried`` here give rights, too, and stay as they are.
+        """
         worker = self.worker
         for operator in operators:
             while operator.ends:
@@ -525,11 +571,14 @@ class Migration:
                 if turnstile.is_before(operator):
                     for table in tables.values():
                         turnstile.learn(table)
-            tokens = []
+            tokens, without = [], []
             for book in operator.books:
-                times = rights[book]
+                held = rights[book]
+                times = [*held, *(carried or {}).get(book, ())]
                 tokens.append(grant(book, _least(times) if times else _first(plan.kind, self.at)))
-                book.record_all((time, -1) for time in times)
+                book.record_all((time, -1) for time in held)
+                if not times:
+                    without.append(book)
             info = worker.info_for(operator, tables.get)
             try:
                 operator.step = plan.build(tokens, info)
@@ -538,11 +587,10 @@ class Migration:
             except BaseException as error:
                 operator.fail(error, "building it anew for a migration", worker.index)
             del tokens
-            for book in operator.books:
-                if book.held > 0 and not rights[book]:
-                    raise SnapshotError(
-                        "it holds a token that it did not hold before its state moved"
-                    ).located(operator=plan.name, worker=worker.index)
+            if any(book.held > 0 for book in without):
+                raise SnapshotError(
+                    "it holds a token that it did not hold before its state moved"
+                ).located(operator=plan.name, worker=worker.index)
             worker.built(operator)
             worker.activate(operator.index)
 
@@ -679,26 +727,58 @@ class Reroute(Steer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwaitMoved(Steer):
+class Await(Steer):
+    """A command that a worker answers later."""
+
+    @abstractmethod
+    def is_due(self, agent: Agent) -> bool:
+        """Whether there is an answer."""
+
+    def obey(self, agent: Agent) -> None:
+        """Answer now, or look again whenever something has changed."""
+        if self.is_due(agent):
+            super().obey(agent)
+        else:
+            _migration(agent).when_changed.append(lambda: self.obey(agent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwaitMoved(Await):
     """Answer once all state has moved."""
 
     kind = "await moved"
 
     def is_due(self, agent: Agent) -> bool:
         """Whether there is an answer."""
-        return _migration(agent).is_done
-
-    def obey(self, agent: Agent) -> None:
-        """Answer now or later."""
-        migration = _migration(agent)
-        if migration.is_done:
-            super().obey(agent)
-        else:
-            migration.when_done.append(lambda: self.obey(agent))
+        return _migration(agent).is_confirmed
 
     def do(self, agent: Agent) -> dict[str, Any]:
-        """Returns how many rows of state have left."""
-        return {"rows": _migration(agent).moved_rows}
+        """Returns how many rows of state have left, and what the others have to hear."""
+        migration = _migration(agent)
+        return {
+            "rows": migration.moved_rows,
+            "sealed": agent.worker.sealed,
+            "sent_on": migration.sent_on,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwaitHeard(Await):
+    """Answer once all progress until all state had moved has arrived, and all that was sent on."""
+
+    kind = "await heard"
+    sealed: list[int]
+    """For each worker, how many progress batches it has sent."""
+    sent_on: list[list[int]]
+    """For each worker, how many messages it has sent on to each."""
+
+    def is_due(self, agent: Agent) -> bool:
+        """Whether all has arrived."""
+        return _migration(agent).has_heard(self.sealed, self.sent_on)
+
+    def do(self, agent: Agent) -> dict[str, Any]:
+        """There is nothing else to say."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -760,6 +840,8 @@ def migrating(moves: Mapping[int, int], time: Any = None) -> Protocol[Moved]:
     require_no_errors((yield Reroute()))
     answers = yield AwaitMoved()
     require_no_errors(answers)
+    sealed, sent_on = ([answer[each] for answer in answers] for each in ("sealed", "sent_on"))
+    require_no_errors((yield AwaitHeard(sealed=sealed, sent_on=sent_on)))
     require_no_errors((yield Release()))
     return Moved(moves, sum(answer["rows"] for answer in answers))
 

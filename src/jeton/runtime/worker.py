@@ -54,7 +54,7 @@ class Delivering(Protocol):
 class Migrating(Protocol):
     """A migration that is under way, as the worker sees it."""
 
-    def receive(self, location: int, batch: Batch) -> bool:
+    def receive(self, location: int, time: Time, batch: Batch) -> bool:
         """Take a message that is for no input; returns whether it was for the migration."""
         ...
 
@@ -318,7 +318,7 @@ class Worker:
         """A message has arrived at an input."""
         found = self._by_location[location] if 0 <= location < len(self._by_location) else None
         if found is None:
-            if self.migration is not None and self.migration.receive(location, batch):
+            if self.migration is not None and self.migration.receive(location, time, batch):
                 return
             raise ProtocolError(f"a message came for location {location}, which is not an input")
         operator, port, guard = found
@@ -354,6 +354,15 @@ class Worker:
         """Send a message to another worker, which is not counted here."""
         self._network.send_message(to, location, time, batch)
 
+    @property
+    def sealed(self) -> int:
+        """The number of progress batches that it has sent."""
+        return self._outbox.sealed
+
+    def has_heard(self, sealed: Sequence[int]) -> bool:
+        """Whether a number of progress batches of each other worker has arrived."""
+        return self._inbox.has_heard(sealed, self.index)
+
     def forget_shared(self, keys: Iterable[Hashable]) -> None:
         """Have values that operators share made anew by the next that asks for them."""
         for key in keys:
@@ -362,6 +371,8 @@ class Worker:
     def receive_progress(self, batch: ProgressBatch) -> None:
         """Apply a progress batch of another worker."""
         self._inbox.accept(batch)
+        if self.migration is not None:
+            self.migration.wake()
         if batch.unit is not None:
             try:
                 self.units.hear(batch.unit)
