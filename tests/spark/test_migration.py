@@ -13,7 +13,7 @@ import jeton as jt
 from jeton.connectors.sinks import Memory
 from jeton.connectors.sources import Rate
 from jeton.errors import GraphError, JetonError, TimeError
-from tests.spark.gated import LIMIT, TABLES, Place
+from tests.spark.gated import LIMIT, TABLES, Place, until
 
 
 @pytest.mark.parametrize("plan", ["all_at_once", 2000, "fluid"])
@@ -58,6 +58,7 @@ def test_it_says_why_it_cannot(spark: SparkSession) -> None:
             query.migrate({4096: 0})
         with pytest.raises(GraphError, match="there is no worker 2"):
             query.migrate({0: 2})
+        until(lambda: query.metrics().get("rows_in", 0) > 0, "rows")
         with pytest.raises(TimeError, match=r"state cannot move at 5: input .n. has passed"):
             query.migrate({0: 1}, at=5)
         query.pause_at()

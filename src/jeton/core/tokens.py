@@ -359,6 +359,11 @@ def tokens_for(books: Iterable[Bookkeeping]) -> list[tuple[Bookkeeping, Timestam
     ]
 
 
+def output_of(token: TimestampToken) -> int:
+    """The number of the output that a token is for."""
+    return token._book.output
+
+
 def revoke(token: TimestampToken) -> None:
     """Take a token away from its holder: for the system only. Its book does not change."""
     token._sessions = _DROPPED

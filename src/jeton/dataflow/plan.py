@@ -15,7 +15,7 @@ from jeton.core.errors import GraphError, JetonError, SnapshotError, summary
 from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
-from jeton.core.tokens import TimestampToken
+from jeton.core.tokens import TimestampToken, output_of
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
@@ -201,7 +201,8 @@ class OperatorInfo:
         placed_by = getattr(state, "placed_by", None)
         if placed_by is not None:
             placed_by(self.pacts)
-        tagged = self.kept[name] = TaggedState(state, self.origin, shape)
+        rights = [output_of(token) for token in tokens]
+        tagged = self.kept[name] = TaggedState(state, self.origin, shape, rights)
         table = self.restored(name)
         if table is not None:
             try:

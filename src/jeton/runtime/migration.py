@@ -49,7 +49,8 @@ Why this is right:
   such, inputs hold records at or after *t* back until `Release`, so that the loop comes to rest.
 
 Operators are taken apart and built anew in general: their containers' snapshots are divided by bin,
-and the operator is built as on a restart, with tokens that it already held.
+and the operator is built as on a restart, with tokens that it already held. An operator stays as it
+is if all its containers are `Movable`: bins are taken out of them, and added to them.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ from jeton.runtime.steering import (
 )
 from jeton.state.bins import Placement
 from jeton.state.snapshot import (
+    Movable,
     bin_numbers,
     concatenated,
     is_for_everyone,
@@ -251,9 +253,10 @@ class Mover:
         return all(_outermost(token.time) >= at for _, token in tokens_for(books))
 
     def snapshot(self, worker: Worker) -> dict[Operator, Tables] | None:
-        """The state of its operators; nothing while records wait inside a loop."""
+        """The state of operators that are built anew; nothing while some waits inside a loop."""
+        whole = [each for each in self.operators if not _moves_in_place(each)]
         try:
-            found = {each: each.snapshot(worker.index) for each in self.operators}
+            found = {each: each.snapshot(worker.index) for each in whole}
         except SnapshotError:
             if all(each.plan.kind.total for each in self.operators):
                 raise
@@ -466,6 +469,9 @@ class Migration:
             staying[operator] = stay
         changed = mover.sharing({operator for each in leaving.values() for operator in each})
         rights = self._take_tokens(changed)
+        for operator in mover.operators:
+            if _moves_in_place(operator):
+                rights |= self._take_out(operator, leaving)
         for other, given_away in leaving.items():
             tokens = []
             for operator in given_away:
@@ -478,6 +484,27 @@ class Migration:
             self._send(other, mover, given_away, tokens)
         self._rebuild(changed, staying, rights)
         mover.to = []
+
+    def _take_out(
+        self, operator: Operator, leaving: Mapping[int, dict[Operator, Tables]]
+    ) -> dict[Bookkeeping, list[Time]]:
+        """Take the bins that leave out of an operator; returns the tokens that it had."""
+        here = self.worker.index
+        rights: dict[Bookkeeping, list[Time]] = {book: [] for book in operator.books}
+        for book, token in tokens_for(operator.books):
+            rights[book].append(token.time)
+        # Until the end of this act: the operator may give its own up.
+        held = [grant(book, _least(times)) for book, times in rights.items() if times]
+        for other, parts in leaving.items():
+            mine = self.before.owners == here
+            chosen = mine & (self.after.owners == other)
+            tables = {name: kept.take_bins(chosen) for name, kept in operator.kept.items()}
+            if any(table.num_rows for table in tables.values()):
+                parts[operator] = tables
+                self.moved_rows += sum(table.num_rows for table in tables.values())
+        for token in held:
+            token.drop()
+        return rights
 
     def _send(
         self,
@@ -508,7 +535,7 @@ class Migration:
             for index, tables in each.tables.items()
             if any(table.num_rows for table in tables.values())
         }
-        changed = mover.sharing(came)
+        changed = mover.sharing(each for each in came if not _moves_in_place(each))
         state = mover.snapshot(self.worker) if changed else {}
         if state is None:
             return
@@ -518,18 +545,56 @@ class Migration:
                 found = [state[operator][name], *(part[name] for part in parts if name in part)]
                 state[operator][name] = concatenated(operator.plan.name, name, found)
         rights = self._take_tokens(changed)
-        carried: dict[Bookkeeping, list[Time]] = {book: [] for book in rights}
+        carried: dict[Bookkeeping, list[Time]] = {
+            book: [] for operator in came | set(changed) for book in operator.books
+        }
         for each in arrived:
             for index, output, time in each.tokens:
                 book = self.worker.operators[index].books[output]
                 carried[book].append(time)
                 self._carried.append((book, time))
         self._rebuild(changed, state, rights, carried)
+        for operator in came:
+            if _moves_in_place(operator):
+                for each in arrived:
+                    self._put_in(operator, each.tables.get(operator.index, {}), carried)
         mover.arrived = []
         mover.has_taken = True
         for turnstile in self.turnstiles:
             if turnstile.belongs_to(mover):
                 turnstile.let_pass()
+
+    def _put_in(
+        self, operator: Operator, tables: Tables, carried: Mapping[Bookkeeping, Sequence[Time]]
+    ) -> None:
+        """Add state to an operator, with the tokens that came with it."""
+        before = [book.held for book in operator.books]
+        tokens = [
+            grant(book, _least(carried[book]) if carried[book] else _first(book.kind, self.at))
+            for book in operator.books
+        ]
+        self._learn(operator, tables)
+        try:
+            for name, table in tables.items():
+                kept = operator.kept[name]
+                kept.restore(table, [tokens[output] for output in kept.rights])
+        except BaseException as error:
+            operator.fail(error, "taking state over in a migration", self.worker.index)
+        for token in tokens:
+            token.drop()
+        for book, count in zip(operator.books, before, strict=True):
+            if book.held > count and not carried[book]:
+                raise SnapshotError("its state needs a token that did not come with it").located(
+                    operator=operator.plan.name, worker=self.worker.index
+                )
+        self.worker.built(operator)
+        self.worker.activate(operator.index)
+
+    def _learn(self, operator: Operator, tables: Tables) -> None:
+        for turnstile in self.turnstiles:
+            if turnstile.is_before(operator):
+                for table in tables.values():
+                    turnstile.learn(table)
 
     def _take_tokens(self, operators: Sequence[Operator]) -> dict[Bookkeeping, list[Time]]:
         """Take all tokens away from some operators, without a change of the counts."""
@@ -567,10 +632,7 @@ class Migration:
         for operator in operators:
             operator.shared.clear()
             plan, tables = operator.plan, state[operator]
-            for turnstile in self.turnstiles:
-                if turnstile.is_before(operator):
-                    for table in tables.values():
-                        turnstile.learn(table)
+            self._learn(operator, tables)
             tokens, without = [], []
             for book in operator.books:
                 held = rights[book]
@@ -596,6 +658,18 @@ class Migration:
 
 
 # Movers
+
+
+def _moves_in_place(operator: Operator) -> bool:
+    """Whether bins can be taken out of an operator, and added to it, as it is."""
+    kept = [each.state for name, each in operator.kept.items() if not is_held_by_breakpoint(name)]
+    total = operator.plan.kind.total
+    return (
+        total
+        and bool(kept)
+        and not operator.shared
+        and all(isinstance(each, Movable) for each in kept)
+    )
 
 
 def movers_of(operators: Sequence[Operator]) -> list[Mover]:

@@ -41,6 +41,19 @@ class Stateful(Protocol):
         ...
 
 
+@runtime_checkable
+class Movable(Protocol):
+    """A container from which the state of some bins can be taken, and that takes more over.
+
+    Its `restore` adds to what there is. Other containers, and all inside loops, move by a snapshot
+    of everything that they have.
+    """
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """Take out the state of some bins, with a ``bin`` column; ``chosen`` has all bins."""
+        ...
+
+
 def bins_of(columns: Sequence[Column]) -> npt.NDArray[np.uint16]:
     """The bin of each key, as state is kept with it: an integer below 65,536.
 
