@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from random import Random
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -69,6 +70,20 @@ def test_it_says_why_it_cannot(spark: SparkSession) -> None:
         assert query.migrate({0: 1}).steps == 0
     with pytest.raises(JetonError, match="has ended"):
         query.migrate({0: 0})
+
+
+def test_a_hot_worker_gives_bins_away(spark: SparkSession) -> None:
+    flow = jt.Flow("skewed", bins=256)
+    flow.output("n", flow.input("n", lateness=0).key_by("n").running().count())
+    owners = jt.state.bins_of([np.arange(1000)]) % 256
+    mine = np.flatnonzero(owners % 2 == 0)
+    ticks = Rate(20_000, lambda positions: {"n": mine[positions % len(mine)]})
+    with flow.start(spark, sources={"n": ticks}, sinks={"n": Memory()}, workers=2) as query:
+        until(lambda: query.metrics().get("rows_in", 0) > 0, "rows")
+        moved = query.rebalance(plan=16)
+        assert 20 < len(moved.moves) < 100
+        assert set(moved.moves.values()) == {1}
+        assert query.rebalance(within=0.5).moves == {}
 
 
 @pytest.mark.long

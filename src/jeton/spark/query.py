@@ -23,6 +23,7 @@ from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
+from jeton.runtime.balance import balancing_moves, counted, counting
 from jeton.runtime.commands import Advance, Stop, Taken
 from jeton.runtime.metrics import add_metrics
 from jeton.runtime.migration import in_steps, migrating
@@ -482,6 +483,27 @@ class Query:
         finally:
             self._progress = None
             self._moving.release()
+
+    def rebalance(
+        self,
+        *,
+        seconds: float = 1.0,
+        within: float = 0.1,
+        plan: str | int = "fluid",
+        timeout: float = 600.0,
+    ) -> Migration:
+        """Move bins from workers that get more records to those that get fewer.
+
+        Records of each bin are counted for some ``seconds``. Then as few bins as possible move, so
+        that no worker has more than the mean and a share ``within`` more. See `migrate` for
+        ``plan``.
+        """
+        deadline = time.monotonic() + timeout
+        self._steer(counting(), timeout)
+        self._hurry.wait(seconds)
+        load = self._steer(counted(), timeout)
+        moves = balancing_moves(self._current_steering().placement, load, within)
+        return self.migrate(moves, plan=plan, timeout=max(0.0, deadline - time.monotonic()))
 
     @property
     def placement(self) -> dict[int, list[int]]:
