@@ -243,6 +243,8 @@ class Agent:
         """The writer of checkpoints, if it takes any."""
         self.is_stopped = False
         """Whether the loop ends at once."""
+        self.expects_command = False
+        """Whether the driver has said that its next command comes at once."""
         self._clock = clock
         self._thread = get_ident()
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
@@ -584,6 +586,7 @@ class Agent:
             or self.is_held
             or self.breakpoints.at is not None
             or self.worker.migration is not None
+            or self.expects_command
         )
 
     @property

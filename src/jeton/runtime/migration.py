@@ -2,8 +2,8 @@
 
 A migration has a time *t* of the flow's inputs. Records before *t* meet the state of a bin at its
 old worker, later ones at the new worker. Without a time of the user's, *t* is where the frontiers
-of inputs are: then state moves at once, and records at or after *t* that went in before are a part
-of it. All workers obey six commands, each once all have obeyed
+of inputs are. Then state moves at once, records at or after *t* that went in before are a part of
+it, and inputs hold nothing. All workers obey six commands, each once all have obeyed
 the one before:
 
 1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
@@ -43,8 +43,9 @@ Why this is right:
 - **Pipelines move together.** An operator that gets its records by `Pipeline` from one that is
   routed by bins has state of the same bins. Such operators form one mover, as do those that share
   values (`info.shared`). It moves in one act, when no message waits between them.
-- **No frontier passes t** at an operator behind an open input before all have taken their state
-  over, since inputs hold tokens at *t* from before `Begin` until `Release`.
+- **No frontier passes a time that the user has named** at an operator behind an open input before
+  all have taken their state over, since inputs hold tokens there from before `Begin` until
+  `Release`. Nothing else depends on these tokens.
 - **Loops.** A container inside a loop can be taken only while nothing waits in it. Where there are
   such, inputs hold records at or after *t* back until `Release`, so that the loop comes to rest.
 
@@ -297,7 +298,7 @@ class Migration:
         """Tokens that came with state, held for the same reason."""
         self._was_done = self.is_confirmed = False
         self._breakpoints = breakpoints
-        self._in_loops = False
+        self._in_loops = self._holds = False
         self._is_woken = False
         self._state_location = len(worker.graph.steps)
         self.when_changed: list[Callable[[], None]] = []
@@ -314,10 +315,11 @@ class Migration:
             for mover in self.movers
             for operator in mover.operators
         )
-        if at is None and not self._in_loops:
+        self._holds = at is not None or self._in_loops
+        if not self._holds:
             self.at = self._breakpoints.reached()
-        else:
-            self.at = self._breakpoints.first_time(at)
+            return self.at
+        self.at = self._breakpoints.first_time(at)
         self._breakpoints.hold(self.at)
         return self.at
 
@@ -326,7 +328,8 @@ class Migration:
         worker = self.worker
         self.at = at
         self.after = self.before.moved(moves)
-        self._breakpoints.hold(at)
+        if self._holds:
+            self._breakpoints.hold(at)
         pairs = {(int(self.before.owners[bin]), int(self.after.owners[bin])) for bin in moves}
         here = worker.index
         for mover in self.movers:
@@ -347,7 +350,7 @@ class Migration:
         for turnstile in self.turnstiles:
             turnstile.mark()
             turnstile.send_on()
-        if not self._in_loops:
+        if self._holds and not self._in_loops:
             self._breakpoints.let_through()
         self.wake()
 
@@ -382,7 +385,8 @@ class Migration:
             channel.reroute(placement)
         for turnstile in self.turnstiles:
             turnstile.remove()
-        self._breakpoints.let_go()
+        if self._holds:
+            self._breakpoints.let_go()
         worker.migration = None
 
     @property
@@ -860,10 +864,13 @@ class Release(Steer):
     """End a migration."""
 
     kind = "release"
+    more: bool = False
+    """Whether another migration comes at once."""
 
     def do(self, agent: Agent) -> dict[str, Any]:
         """Drop the tokens, and remove the turnstiles."""
         _migration(agent).release()
+        agent.expects_command = self.more
         return {}
 
 
@@ -899,8 +906,8 @@ class Moved:
     """Rows of state that have moved."""
 
 
-def migrating(moves: Mapping[int, int], time: Any = None) -> Protocol[Moved]:
-    """Move bins to other workers, for records at or after a time."""
+def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False) -> Protocol[Moved]:
+    """Move bins to other workers, for records at or after a time; ``more`` bins may follow."""
     at, unit = (None, None) if time is None else given(time)
     answers = yield Prepare(at=at, unit=unit)
     error = first_error(answers, f"state cannot move at {time}", "Move it")
@@ -916,7 +923,7 @@ def migrating(moves: Mapping[int, int], time: Any = None) -> Protocol[Moved]:
     require_no_errors(answers)
     sealed, sent_on = ([answer[each] for answer in answers] for each in ("sealed", "sent_on"))
     require_no_errors((yield AwaitHeard(sealed=sealed, sent_on=sent_on)))
-    require_no_errors((yield Release()))
+    require_no_errors((yield Release(more=more)))
     return Moved(moves, sum(answer["rows"] for answer in answers))
 
 

@@ -477,7 +477,9 @@ class Query:
             for step in steps:
                 self._progress = {"moved": moved, "bins": len(moves)}
                 left = max(0.0, deadline - time.monotonic())
-                rows += self._steer(migrating(step, at), left, moves=True).rows
+                rows += self._steer(
+                    migrating(step, at, more=step is not steps[-1]), left, moves=True
+                ).rows
                 moved += len(step)
             return Migration(moves, len(steps), rows, time.monotonic() - began)
         finally:
