@@ -35,7 +35,9 @@ def shop() -> jt.Flow:
     flow = jt.Flow("shop")
     schema = {"at": datetime, "who": str, "page": str}
     clicks = flow.input("clicks", time="at", schema=schema, lateness="5m")
-    flow.output("left", clicks.key_by("who").stateful_map(click, None, on_timer=timed_out))
+    left = {"page": str, "since": datetime}
+    visits = clicks.key_by("who")
+    flow.output("left", visits.stateful_map(click, None, on_timer=timed_out, schema=left))
     return flow
 
 

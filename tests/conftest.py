@@ -21,6 +21,9 @@ SPARK = Path(__file__).parent / "spark"
 # not get its time back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Queries of tests have pages only where a test asks for one.
+os.environ.setdefault("JETON_INSPECT", "0")
+
 settings.register_profile(
     "ci",
     max_examples=200,

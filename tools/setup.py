@@ -167,7 +167,8 @@ def lock(pip: List[str], options: List[str]) -> None:
     resolve = [VENV_PYTHON, "-m", "uv", "pip", "compile", "--quiet", "--no-emit-index-url"]
     resolve += ["--universal", "--python-version", dotted(OLDEST), "--generate-hashes"]
     resolve += ["--custom-compile-command", "make lock"] + options
-    run(resolve + ["--group", "dev", "-o", LOCK, "pyproject.toml"])
+    extras = ["--extra", "inspect"]  # the tests run the live page
+    run(resolve + extras + ["--group", "dev", "-o", LOCK, "pyproject.toml"])
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         java = tomllib.load(file)["project"]["optional-dependencies"]["java"]
     # The extra alone: it needs nothing of the rest, and is installed apart from it.

@@ -1,11 +1,18 @@
-"""The demonstration of `make demo`: a flow in this process, and a query on Spark."""
+"""The demonstration of `make demo`: a flow in this process, a batch and a query on Spark."""
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 import jeton as jt
+from jeton.connectors.sinks import Memory
+from jeton.connectors.sources import Rate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +20,8 @@ if TYPE_CHECKING:
 BIDS = 1_000_000
 AUCTIONS = 500
 MINUTE = 60
+LIVE_RATE = 20_000
+SECOND = 1_000_000_000
 
 
 def run_in_process() -> None:
@@ -48,6 +57,30 @@ def run_on_spark(spark: SparkSession, workers: int) -> bool:
     else:
         print(f"  {len(answer ^ expected):,} rows differ from those of Spark SQL")
     return answer == expected
+
+
+def run_live(spark: SparkSession, workers: int) -> None:
+    """A query that stays up: bids as they come, for each second; at a terminal, until Enter."""
+    print(f"Long-lived on Spark: the bids of each auction and second, {LIVE_RATE:,} bids a second")
+    flow = jt.Flow("bids by second")
+    seconds = flow.input("bids", time="ts", lateness=0).key_by("auction").tumbling(SECOND)
+    flow.output("seconds", seconds.aggregate(bids=jt.agg.count(), highest=jt.agg.max("price")))
+    sink = Memory()
+    source = Rate(LIVE_RATE, _live_bids, time="ts")
+    with flow.start(
+        spark, sources={"bids": source}, sinks={"seconds": sink}, workers=workers
+    ) as query:
+        while (rows := sink.table()) is None and not query.await_termination(0.1):
+            pass
+        # The workers have all slots of the session: no other job could count them.
+        print(f"  {0 if rows is None else rows.num_rows:,} rows of the first seconds are out")
+        if sys.stdin.isatty():
+            with suppress(EOFError, KeyboardInterrupt):
+                input("  Press Enter to end the query. ")
+
+
+def _live_bids(positions: npt.NDArray[np.int64]) -> dict[str, Any]:
+    return {"auction": positions * 7919 % AUCTIONS, "price": positions * 104_729 % 10_000}
 
 
 def _bids(spark: SparkSession) -> DataFrame:

@@ -33,7 +33,7 @@ from jeton.mesh.handshake import HandshakeError
 from jeton.mesh.link import PeerLost
 from jeton.mesh.mesh import PeerFailed
 from jeton.storage.chunk_format import CorruptCheckpoint
-from jeton.storage.files import NoAtomicCreate
+from jeton.storage.files import NoAtomicCreate, StoreUnavailable
 from jeton.storage.leases import Superseded
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "SinkFailed",
     "SlowKernel",
     "SnapshotError",
+    "StoreUnavailable",
     "Superseded",
     "TimeError",
     "TokenError",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from tests.helpers import UnaryStep, consume, dropping, seeded
 
 import jeton as jt
+from jeton.dataflow.pacts import GUEST, SpreadExchange
 from jeton.errors import BatchError, GraphError
+from jeton.state.bins import Placement
 
 
 def arrivals(
@@ -84,6 +87,60 @@ def test_many_keys_spread_over_all_workers() -> None:
     for column in (list(range(300)), [f"word {i}" for i in range(300)]):
         got = arrivals(table(key=column), jt.Exchange("key"))
         assert {row["worker"] for row in got} == {0, 1, 2}
+
+
+def shares(pact: SpreadExchange, keys: list[Any], workers: int) -> Counter[tuple[Any, int, bool]]:
+    """How often each key comes to each worker, and whether as a guest."""
+    batch = jt.Batch({"key": pa.array(keys)}, times=[0] * len(keys))
+    return Counter(
+        (key, worker, GUEST in part)
+        for worker, part in pact.router(Placement.even(workers))(batch)
+        for key in pa.array(part["key"]).to_pylist()
+    )
+
+
+@pytest.mark.parametrize("keys", [[7] * 3000, ["hot"] * 3000, [None, "hot"] * 1500])
+def test_a_hot_key_goes_evenly_to_as_many_workers(keys: list[Any]) -> None:
+    found = shares(SpreadExchange("key", spread=2), keys, workers=3)
+    for key in set(keys):
+        counts = [n for (of, _, _), n in found.items() if of == key]
+        assert len(counts) == 2
+        assert max(counts) < 1.2 * min(counts)
+
+
+def test_a_hot_key_is_on_all_workers_if_there_are_fewer() -> None:
+    for pact, workers in ((SpreadExchange("key", spread=8), 3), (SpreadExchange(spread=2), 2)):
+        found = shares(pact, [7] * 300, workers)
+        assert sorted(worker for _, worker, _ in found) == list(range(workers))
+        assert sum(not guest for _, _, guest in found) == 1
+
+
+def test_other_keys_go_to_their_owners_as_without_spread() -> None:
+    keys = [7] * 5000 + list(range(1000, 6000))
+    random.Random(0).shuffle(keys)
+    found = shares(SpreadExchange("key", spread=4), keys, workers=4)
+    batch = jt.Batch({"key": keys}, times=[0] * len(keys))
+    owners = {
+        key: worker
+        for worker, part in jt.Exchange("key").route(batch, 4)
+        for key in part["key"].tolist()
+    }
+    guests = {key: n for (key, _, guest), n in found.items() if guest}
+    assert all(owners[key] == worker for key, worker, guest in found if not guest)
+    assert sum(guests.values()) > 1000
+    # The first records of all, and those that share the place of a hot one.
+    assert sum(n for key, n in guests.items() if key != 7) < 100
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 8])
+def test_no_pattern_of_records_sends_a_hot_key_to_one_worker(period: int) -> None:
+    route = SpreadExchange("key", spread=4).router(Placement.even(4))
+    batch = jt.Batch({"key": [7, *range(100, 99 + period)]}, times=[0] * period)
+    counts = Counter(
+        worker for _ in range(400) for worker, part in route(batch) if 7 in part["key"].tolist()
+    )
+    assert len(counts) == 4
+    assert max(counts.values()) < 2 * min(counts.values())
 
 
 def test_integers_of_any_width_with_or_without_nulls_go_the_same_way() -> None:

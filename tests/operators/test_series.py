@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import operator
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -406,3 +407,25 @@ def test_instants_of_different_units_and_zones_are_compared() -> None:
     first = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
     with pytest.raises(BatchError, match="does not fit into ns"):
         operator.gt(column(pa.array([noon], pa.timestamp("ns", "UTC"))), first)
+
+
+def test_divisions_by_zero_do_not_warn() -> None:
+    """Warnings are errors here; threads other than the first have NumPy's settings of their own."""
+    numbers, zeros = column(np.array([-1.0, 0.0, 2.0])), column(np.zeros(3))
+
+    def divided() -> list[list[Any]]:
+        made = [numbers / zeros, numbers // zeros, numbers % zeros, 1 / zeros, zeros**-1]
+        made += [column(np.array([1, 0])) / 0, column(pa.array([1.0, None])) / 0]
+        return [[str(value) for value in one.to_list()] for one in made]
+
+    expected = [
+        ["-inf", "nan", "inf"], ["-inf", "nan", "inf"], ["nan"] * 3, ["inf"] * 3, ["inf"] * 3,
+        ["inf", "nan"], ["inf", "None"],
+    ]  # fmt: skip
+    assert divided() == expected
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(divided).result() == expected
+    flow = jt.Flow("ratios")
+    flow.output("out", flow.input("in").with_columns(r=jt.col("a") / jt.col("b")))
+    found = flow.run({"in": {"time": [0, 0], "a": [1.0, 2.0], "b": [0.0, 4.0]}})["out"]
+    assert found["r"].to_pylist() == [float("inf"), 0.5]

@@ -141,6 +141,9 @@ def test_an_answer_may_name_another_key_and_its_neighbours_keep_theirs() -> None
     ("function", "complaint"),
     [
         (lambda state, row: state, "must return"),
+        (lambda state, row: (state, {"n": 1}), "put the row into a list"),
+        (lambda state, row: (state, None), "without rows, return an empty list"),
+        (lambda state, row: (state, 7), "must return (state, list of rows), not (0, 7)"),
         (lambda state, row: (state, [1]), "rows"),
         (lambda state, row: (state, [{"time": row["time"] - 1}]), "before"),
         (lambda state, row: (state, [{"x": object()}]), "column"),
@@ -165,3 +168,53 @@ def test_a_state_that_cannot_be_pickled_is_an_error_of_the_snapshot() -> None:
         with pytest.raises(SnapshotError, match=r"cannot be stored.*pickle"):
             run.snapshot()
         run.finish()
+
+
+def follow(state: int, row: Row) -> tuple[int, list[Row]]:
+    return state + 1, [{"n": state, "word": "odd"} if state % 2 else {"n": state}]
+
+
+def counted(schema: Any, on_timer: Any = None, types: Any = None) -> jt.Flow:
+    flow = jt.Flow("declared")
+    keyed = flow.input("in", schema=types or {"k": pa.int8(), "at": pa.timestamp("ms")})
+    function: Any = follow if on_timer is None else lambda s, row, timers: follow(s, row)
+    mapped = keyed.key_by("k").stateful_map(
+        function, 0, on_timer=on_timer, schema=schema, name="mine"
+    )
+    flow.output("out", mapped)
+    return flow
+
+
+@pytest.mark.parametrize("on_timer", [None, lambda state, key, timers: (state, [])])
+def test_a_schema_declares_the_columns_of_the_rows(on_timer: Any) -> None:
+    flow = counted({"n": pa.int32(), "word": str, "gone": float}, on_timer)
+    kinds = {"k": pa.int8(), "n": pa.int32(), "word": pa.string(), "gone": pa.float64()}
+    assert flow.output_schema("out") == pa.schema(kinds)
+    table = pa.table({"time": [0, 1], "k": pa.array([5, 5], pa.int8()), "at": pa.nulls(2)})
+    found = flow.run({"in": table})["out"]
+    assert found.schema == pa.schema({"time": pa.int64(), **kinds})
+    assert found.to_pylist() == [
+        {"time": 0, "k": 5, "n": 0, "word": None, "gone": None},
+        {"time": 1, "k": 5, "n": 1, "word": "odd", "gone": None},
+    ]
+    # Also where there are no rows of which the types could be learnt.
+    assert flow.run({"in": table.slice(0, 0)})["out"].schema == found.schema
+
+
+def test_a_schema_may_name_the_key_if_the_input_has_none() -> None:
+    flow = jt.Flow("named")
+    keyed = flow.input("in").key_by("k")
+    flow.output("out", keyed.stateful_map(follow, 0, schema={"k": pa.int16(), "n": int}))
+    with pytest.raises(JetonError, match=r"columns \['word'\] that schema= lacks"):
+        flow.run({"in": {"time": [0, 1], "k": [5, 5]}})
+    found = flow.run({"in": {"time": [0, 1], "k": [5, 6]}})["out"]
+    assert found.schema.field("k").type == pa.int16()
+    assert found["k"].to_pylist() == [5, 6]
+
+
+def test_a_row_that_does_not_fit_its_schema_is_an_error_that_says_so() -> None:
+    with pytest.raises(
+        JetonError, match="values for 'n' that are not string, as schema= says"
+    ) as e:
+        counted({"n": str, "word": str}).run({"in": {"time": [0], "k": [1], "at": [None]}})
+    assert "mine" in messages(e.value)

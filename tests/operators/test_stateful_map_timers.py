@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.errors import GraphError, JetonError, SnapshotError
+from jeton.state.snapshot import Snapshot
 from tests.helpers import held, messages, operator
 from tests.operators.test_top_k import place
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
@@ -415,6 +416,95 @@ def test_a_restored_processing_time_timer_does_not_send_before_its_record() -> N
             assert run.results()["out"]["time"].to_pylist() == [20]
 
 
+def test_overdue_processing_time_timers_stay_apart_in_a_snapshot() -> None:
+    def wait(state: list[Any], row: Row, timers: Any) -> tuple[list[Any], list[Row]]:
+        for seconds in (1, 2, 30):
+            timers.after_processing(seconds)
+            timers.after_processing(seconds)  # at the same time: the same timer
+        return state, []
+
+    flow = flow_of(wait, tell)
+    with flow.open() as run:
+        run.input("in").send({"time": [5], "k": [1]})
+        run.input("in").advance_to(6)
+        while run.turn():
+            pass
+        run.now = 10.0  # nothing has been done since two of them were due
+        held_back = operator(run, "mine").kept["state"].snapshot()
+        snapshot = Snapshot(run.flow.name, {"mine": {"state": held_back}})
+    assert held_back["processing"].to_pylist() == [[-9_000_000, -8_000_000, 20_000_000]]
+    with flow.open(workers=2, restore=snapshot) as run:
+        while run.turn():
+            pass
+        assert run.results()["out"].num_rows == 2
+        assert run.finish()["out"].num_rows == 3
+
+
+def at_the_end(state: list[Any], row: Row, timers: Any) -> tuple[list[Any], list[Row]]:
+    if row["wait"] >= 0:
+        timers.after_processing(row["wait"])
+    timers.after(3)
+    return [*state, row["time"]], []
+
+
+def note_end(state: list[Any], key: Row, timers: Any) -> tuple[list[Any], list[Row]]:
+    if timers.processing:
+        timers.after(2)
+    elif len(state) < 4:
+        timers.after_processing(9)  # which the input's end forbids, but not sooner
+    state = [*state, timers.time]
+    return state, [{"seen": str(state), "processing": timers.processing}]
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {"time": st.integers(-5, 20), "k": st.integers(0, 5), "wait": st.integers(-1, 2)}
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    schedule=schedules(),
+    ttl=st.sampled_from([None, 4]),
+)
+def test_what_happens_at_the_end_of_the_input_does_not_depend_on_workers(
+    rows: list[Row], schedule: Schedule, ttl: int | None
+) -> None:
+    """Processing-time timers then send at the time of the last record of all."""
+
+    def build(flow: jt.Flow) -> None:
+        keyed = flow.input("in").key_by("k")
+        flow.output("out", keyed.stateful_map(at_the_end, list, on_timer=note_end, ttl=ttl))
+
+    flow = jt.Flow("one")
+    build(flow)
+    expected = flow.run({"in": pa.Table.from_pylist(rows)})["out"].to_pylist()
+    found = flow.run({"in": pa.Table.from_pylist(rows)}, workers=3, seed=schedule.seed)["out"]
+    assert_same(found.to_pylist(), expected)
+    # A restart would let the clock move on to the timers.
+    assert_same(run_twin(build, {"in": rows}, replace(schedule, restart=None))["out"], expected)
+
+
+def test_rows_at_the_end_are_at_the_time_of_the_last_record_of_all_workers() -> None:
+    flow = flow_of(sooner, tell)
+    rows = {"time": [*range(20), 100], "k": [*range(20), 5]}
+    for workers in (1, 2, 4):
+        found = flow.run({"in": rows}, workers=workers)["out"]
+        assert found["time"].to_pylist() == [100] * 20
+    with flow.open(workers=2) as run:
+        run.input("in").send({"time": [50, 70], "k": [1, 2]})
+        for worker in range(2):
+            run.input("in", worker).advance_to(60)
+        while run.turn():
+            pass
+        snapshot = run.snapshot()
+    for workers in (1, 2, 5):
+        with flow.open(workers=workers, restore=snapshot) as run:
+            found = run.finish()["out"]
+            assert found["time"].to_pylist() == [70] * 2, "also if it came before the snapshot"
+
+
 # Times of rows
 
 DAY = dt.datetime(2024, 5, 1, 12)
@@ -504,18 +594,49 @@ def test_state_from_before_there_were_timers_goes_on_with_them() -> None:
     assert [(row["time"], row["of"]) for row in found] == [(13, 3), (20, 3)]
 
 
-def test_keys_from_before_a_time_to_live_live_on_from_the_next_record_of_any_key() -> None:
+@pytest.mark.parametrize("function", [plain, timed])
+def test_keys_from_before_a_time_to_live_count_from_the_time_of_the_snapshot(function: Any) -> None:
+    """On all workers, also on those that no record reaches for a while."""
+    timer = tell if function is timed else None
+    flow = flow_of(function, timer)
+    with flow.open(workers=2) as run:
+        run.input("in").send({"time": [1] * 8, "k": list(range(8))})
+        for worker in range(2):
+            run.input("in", worker).advance_to(50)
+        run.run_to_rest()
+        before = run.snapshot()
+    later = {"time": [55, *([60] * 4), *([61] * 3)], "k": [9, *range(7)]}
+    for workers in (1, 2, 5):
+        with flow_of(function, timer, ttl=10).open(workers=workers, restore=before) as run:
+            run.run_to_rest()
+            # The time stays known from one snapshot to the next.
+            again = run.snapshot()
+        for snapshot in (before, again):
+            flow = flow_of(function, timer, ttl=10)
+            with flow.open(workers=workers, restore=snapshot) as run:
+                run.input("in").send(later)
+                result = run.finish()["out"]
+            found = {row["k"]: row["of"] for row in result.to_pylist() if row["time"] in (60, 61)}
+            assert found == {0: 1, 1: 1, 2: 1, 3: 1, 4: 0, 5: 0, 6: 0}
+
+
+def test_keys_of_which_no_time_is_known_count_from_their_own_next_record() -> None:
+    """Snapshots of earlier releases do not say which time they were taken at."""
     before, _ = stopped(flow_of(plain), [1, 2])
-    flow = flow_of(plain, ttl=10)
+    without = before.without("mine/reached")
+    later = {"time": [90, 100, 110, 121], "k": [2, 1, 1, 1]}
+    for workers in (1, 3):
+        with flow_of(plain, ttl=10).open(workers=workers, restore=without) as run:
+            run.input("in").send(later)
+            rows = run.finish()["out"].to_pylist()
+        assert [row["of"] for row in rows if row["k"] == 1] == [2, 3, 0]
 
-    def go_on(time: int) -> list[Row]:
-        with flow.open(workers=2, restore=before) as run:
-            run.input("in").send({"time": [100, time], "k": [2, 1]})
-            found: list[Row] = run.finish()["out"].filter(pa.compute.field("k") == 1).to_pylist()
-            return found
 
-    assert [row["of"] for row in go_on(110)] == [2]
-    assert [row["of"] for row in go_on(111)] == [0]
+def test_an_operator_without_keys_is_removed_without_a_word() -> None:
+    snapshot, _ = stopped(flow_of(lambda state, row: (None, [])), [1])
+    other = jt.Flow("timers")
+    other.output("out", other.input("in"))
+    other.open(restore=snapshot).close()
 
 
 def test_a_time_to_live_may_change_or_go_but_timers_are_not_lost() -> None:
@@ -545,12 +666,16 @@ def setting(use: Callable[[Any], Any], state: Any = 1) -> Callable[..., Any]:
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "before": (lambda t: t.at(4), r"timers.at\(4\) is at 4, which is before the record at 5"),
     "back": (lambda t: t.after(-1), r"timers.after\(-1\) is at 4, which is before the record"),
-    "float": (lambda t: t.at(7.5), "7.5 is not an integer time"),
-    "text": (lambda t: t.at("noon"), "'noon' is not an integer time"),
-    "timestamp": (lambda t: t.at(DAY), r"time of timers.at\(datetime.*cannot be compared"),
+    "float": (lambda t: t.at(7.5), r"timers.at\(7.5\) is not at an integer, as times are"),
+    "text": (lambda t: t.at("noon"), r"timers.at\('noon'\) is not at an integer, as times are"),
+    "bool": (lambda t: t.at(True), r"timers.at\(True\) is not at an integer, as times are"),
+    "no bool": (lambda t: t.cancel(True), r"timers.cancel\(True\) is not at an integer, as times"),
+    "timestamp": (lambda t: t.at(DAY), r"timers.at\(datetime.*is not at an integer, as times are"),
+    "far": (lambda t: t.at(2**70), r"timers.at\(1180591620717411303424\), for the record at 5, is"),
+    "longer": (lambda t: t.after(-(2**70)), "which is before the record at 5"),
     "duration": (lambda t: t.after("5s"), r"timers.after\('5s'\) has a duration, but times are in"),
     "length": (lambda t: t.after(2.5), r"timers.after\(2.5\) cannot be: pass an integer"),
-    "end": (lambda t: t.after(2**63), "time 9223372036854775813 is outside"),
+    "end": (lambda t: t.after(2**63), "is at 9223372036854775813, after 9223372036854775807, the"),
     "clock": (lambda t: t.after_processing("soon"), "'soon', which is not a duration"),
     "past": (lambda t: t.after_processing("-1s"), "'-1s'.* is not a time from now on"),
 }
@@ -568,15 +693,36 @@ STAMPS = {
     "integer": (lambda t: t.after(30), r"has an integer, but times .*write timers.after\('30s'\)"),
     "unit": (lambda t: t.after("3ns"), "not a whole number of us"),
     "zone": (lambda t: t.at(UTC), "cannot be compared with timestamps"),
-    "null": (lambda t: t.at(pd.NaT), "null"),
+    "null": (lambda t: t.at(pd.NaT), r"the time of timers.at\(NaT\) is null"),
+    "numpy null": (lambda t: t.cancel(np.datetime64("NaT")), r"timers.cancel\(.*\) is null"),
+    "number": (lambda t: t.at(10**18), r"timers.at\(1000000000000000000\) is not at a timestamp"),
+    "cancelled": (lambda t: t.cancel(5), r"timers.cancel\(5\) is not at a timestamp, as times are"),
+    "bool": (lambda t: t.at(True), r"timers.at\(True\) is not at a timestamp, as times are"),
+    "text": (lambda t: t.at("noon"), r"timers.at\('noon'\) is not at a timestamp, as times are"),
+    "far": (
+        lambda t: t.after("4000000 days"),
+        "for the record at 2024-05-01 12:00:00, is at 12975-12-17T12:00:00.000000, after 9999-1",
+    ),
+    "farther": (lambda t: t.after("500000000 days"), r"is at \d+ us, after 9999-12-31"),
+    "before": (
+        lambda t: t.at(DAY - SOON),
+        "is at 2024-05-01 11:58:30, which is before the record at 2024-05-01 12:00:00",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", STAMPS)
 def test_mistakes_with_timestamps(mistake: str) -> None:
     use, complaint = STAMPS[mistake]
-    with pytest.raises(JetonError, match=complaint):
+    with pytest.raises(JetonError, match=complaint) as caught:
         flow_of(setting(use), tell).run({"in": {"time": [DAY], "k": [1]}})
+    assert "mine" in messages(caught.value)
+
+
+def test_records_that_python_has_no_datetime_for_are_an_error_that_says_so() -> None:
+    times = pa.array([10**18], pa.int64()).cast(pa.timestamp("us"))
+    with pytest.raises(JetonError, match=r"the time 33658-09-27T01:46:40.000000 cannot be a date"):
+        flow_of(timed, tell).run({"in": pa.table({"time": times, "k": [1]})})
 
 
 def test_a_timer_sets_only_later_ones() -> None:
@@ -594,6 +740,43 @@ def test_a_forgotten_key_has_no_timers() -> None:
     assert flow.run({"in": {"time": [5], "k": [1]}})["out"].num_rows == 0
 
 
+def test_a_timer_that_is_set_and_cancelled_does_not_keep_a_key_that_has_others() -> None:
+    def function(state: Any, row: Row, timers: Any) -> tuple[Any, list[Row]]:
+        if row["time"] == 0:
+            timers.after(100)
+            timers.after_processing(100)
+            return [1], []
+        timers.after(5)
+        timers.cancel(row["time"] + 5)
+        return None, [{"of": len(state), "processing": False}]
+
+    found = flow_of(function, tell).run({"in": {"time": [0, 1], "k": [1, 1]}})["out"]
+    assert found.to_pylist() == [{"time": 1, "k": 1, "of": 1, "processing": False}]
+
+
+def test_a_key_has_one_form_for_all_timers() -> None:
+    seen = []
+
+    def function(state: Any, row: Row, timers: Any) -> tuple[Any, list[Row]]:
+        row["k"] = "changed"
+        timers.after(10)
+        return 1, []
+
+    def fired(state: Any, key: Row, timers: Any) -> tuple[Any, list[Row]]:
+        seen.append((timers.time, str(key["k"])))
+        return state, []
+
+    flow = flow_of(function, fired)
+    with flow.open() as run:
+        run.input("in").send({"time": [0, 1, 30], "k": [0.0, -0.0, -0.0]})
+        run.input("in").advance_to(31)
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(restore=snapshot) as run:
+        run.finish()
+    assert seen == [(10, "0.0"), (11, "0.0"), (40, "0.0")]
+
+
 def test_timers_are_for_one_call() -> None:
     taken: list[Any] = []
     flow_of(setting(taken.append), tell).run({"in": {"time": [5], "k": [1]}})
@@ -608,13 +791,35 @@ def test_timers_are_for_one_call() -> None:
 
 
 def test_wrong_answers_of_timers() -> None:
-    for answer, complaint in [(3, "late must return"), ((1, [{"time": 9}]), "before its timer at")]:
+    for answer, complaint in [
+        (3, "late must return"),
+        ((1, 2), r"late must return \(state, list of rows\), not \(1, 2\)"),
+        ((1, None), "without rows, return an empty list"),
+        ((1, {"of": 1}), "put the row into a list"),
+        ((1, [{"time": 9}]), "before its timer at 15"),
+        ((1, [{"time": None}]), "cannot send a row at None, which is not an integer"),
+        ((1, [{"time": True}]), "cannot send a row at True, which is not an integer"),
+    ]:
 
         def late(state: Any, key: Row, timers: Any, answer: Any = answer) -> Any:
             return answer
 
         with pytest.raises(JetonError, match=complaint):
             flow_of(setting(lambda t: t.at(15)), late).run({"in": {"time": [5], "k": [1]}})
+
+
+def test_wrong_times_of_rows_are_shown_as_timestamps() -> None:
+    for time, complaint in [
+        (DAY - SOON, "row at 2024-05-01 11:58:30, before its record at 2024-05-01 12:00:00"),
+        (pd.NaT, r"the time of a row is null \(NaT\)"),
+        (None, "row at None, which is not a timestamp"),
+    ]:
+
+        def early(state: Any, row: Row, time: Any = time) -> Any:
+            return state, [{"time": time}]
+
+        with pytest.raises(JetonError, match=complaint):
+            flow_of(early).run({"in": {"time": [DAY], "k": [1]}})
 
 
 def test_calls_that_are_refused() -> None:

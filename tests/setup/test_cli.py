@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -47,6 +48,33 @@ def test_without_the_evaluation_it_says_how_to_install_it(
         cli.main([name, "wordcount"])
     assert stop.value.code == 2
     assert "pip install ./evaluation" in capsys.readouterr().err
+
+
+class Broken:
+    """An entry point whose module is not there."""
+
+    name = "mine"
+
+    def load(self) -> Any:
+        raise ModuleNotFoundError("No module named 'mine'")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["version"]], ids=" ".join)
+def test_a_command_that_cannot_be_imported_leaves_the_others(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "entry_points", lambda group: [Broken()])
+    try:
+        code = cli.main(argv)
+    except SystemExit as stop:
+        code = cast(int, stop.code)
+    found = capsys.readouterr()
+    assert code == 0
+    assert "jeton" in found.out
+    assert "the command 'mine' is left out: ModuleNotFoundError" in found.err
+    with pytest.raises(SystemExit) as wrong:
+        cli.main(["mine"])
+    assert wrong.value.code == 2
 
 
 def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,8 +116,23 @@ class End:
         pass
 
 
-def connection() -> tuple[End, End]:
-    here, there = End(), End()
+class Unsteady(End):
+    """An end whose frames of some kinds arrive a random number of times."""
+
+    def __init__(self, random: Random, kinds: Sequence[str], times: Sequence[int]) -> None:
+        super().__init__()
+        self.random, self.kinds, self.times = random, kinds, times
+        self.faults = 0
+
+    def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
+        times = self.random.choice(self.times) if kind in self.kinds else 1
+        self.faults += times != 1
+        for _ in range(times):
+            super().send(kind, payload, **header)
+
+
+def connection(here: End | None = None, there: End | None = None) -> tuple[End, End]:
+    here, there = here or End(), there or End()
     here.other, there.other = there, here
     return here, there
 
@@ -237,11 +252,15 @@ class Query:
                 pass
         assert committer.version is not None
 
+    def connect(self) -> tuple[End, End]:
+        """The connection to a worker: the driver's end, and the worker's."""
+        return connection()
+
     def attach(
         self, run: Run, restore_point: RestorePoint, worker: int, coordinator: Coordinator
     ) -> End:
         agent = run.agents[worker]
-        here, there = connection()
+        here, there = self.connect()
         coordinator.join(worker, here)
         staged = {
             name: open_rows(restore_point.store.files, worker, restore_point.attempt)
@@ -324,6 +343,40 @@ def test_every_row_arrives_once_whatever_crashes(start: int) -> None:
     assert crashes > 10
     assert restored > 3, "some attempts go on from a version"
     assert missed > 3, "some versions are given up"
+
+
+@dataclass
+class Disturbed(Query):
+    """A query whose commands and answers are lost, or arrive more than once."""
+
+    commands: Sequence[int] = (1,)
+    """How many times commands may arrive."""
+    answers: Sequence[int] = (1,)
+    ends: list[Unsteady] = field(default_factory=list)
+
+    def connect(self) -> tuple[End, End]:
+        here = Unsteady(self.random, ("checkpoint", "stop"), self.commands)
+        if 0 in self.commands:
+            here.kinds = ("checkpoint",)
+        there = Unsteady(self.random, ("complete", "missed", "part"), self.answers)
+        self.ends += [here, there]
+        return connection(here, there)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [{"commands": (1, 2, 3)}, {"commands": (0, 1, 1, 1)}, {"answers": (1, 2, 3)}],
+    ids=["doubled commands", "lost commands", "doubled answers"],
+)
+def test_frames_that_are_lost_or_come_twice_change_nothing(times: dict[str, Any]) -> None:
+    faults = 0
+    for seed in range(4):
+        query = Disturbed(Random(seed), **times)
+        query.run()
+        for output, rows in EXPECTED.items():
+            assert query.rows(output) == rows, f"seed {seed}"
+        faults += sum(end.faults for end in query.ends)
+    assert faults > 10
 
 
 def test_one_request_makes_one_version() -> None:

@@ -38,6 +38,29 @@ def test_same_rows_in_process_on_spark_and_in_sql(
         assert rows
 
 
+def test_spread_keys_give_the_same_rows(views: dict[str, DataFrame]) -> None:
+    agg = jt.agg
+    flow = jt.Flow("spread")
+    bids = flow.input("bids", time="ts", schema=BIDS.schema)
+    for name, spread in (("plain", None), ("spread", 2)):
+        keyed = bids.key_by("who", spread=spread).tumbling(100, bounds=True)
+        results = keyed.aggregate(
+            n=agg.count(),
+            sum=agg.sum("price"),
+            mean=agg.mean("price"),
+            first=agg.first("price"),
+            prices=agg.collect("price"),
+            different=agg.count_distinct("price"),
+            about=agg.approx_count_distinct("price"),
+            median=agg.approx_quantile("price", 0.5),
+        )
+        flow.output(name, results)
+    outputs = flow.on_spark({"bids": views["bids"]}, workers=2)
+    plain, spread_rows = rows_of(outputs["plain"]), rows_of(outputs["spread"])
+    assert spread_rows == plain
+    assert plain
+
+
 def test_nothing_runs_before_an_action(spark: SparkSession, views: dict[str, DataFrame]) -> None:
     tag = "nothing-yet"
     spark.sparkContext.setJobGroup(tag, "should stay empty")
@@ -166,7 +189,7 @@ def test_what_the_workers_did_is_in_an_accumulator(spark: SparkSession) -> None:
         assert counted["progress_batches"] >= 2 * runs
         [few] = [each for each in counted["operators"] if each["name"] == "filter"]
         assert few["invocations"] >= 2 * runs, "each worker, each time"
-        assert (few["tokens"], few["queued"], few["frontier"]) == (0, 0, [])
+        assert (few["tokens"], few["queued"], few["frontiers"]) == (0, 0, [[]])
 
 
 def test_rows_of_several_inputs_are_dealt_out_to_all_workers_unsorted(spark: SparkSession) -> None:

@@ -10,15 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 import jeton as jt
 from tests.helpers import EXAMPLES, load
 
 Columns = Mapping[str, Any]
-ELSEWHERE = {"session_timeout"}
-"""Its rows have no schema, which Spark needs; test_stateful_timers.py has timers on Spark."""
-NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - ELSEWHERE)
-"""Every other one: an example that is added needs its inputs below."""
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+"""Every one: an example that is added needs its inputs below."""
 
 
 def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
@@ -45,6 +44,8 @@ def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
         return example.averages(), {"readings": example.READINGS}
     if name == "word_count":
         return example.word_count(), {"lines": example.LINES}
+    if name == "session_timeout":
+        return example.shop(), {"clicks": example.clicks(100)}
     assert name == "tumbling_average", f"what does example {name!r} read?"
     readings = {"ts": [3, 7, 12, 35], "value": [1.0, 2.0, 4.0, 8.0]}
     return example.averages(), {"readings": readings}
@@ -74,7 +75,11 @@ def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> No
         table = pa.table(dict(columns))
         # As many partitions as workers, each a stretch of the rows as they stand.
         spread = spark.sparkContext.parallelize(list(zip(*columns.values(), strict=True)), workers)
-        frames[given] = spark.createDataFrame(spread, spark.createDataFrame(table).schema)
+        schema = spark.createDataFrame(table).schema
+        for field in schema:
+            if field.dataType == TimestampType():  # the examples' datetimes have no zone
+                field.dataType = TimestampNTZType()
+        frames[given] = spark.createDataFrame(spread, schema)
     schemas = {output: here[output].schema for output in flow.outputs}
     there = flow.on_spark(frames, workers=workers, schemas=schemas)
     for output in flow.outputs:

@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -199,6 +199,18 @@ def test_classes_travel_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(internals.dumps_by_value(ValueError("no"))).args == ("no",)
     with pytest.raises((pickle.PicklingError, AttributeError)):
         internals.dumps_by_value(Local("here"))
+
+
+def test_functions_of_a_module_travel_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("named_on_a_command_line")
+    exec("def double(n):\n    return 2 * n", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert internals.ship_by_value(module)
+    pickled = internals.dumps_by_value(vars(module)["double"])
+    monkeypatch.delitem(sys.modules, module.__name__)
+    assert pickle.loads(pickled)(3) == 6
+    monkeypatch.setitem(sys.modules, "pyspark.cloudpickle", None)
+    assert not internals.ship_by_value(module)
 
 
 def test_errors_of_user_code_are_raised_themselves(

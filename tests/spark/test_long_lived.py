@@ -109,7 +109,7 @@ def test_runs_to_the_end_of_its_sources(spark: SparkSession, tmp_path: Path) -> 
     each = [worker["operators"][1] for worker in metrics["workers"].values()]
     assert {worker["name"] for worker in each} == {"count"}
     assert operators["count"]["invocations"] == sum(worker["invocations"] for worker in each) > 0
-    assert (operators["count"]["tokens"], operators["count"]["frontier"]) == (0, [])
+    assert (operators["count"]["tokens"], operators["count"]["frontiers"]) == (0, [[]])
     assert query.frontiers() == {"counts": [], "all": []}
     # Once more: it has ended, and stays so.
     query.stop()

@@ -158,6 +158,8 @@ def test_what_does_not_make_sense_is_refused(
     frames: Any = summing().on_spark({"r": source.frame()}, workers=1)
     with pytest.raises(GraphError, match=r"'sums', 'counts'.*'sum'"):
         frames.write_stream({"sum": print}, checkpoint=str(tmp_path))
+    with pytest.raises(GraphError, match="write_stream runs the flow once"):
+        frames.cache()
     with pytest.raises(GraphError, match="a worker of each partition"):
         summing().on_spark({"r": source.frame()}, repartition=False, workers=2)
     with pytest.raises(GraphError, match="at least one version"):

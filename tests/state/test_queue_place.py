@@ -77,9 +77,7 @@ def test_the_key_is_that_of_the_pact(make: Make, before: int, after: int) -> Non
 def test_functions_of_records_and_one_worker_for_all_are_keys_too() -> None:
     for pact in (jt.Exchange(lambda batch: batch["key"]), jt.Gather()):
         flow = alerting(WAITING["queue"], pact)
-        assert alerts(flow, 2, 3 if isinstance(pact, jt.Exchange) else 1) == [
-            (1, key) for key in range(20)
-        ]
+        assert alerts(flow, 2, 3) == [(1, key) for key in range(20)]
 
 
 def test_what_has_no_known_place_is_refused() -> None:

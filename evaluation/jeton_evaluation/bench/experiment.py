@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Event
@@ -23,6 +23,8 @@ from jeton_evaluation.programs.mechanisms import Mechanism
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from jeton.spark.query import Query
+
 Program = Callable[[Load], jt.Flow]
 """Makes the flow for a load: see `jeton_evaluation.bench.open_loop`."""
 HostName: TypeAlias = Literal["spark", "in-process"]
@@ -37,6 +39,8 @@ class Host:
 
     workers: int
     spark: SparkSession | None = None
+    watched: Callable[[Query], AbstractContextManager[object]] = nullcontext
+    """Entered with each query on Spark, for as long as that runs."""
 
     @property
     def name(self) -> str:
@@ -90,8 +94,9 @@ class Host:
 
         sink = sinks.Callback(take)
         query = flow.start(spark, sinks={"report": sink}, workers=self.workers)
-        while query.is_active and not all_reported.wait(0.5):
-            pass
+        with self.watched(query):
+            while query.is_active and not all_reported.wait(0.5):
+                pass
         if not query.await_termination(PATIENCE):
             query.stop(timeout=PATIENCE)
         return reports, query.metrics()

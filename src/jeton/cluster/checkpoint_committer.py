@@ -236,5 +236,5 @@ def _name_in_file(files: Files) -> str:
     """A name that is new, or the one that releases without a log wrote before the first version."""
     try:
         return str(json.loads(files.read(files.root / "query.json"))["query"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return os.urandom(6).hex()

@@ -7,6 +7,7 @@ each of Spark's micro-batches. Long-lived queries have a `CheckpointSchedule`.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,17 +20,23 @@ from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.cluster.failures import Failure
 from jeton.cluster.inquiry import Inquiry
 from jeton.connectors.deliveries import Inbox
-from jeton.core.errors import JetonError
+from jeton.core.errors import JetonError, ProtocolError
 from jeton.dataflow.partitions import least_of_active
 from jeton.runtime.commands import Checkpoint, Command, Connection, Stop
 
 if TYPE_CHECKING:
     from jeton.cluster.steering import Steering
 
+log = logging.getLogger(__name__)
+
 REST_PATIENCE: Final = 60.0
 """Seconds after which a worker gives up to come to rest for a checkpoint."""
 BREATH: Final = 0.1
 """Seconds to wait after a version that workers missed."""
+REMIND_AFTER: Final = 10.0
+"""Seconds after which workers that have not answered are sent a command again."""
+ANSWER_PATIENCE: Final = REST_PATIENCE + 15.0
+"""Seconds after which workers that have not answered are named in the log."""
 
 C = TypeVar("C", bound=Command)
 Answer = Mapping[str, Any]
@@ -176,12 +183,19 @@ class Coordinator:
 
         Answers belong together if they are of the same kind, and to the same command.
         """
+        if not 0 <= worker < self.workers:
+            raise ProtocolError(f"worker {worker} has answered, but there are {self.workers}")
         key = (header["kind"], header.get("number", 0))
         answers = self._answers.setdefault(key, {})
         answers[worker] = header
         if len(answers) != self.workers:
             return None
         return [answers[each] for each in range(self.workers)]
+
+    def unanswered(self, kind: str, command: Command) -> list[int]:
+        """The workers that have not given an answer of some kind to a command."""
+        answers = self._answers.get((kind, command.number), {})
+        return [worker for worker in range(self.workers) if worker not in answers]
 
     def forget(self, command: Command) -> None:
         """Forget the answers to a command."""
@@ -204,7 +218,9 @@ class CheckpointSchedule:
     """The checkpoints of one attempt at a long-lived query.
 
     They are begun one at a time: every some seconds, when the query asks for one, and when the
-    flow is complete. Each is committed once the parts of all workers are there.
+    flow is complete. Each is committed once the parts of all workers are there. Workers whose parts
+    do not come are sent the command again, in case that it was lost: without one of them, no other
+    can end its rest. A worker may take any time to write its part.
 
     `poll` does what is due. With ``background``, a thread of its own calls it.
     """
@@ -228,7 +244,11 @@ class CheckpointSchedule:
         self._clock = clock
         self._next = restore_point.next_version
         self._under_way: Checkpoint | None = None
-        self._began = self._not_before = self._clock()
+        self._began = self._not_before = self._remind_at = self._clock()
+        self._named = False
+        """Whether workers without an answer have been named in the log."""
+        self._heard: dict[int, int] = {}
+        """The number of the latest part of each worker."""
         self._wanted: int | None = None
         """The least version that satisfies the pending requests."""
         self._last: int | None = None
@@ -255,13 +275,18 @@ class CheckpointSchedule:
             self._changed.notify_all()
 
     def hear(self, worker: int, header: Answer) -> None:
-        """A part is written, or was missed, or all is complete, so that there is a last one."""
+        """A part is written, or was missed, or all is complete, so that there is a last one.
+
+        A frame that comes twice counts once.
+        """
         with self._changed:
             kind, under_way = header["kind"], self._under_way
             if kind == "complete":
-                self._wanted = self._last = self._next
-            else:
+                if self._last is None:
+                    self._wanted = self._last = self._next
+            elif kind != "part" or header["number"] > self._heard.get(worker, 0):
                 if kind == "part":
+                    self._heard[worker] = header["number"]
                     # They are covered by this version or, should it be missed, the next.
                     for output, items in header["staged"].items():
                         self._staged.setdefault(output, []).extend(items)
@@ -299,10 +324,12 @@ class CheckpointSchedule:
         """Commit the version whose parts are all there, or begin one that is due."""
         if self._parts is not None:
             self._commit(self._parts)
-        elif (due := self._due()) is not None and due <= self._clock():
-            self._begin()
-        else:
+        elif (due := self._due()) is None or due > self._clock():
             return False
+        elif (under_way := self._under_way) is not None:
+            self._remind(under_way)
+        else:
+            self._begin()
         return True
 
     def wake(self) -> None:
@@ -348,8 +375,10 @@ class CheckpointSchedule:
             return True
 
     def _due(self) -> float | None:
-        """When to begin the next version, if that is known."""
-        if not self._coordinator.is_full or self._under_way is not None:
+        """When to begin the next version, if that is known, or to ask again for the present one."""
+        if self._under_way is not None:
+            return self._remind_at
+        if not self._coordinator.is_full:
             return None
         steering = self._coordinator.steering
         if steering is not None and steering.is_moving:
@@ -362,10 +391,30 @@ class CheckpointSchedule:
         with self._changed:
             version, self._next = self._next, self._next + 1
             self._began = self._clock()
+            self._remind_at = self._began + REMIND_AFTER
+            self._named = False
             command = Checkpoint(version=version, patience=REST_PATIENCE)
             self._under_way = self._coordinator.numbered(command)
         # Without the lock: workers are heard meanwhile.
         self._coordinator.send(self._under_way)
+
+    def _remind(self, command: Checkpoint) -> None:
+        """Send a command again to workers that have not answered; those that know it ignore it."""
+        with self._changed:
+            left = self._coordinator.unanswered("part", command)
+            now = self._clock()
+            self._remind_at = now + REMIND_AFTER
+            late = not self._named and now - self._began >= ANSWER_PATIENCE
+            self._named = self._named or late
+        if late:
+            log.warning(
+                "checkpoint %d waits for the parts of workers %s since %.0f seconds",
+                command.version,
+                left,
+                now - self._began,
+            )
+        for worker in left:
+            self._coordinator.send(command, worker)
 
     def _commit(self, parts: list[Answer]) -> None:
         with self._changed:

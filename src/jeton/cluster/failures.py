@@ -31,6 +31,7 @@ from jeton.core.errors import (
 )
 from jeton.core.source_lines import raising_line, user_line
 from jeton.mesh.link import PeerLost
+from jeton.storage.files import StoreUnavailable
 
 MOST_TEXT: Final = 8_000
 """Characters of a message, and of a traceback, that are passed on."""
@@ -87,6 +88,8 @@ class Failure:
     """Whether user code, or the flow itself, is at fault, so that it would fail again."""
     lost: bool
     """Whether it is only that another worker has gone."""
+    transient: bool
+    """Whether it is that files could not be read, which may succeed next time."""
     pickled: str | None
     """The exception and its cause, if they can travel."""
 
@@ -119,6 +122,7 @@ class Failure:
             traceback=_shortened("".join(traceback.format_exception(first)).rstrip()),
             final=isinstance(shown, _FINAL) or shown.operator is not None,
             lost=isinstance(error, PeerLost),
+            transient=isinstance(error, StoreUnavailable),
             pickled=None if at_driver else _pickled(shown, dumps),
         )
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import threading
 from typing import Any
 
 from tqdm import tqdm
 
-from jeton.cluster.control import Control
+from jeton.cluster.run_reports import Reports, RunReports
 
 
-class ProgressBar:
+class ProgressBar(RunReports):
     """Counts the rows that the workers of one plan have read, over all its runs.
 
     The number of rows is not known beforehand, so the bar shows a count and a rate.
@@ -22,38 +20,26 @@ class ProgressBar:
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
-        self._lock = threading.Lock()
-        self._bars: dict[int, tuple[tqdm[Any], dict[int, dict[str, int]]]] = {}
+        self._bars: dict[int, tqdm[Any]] = {}
 
     @staticmethod
     def is_wanted() -> bool:
         """Whether standard error is a terminal."""
         return sys.stderr.isatty()
 
-    def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:
-        """A worker has joined: listen to it from now on."""
-        with self._lock:
-            if epoch not in self._bars:
-                bar = tqdm(desc=self._name, unit=" rows", unit_scale=True, leave=False)
-                self._bars[epoch] = bar, {}
-            self._bars[epoch][1][rank] = {"rows_in": 0, "rows_out": 0}
-        listen = threading.Thread(
-            target=self._listen, args=(rank, epoch, Control(sock)), daemon=True
-        )
-        listen.start()
+    def began(self, epoch: int) -> None:
+        """Show a bar."""
+        self._bars[epoch] = tqdm(desc=self._name, unit=" rows", unit_scale=True, leave=False)
 
-    def _listen(self, rank: int, epoch: int, control: Control) -> None:
-        bar, counts = self._bars[epoch]
-        while (news := control.receive()) is not None:
-            header, _ = news
-            with self._lock:
-                counts[rank] = header["metrics"]
-                bar.n = sum(each["rows_in"] for each in counts.values())
-                out = sum(each["rows_out"] for each in counts.values())
-                bar.set_postfix_str(f"{out:,} rows out, {len(counts)} workers")
-        with self._lock:
-            counts.pop(rank, None)
-            if not counts and epoch in self._bars:
-                del self._bars[epoch]
-                bar.close()
+    def heard(self, epoch: int, reports: Reports) -> None:
+        """Show the rows so far."""
+        bar, counts = self._bars[epoch], [report["metrics"] for report in reports.values()]
+        bar.n = sum(each["rows_in"] for each in counts)
+        out = sum(each["rows_out"] for each in counts)
+        bar.set_postfix_str(f"{out:,} rows out, {len(counts)} workers")
+
+    def ended(self, epoch: int) -> None:
+        """Remove the bar."""
+        self._bars.pop(epoch).close()

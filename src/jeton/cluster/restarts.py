@@ -15,8 +15,8 @@ class Restarts:
 
     A query is started again up to ``most`` times in a row without a new version of the checkpoint.
     A failure may be transient; but if an error of the same class comes again from the same operator
-    and line, with no new version in between, it is taken for lasting. A new version sets both
-    counts back: an error that comes once a week never ends a query.
+    and line, with no new version in between, it is taken for lasting; but not if files could not be
+    read. A new version sets both counts back: an error that comes once a week never ends a query.
 
     >>> restarts = Restarts(most=2)
     >>> [restarts.wait(None, version=1) for _ in range(3)]
@@ -43,7 +43,7 @@ class Restarts:
             self._version = version
             self._in_a_row = 0
             self._recent.clear()
-        if failure is not None:
+        if failure is not None and not failure.transient:
             if failure.place in self._recent:
                 return None
             self._recent.add(failure.place)

@@ -359,3 +359,46 @@ def scatter_words(
         destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
     grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
     return grouped
+
+
+@nb.njit(cache=True)
+def spread_order(
+    hashes: Hashes,
+    owners: npt.NDArray[np.uint16],
+    workers: int,
+    spread: int,
+    turn: int,
+    counts: npt.NDArray[np.int64],
+    total: int,
+    hot: int,
+    recent: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """Records grouped by worker: first those that go to the owner of their bin, then the guests.
+
+    Guests have a hot key, and go to one of the ``spread - 1`` workers after its owner. A key is
+    hot if ``hot`` times its count is more than the total. ``counts`` has the latest records by the
+    lower bits of their hashes; there are ``total``, and all are halved at ``recent``. The choice is
+    scattered by the number of a record, of which ``turn`` is the first, so that no pattern in the
+    order of records meets it. Returns also the new total.
+    """
+    mask, lower = np.uint64(len(owners) - 1), np.uint64(len(counts) - 1)
+    destination = np.empty(len(hashes), np.int64)
+    for i in range(len(hashes)):
+        word = hashes[i]
+        owner = np.int64(owners[word & mask])
+        count = counts[word & lower] + 1
+        counts[word & lower] = count
+        total += 1
+        # The upper half of a scattered word: from 0 to 2**32, scaled to the number of workers.
+        number = _mix_word(np.uint64(turn + i + 1) * np.uint64(0x9E3779B97F4A7C15))
+        salt = np.int64(((number >> np.uint64(32)) * np.uint64(spread)) >> np.uint64(32))
+        # Without branches, since which records are hot cannot be predicted.
+        salt *= np.int64(count * hot > total)
+        worker = owner + salt
+        worker -= workers * np.int64(worker >= workers)
+        destination[i] = worker + workers * np.int64(salt > 0)
+        if total >= recent:
+            counts //= 2
+            total //= 2
+    order, starts = group_order(destination, 2 * workers)
+    return order, starts, total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -19,7 +18,7 @@ from jeton.columns.operations import Operations
 _LOGIC: Final = ("and_", "or_", "xor")
 _NUMBERS: Final = "iuf"
 _PLAIN: Final[dict[tuple[str, str, str], Callable[[Any, Any], Any]]] = {
-    (name, left, right): getattr(operator, name)
+    (name, left, right): compute.numpy_operator(name)
     for name in compute.SIGNS
     if name not in ("floordiv", "mod")  # by zero they have no result
     for left, right in ([("b", "b")] if name in _LOGIC else product(_NUMBERS, _NUMBERS))

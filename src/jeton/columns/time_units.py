@@ -8,8 +8,9 @@ the timestamps have a time zone, which makes them instants.
 from __future__ import annotations
 
 import zoneinfo
-from datetime import date
+from datetime import date, datetime, timedelta
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -200,6 +201,8 @@ def one_time(value: Any, unit: str | None, what: str) -> Any:
     """
     if not is_timestamp(value):
         return value
+    if value != value:
+        raise TimeError(f"{what} is null (NaT)")
     return int(column_times(_single(value), unit, what)[0])
 
 
@@ -215,8 +218,56 @@ def plain_times(times: Times, unit: str | None) -> list[Any]:
     if shown is times:
         listed: list[Any] = times.tolist()
         return listed
-    found: list[Any] = pa.array(shown).to_pylist()
+    try:
+        found: list[Any] = pa.array(shown).to_pylist()
+    except (OverflowError, ValueError) as error:
+        assert unit is not None
+        far = next((time for time in times.tolist() if not _is_plain(time, unit)), times[0])
+        raise TimeError(
+            f"the time {time_text(far, unit)} cannot be a datetime of Python ({error}): its years "
+            "are 1 … 9999"
+        ) from None
     return found
+
+
+@cache
+def last_plain(unit: str) -> int:
+    """The last time in a unit of timestamps that a ``datetime`` can have, in any zone.
+
+    >>> time_text(last_plain("s"), "s")
+    '9999-12-31 23:59:59'
+    """
+    return _plain_bound(datetime.max, -1, unit)
+
+
+def time_text(time: int, unit: str | None) -> str:
+    """A time for people, also if it is beyond those that Python or 64 bits have.
+
+    >>> time_text(5, "integer"), time_text(5, "s"), time_text(2**62, "s UTC")
+    ('5', '1970-01-01 00:00:05', '146138514283-06-19T07:45:04+00:00')
+    """
+    if unit is None or unit == INTEGER:
+        return str(time)
+    if _is_plain(time, unit):
+        return str(plain_times(np.array([time]), unit)[0])
+    bare = unit.partition(" ")[0]
+    if not START_OF_TIME < time <= END_OF_TIME:  # the first of all is NaT
+        return f"{time} {bare}"
+    far = np.array([time]).view(f"datetime64[{bare}]")[0]
+    return f"{far}+00:00" if zone_of(unit) is not None else str(far)
+
+
+def _is_plain(time: int, unit: str) -> bool:
+    return _plain_bound(datetime.min, 1, unit) <= time <= last_plain(unit)
+
+
+def _plain_bound(time: datetime, inwards: int, unit: str) -> int:
+    """A time in a unit; a day further inwards if there are zones."""
+    length = time - datetime(1970, 1, 1)
+    if zone_of(unit) is not None:
+        length += timedelta(days=inwards)
+    exact = length // timedelta(microseconds=1) * 1000 // NANOSECONDS[unit.partition(" ")[0]]
+    return min(max(exact, START_OF_TIME), END_OF_TIME)
 
 
 def given_times(kind: TimeKind, values: Any, unit: str | None, what: str) -> Times:

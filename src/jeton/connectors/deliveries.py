@@ -142,13 +142,21 @@ class Deliveries:
     def _read(self, name: str, version: int) -> list[pa.RecordBatch]:
         path = _folder(self._files) / name
         try:
-            data = self._files.read(path)
-            return list(pa.ipc.open_stream(data)) if data else []
-        except (OSError, pa.ArrowException) as error:
+            return _batches(self._files.read(path))
+        except (FileNotFoundError, pa.ArrowException) as error:
             raise SnapshotError(
-                f"rows of version {version} for the sink of output {self._output!r} cannot be "
-                f"read: {error}. To go on without them, put an empty file in the place of {path}"
+                f"rows of version {version} for the sink of output {self._output!r} are damaged: "
+                f"{error}. To go on without them, put an empty file in the place of {path}"
             ) from error
+
+
+def _batches(data: bytes) -> list[pa.RecordBatch]:
+    """The rows of a file, which may be empty; `ArrowException` if they are torn."""
+    try:
+        return list(pa.ipc.open_stream(data)) if data else []
+    except OSError as error:
+        # Arrow's own for a stream that ends too early.
+        raise pa.ArrowInvalid(str(error)) from error
 
 
 def open_rows(files: Files, worker: int, attempt: int) -> StagedWriter:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from jeton.core.antichain import Antichain
-from jeton.core.errors import TokenError
+from jeton.core.errors import SnapshotError, TokenError
 from jeton.core.times import Time
 from jeton.core.tokens import TimestampToken, TokenRef
 
@@ -96,6 +96,11 @@ class TokenSet:
         for token in old:
             token.drop()
 
+    def require_initial(self, tokens: Sequence[TimestampToken]) -> None:
+        """An error if an operator's initial token for this set's output is not among these."""
+        if len(tokens) <= self.output:
+            raise missing_token(self.output)
+
     def drop(self) -> None:
         """Release all tokens."""
         self.downgrade(())
@@ -113,3 +118,12 @@ class TokenSet:
 
     def __repr__(self) -> str:
         return f"TokenSet({list(self.times)!r})"
+
+
+def missing_token(output: int) -> SnapshotError:
+    """The error of state that was kept without a token that it needs when it is restored."""
+    return SnapshotError(
+        f"this state needs the operator's initial token for output {output} to hold its rights "
+        "again after a restore: pass the initial tokens, info.keep(state, token), before they are "
+        "dropped"
+    )

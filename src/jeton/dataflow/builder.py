@@ -65,6 +65,11 @@ class OperatorBuilder:
         self._outputs: list[Connections | None] = []
         self._schemas: list[pa.Schema | None] = []
 
+    @property
+    def name(self) -> str:
+        """The operator's name, before a number is added if there are several of that name."""
+        return self._name
+
     def input(self, stream: StreamBase, pact: Pact | None = None, *, observes: bool = False) -> int:
         """Add an input and return its number. An input that ``observes`` only sees the frontier."""
         require_stream(stream, f"operator {self._name!r}")

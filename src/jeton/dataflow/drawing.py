@@ -15,14 +15,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from jeton.dataflow.pacts import Exchange, Pact
+from jeton.dataflow.pacts import Exchange, Pact, SpreadExchange
 from jeton.dataflow.plan import InputPlan, OperatorPlan
 
 _BOX: Final = 34.0
-_ROW: Final = 78.0
 _GAP: Final = 26.0
+_BELOW: Final = 44.0
 _LETTER: Final = 7.2
-"""The height of a box, from one layer to the next, between boxes, and the width of a letter."""
+"""The height of a box, the gap between boxes, that between layers, and the width of a letter."""
+_LIVE_BOX: Final = 82.0
+_LIVE_WIDTH: Final = 168.0
+"""The height and the least width of a box that has room for three lines of numbers."""
 
 
 def plan_text(
@@ -43,11 +46,20 @@ def plan_text(
 
 
 def plan_svg(
-    flow: str, operators: Sequence[OperatorPlan], handles: Mapping[tuple[str, str], int]
+    flow: str,
+    operators: Sequence[OperatorPlan],
+    handles: Mapping[tuple[str, str], int],
+    *,
+    live: bool = False,
 ) -> str:
-    """The graph of a plan as an SVG element, for notebooks."""
+    """The graph of a plan as an SVG element, for notebooks.
+
+    With ``live``, it is for a page that fills it: each box has the operator's number in
+    ``data-operator``, three empty lines of text of the class ``live``, and a bar of the class
+    ``busy`` and of no width along its lower edge.
+    """
     roles = _roles(handles)
-    layout = _Layout(operators)
+    layout = _Layout(operators, _LIVE_BOX if live else _BOX, _LIVE_WIDTH if live else 0.0)
     parts = [layout.edges()]
     for plan in operators:
         box = layout.boxes[plan.index]
@@ -58,12 +70,26 @@ def plan_svg(
             if part
         )
         parts.append(
-            f'<g><title>{escape(about)}</title><rect x="{box.x - box.width / 2:.1f}" '
-            f'y="{box.y:.1f}" width="{box.width:.1f}" height="{_BOX}" rx="{17 if role else 4}" '
+            f'<g data-operator="{plan.index}"><title>{escape(about)}</title>'
+            f'<rect x="{box.x - box.width / 2:.1f}" y="{box.y:.1f}" '
+            f'width="{box.width:.1f}" height="{layout.box}" rx="{17 if role else 4}" '
             f'fill="currentColor" fill-opacity="{0.14 if role else 0.05}" '
             'stroke="currentColor" stroke-opacity=".6"/>'
             f'<text x="{box.x:.1f}" y="{box.y + 22:.1f}" text-anchor="middle" '
-            f'fill="currentColor">{escape(plan.name)}</text></g>'
+            f'fill="currentColor">{escape(plan.name)}</text>'
+            + "".join(
+                f'<text class="live" x="{box.x:.1f}" y="{box.y + below:.1f}" '
+                'text-anchor="middle" font-size="11" fill="currentColor"></text>'
+                for below in ((39, 54, 69) if live else ())
+            )
+            + (
+                f'<rect class="busy" x="{box.x - box.width / 2 + 6:.1f}" '
+                f'y="{box.y + layout.box - 7:.1f}" width="0" height="3" rx="1.5" '
+                f'data-most="{box.width - 12:.1f}"/>'
+                if live
+                else ""
+            )
+            + "</g>"
         )
     width, height = layout.width, layout.height
     return (
@@ -80,12 +106,9 @@ class _Box:
 
     layer: int
     width: float
+    y: float
     above: list[_Box] = field(default_factory=list)
     x: float = 0.0
-
-    @property
-    def y(self) -> float:
-        return 10.0 + self.layer * _ROW
 
 
 @dataclass
@@ -100,13 +123,16 @@ class _Edge:
 class _Layout:
     """Where boxes and lines go."""
 
-    def __init__(self, operators: Sequence[OperatorPlan]) -> None:
+    def __init__(
+        self, operators: Sequence[OperatorPlan], box_height: float, least_width: float
+    ) -> None:
+        self.box = box_height
         self.boxes: dict[int, _Box] = {}
         self._layers: list[list[_Box]] = []
         self._edges: list[_Edge] = []
         for plan, layer in zip(operators, _layers(operators), strict=True):
-            box = _Box(layer, len(plan.name) * _LETTER + 26)
-            self.boxes[plan.index] = self._add(box)
+            width = max(least_width, len(plan.name) * _LETTER + 26)
+            self.boxes[plan.index] = self._add(_Box(layer, width, self._y(layer)))
         for plan in operators:
             for port in plan.inputs:
                 for source in port.sources:
@@ -121,13 +147,16 @@ class _Layout:
     @property
     def height(self) -> float:
         """The height of the picture."""
-        return max(1, len(self._layers)) * _ROW - (_ROW - _BOX) + 20
+        return self._y(max(1, len(self._layers))) - _BELOW + 10
 
     def edges(self) -> str:
         """The lines and what is written beside them."""
         return "".join(
             self._feedback(edge) if edge.back else self._line(edge) for edge in self._edges
         )
+
+    def _y(self, layer: int) -> float:
+        return 10.0 + layer * (self.box + _BELOW)
 
     def _add(self, box: _Box) -> _Box:
         while len(self._layers) <= box.layer:
@@ -139,7 +168,7 @@ class _Layout:
         path = [source]
         if not back:
             for layer in range(source.layer + 1, target.layer):
-                passage = self._add(_Box(layer, 8.0, [path[-1]]))
+                passage = self._add(_Box(layer, 8.0, self._y(layer), [path[-1]]))
                 path.append(passage)
             target.above.append(path[-1])
         self._edges.append(_Edge([*path, target], label, back))
@@ -165,9 +194,9 @@ class _Layout:
 
     def _line(self, edge: _Edge) -> str:
         source, target = edge.path[0], edge.path[-1]
-        points = [(source.x, source.y + _BOX)]
+        points = [(source.x, source.y + self.box)]
         for passage in edge.path[1:-1]:
-            points += [(passage.x, passage.y), (passage.x, passage.y + _BOX)]
+            points += [(passage.x, passage.y), (passage.x, passage.y + self.box)]
         points.append((target.x, target.y))
         drawn = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
         for (x, y), (to_x, to_y) in pairwise(points):
@@ -181,7 +210,7 @@ class _Layout:
     def _feedback(self, edge: _Edge) -> str:
         source, target = edge.path[0], edge.path[-1]
         side = self._right + 20
-        start, end = source.y + _BOX / 2, target.y + _BOX / 2
+        start, end = source.y + self.box / 2, target.y + self.box / 2
         from_x, to_x = source.x + source.width / 2, target.x + target.width / 2
         drawn = (
             f"M{from_x:.1f} {start:.1f}C{side} {start:.1f} {side} {end:.1f} {to_x:.1f} {end:.1f}"
@@ -260,7 +289,9 @@ def _way(pact: Pact) -> str:
         return ""
     if isinstance(pact, Exchange):
         keys = (key if isinstance(key, str) else None for key in pact.key)
-        return "by " + ", ".join("a function" if key is None else repr(key) for key in keys)
+        named = ", ".join("a function" if key is None else repr(key) for key in keys)
+        spread = f"spread={pact.spread}" if isinstance(pact, SpreadExchange) else ""
+        return "by " + ", ".join(part for part in (named, spread) if part)
     return f"by {type(pact).__name__}"
 
 

@@ -470,6 +470,7 @@ class Flow(Scope):
         keep: int = 2,
         restarts: int = 10,
         allow_removed: Collection[str] = (),
+        inspect: bool | None = None,
     ) -> Query:
         """Run on Spark in the background, until the sources end or the query is stopped.
 
@@ -491,6 +492,8 @@ class Flow(Scope):
                 started again.
             allow_removed: Names of operators that the flow no longer has, whose state is to be
                 dropped.
+            inspect: Whether to serve a live page and to print its address to standard error; by
+                default unless the environment variable ``JETON_INSPECT`` is 0.
 
         >>> import jeton as jt
         >>> from jeton.connectors.sinks import Memory
@@ -521,4 +524,5 @@ class Flow(Scope):
             keep=keep,
             restarts=restarts,
             allow_removed=allow_removed,
+            inspect=inspect,
         )

@@ -17,6 +17,7 @@ from jeton.dataflow.hints import no_group_method
 from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
+from jeton.dataflow.operators.spread import add_spread_windows
 from jeton.dataflow.operators.top_k import add_top_k
 from jeton.dataflow.operators.windows import (
     BOUNDS,
@@ -467,6 +468,7 @@ class Windows(Grouped):
         [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
          {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
         """
+        self.keyed.require_whole("top_k")
         if self._bounds is not None:
             raise GraphError("top_k() has no bounds of windows: leave bounds= out")
         return add_top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
@@ -491,7 +493,8 @@ class Windows(Grouped):
             if taken in BOUNDS:
                 raise GraphError(f"bounds=True adds a column {taken!r}: rename the aggregate")
         results = self._results(aggregates, name)
-        return add_windows(
+        add = add_windows if self.keyed.spread is None else add_spread_windows
+        return add(
             self.keyed,
             self._assigner,
             aggregates,

@@ -23,6 +23,7 @@ from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
 from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How
+from jeton.dataflow.operators.spread import checked_spread
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.stateful_timers import (
     TimedTransition,
@@ -39,7 +40,7 @@ from jeton.dataflow.operators.windows import (
     Tumbling,
     Until,
 )
-from jeton.dataflow.pacts import Gather, KeyExchange, Pact
+from jeton.dataflow.pacts import Gather, KeyExchange, Pact, SpreadExchange
 from jeton.dataflow.plan import Notify
 
 if TYPE_CHECKING:
@@ -70,12 +71,25 @@ class KeyedStream:
 
             raise no_keyed_method(self, name, Stream, Windows)
 
-    def __init__(self, stream: Stream, key: tuple[str, ...]) -> None:
+    def __init__(self, stream: Stream, key: tuple[str, ...], *, spread: int | None = None) -> None:
         self.stream = stream
         self.key = key
+        self.spread = None if spread is None else checked_spread(spread)
+        """The most workers among which the records of a hot key are divided."""
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in ("pact", "stream")]
+        return [
+            name for name in super().__dir__() if name not in ("pact", "require_whole", "stream")
+        ]
+
+    def require_whole(self, operator: str) -> None:
+        """Refuse an operator that needs all records of a key on one worker, if it is spread."""
+        if self.spread is not None:
+            raise GraphError(
+                f"{operator}() needs all records of a key on one worker, but the key is spread "
+                f"over {self.spread}: spread= is for aggregates of each_time(), tumbling(), "
+                "sliding() and until()"
+            ).located(operator=operator)
 
     def named(self, name: str) -> KeyedStream:
         """These records, with a name of its own for the operator that comes next.
@@ -87,11 +101,13 @@ class KeyedStream:
         >>> orders.named("bought").running().count()
         <Stream of bought[0]>
         """
-        return KeyedStream(self.stream.named(name), self.key)
+        return KeyedStream(self.stream.named(name), self.key, spread=self.spread)
 
     @property
     def pact(self) -> Pact:
-        """How records reach the worker that owns their key."""
+        """How records reach the worker that owns their key, or one of several if it is spread."""
+        if self.spread is not None:
+            return SpreadExchange(*self.key, spread=self.spread)
         return KeyExchange(*self.key) if self.key else Gather()
 
     def running(self, *, ordered: bool = False) -> Running:
@@ -108,6 +124,7 @@ class KeyedStream:
         >>> flow.run({"words": words})["counts"]["count"].to_pylist()
         [1, 1, 2]
         """
+        self.require_whole("running")
         return Running(self, ordered=ordered)
 
     def rolling(self, size: Length | None = None, *, rows: int | None = None) -> Rolling:
@@ -139,6 +156,7 @@ class KeyedStream:
         >>> result["by rows"]["mean"].to_pylist()
         [1.0, 1.5, 4.0]
         """
+        self.require_whole("rolling")
         return Rolling(self, size, rows)
 
     def each_time(self) -> Windows:
@@ -322,6 +340,7 @@ class KeyedStream:
         [{'time': 5, 'who': 'ann', 'start': 0, 'count': 1},
          {'time': 32, 'who': 'ann', 'start': 7, 'count': 2}]
         """
+        self.require_whole("session_window")
         return Sessions(self, gap, gap_column)
 
     def distinct(self) -> Stream:
@@ -339,6 +358,7 @@ class KeyedStream:
         >>> flow.run({"visits": visits})["first"].to_pylist()
         [{'time': 1, 'who': 'ann'}, {'time': 2, 'who': 'bob'}]
         """
+        self.require_whole("distinct")
         return add_distinct(self)
 
     def deduplicate(self, *, within: Length | None = None) -> Stream:
@@ -360,6 +380,7 @@ class KeyedStream:
         >>> flow.run({"alarms": alarms})["alerts"].to_pylist()
         [{'time': 0, 'room': 'attic', 'value': 2}, {'time': 61, 'room': 'attic', 'value': 1}]
         """
+        self.require_whole("deduplicate")
         return add_deduplicate(self, within)
 
     @overload
@@ -369,6 +390,7 @@ class KeyedStream:
         initial: Any,
         *,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -380,6 +402,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -390,6 +413,7 @@ class KeyedStream:
         *,
         on_timer: TimedTransition | None = None,
         ttl: Length | None = None,
+        schema: SchemaLike | None = None,
         name: str = "stateful_map",
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
@@ -401,6 +425,9 @@ class KeyedStream:
         greatest number, lists and structures as text), never by when they came: put a sequence
         number first to decide yourself. Rows that are sent have the record's time, or a later one
         that they name. Inside a loop, times that cannot be compared may come in either order.
+
+        ``schema`` declares the columns other than the key's, and rows may then leave out those
+        that are null. Spark needs it, unless ``on_spark(…, schemas=…)`` says the same.
 
         States must be values that can be pickled, to be stored. This is plain Python for each
         record: a few microseconds, against about ten nanoseconds for the aggregates of `running`.
@@ -429,8 +456,9 @@ class KeyedStream:
         input ends fire then, in order: let one that always sets the next one stop somewhere, or
         the flow does not end. A processing-time timer fires by the worker's clock, and its rows
         are sent at the time that the input has reached by then. It does not hold up what comes
-        behind. When the input ends, those that wait fire at once. In a snapshot they have the
-        time that was left; while a flow does not run, and between micro-batches, none fires.
+        behind. When the input ends, those that wait fire at once, at the time of the last record
+        of all keys. In a snapshot they have the time that was left; while a flow does not run,
+        and between micro-batches, none fires.
 
         With ``ttl``, a key is forgotten, with its timers, once it has had no record for longer
         than that in event time: a record or timer at exactly the last one's time plus ``ttl``
@@ -439,22 +467,25 @@ class KeyedStream:
         >>> def reading(state, row, timers):
         ...     timers.cancel()
         ...     timers.after(60)
-        ...     return row["value"], []
-        >>> def silent(value, key, timers):
-        ...     return value, [{"silent_since": timers.time - 60, "last_value": value}]
+        ...     return {"last_value": row["value"]}, []
+        >>> def silent(state, key, timers):
+        ...     return state, [{"silent_since": timers.time - 60, **state}]
         >>> flow = jt.Flow("silence")
         >>> sensors = flow.input("readings").key_by("sensor")
-        >>> alerts = sensors.stateful_map(reading, None, on_timer=silent, ttl=3600)
+        >>> alerts = sensors.stateful_map(reading, {}, on_timer=silent, ttl=3600)
         >>> flow.output("alerts", alerts)
         >>> rows = {"time": [0, 50, 200], "sensor": [7, 7, 7], "value": [1.5, 2.5, 3.5]}
         >>> flow.run({"readings": rows})["alerts"].to_pylist()
         [{'time': 110, 'sensor': 7, 'silent_since': 50, 'last_value': 2.5},
          {'time': 260, 'sensor': 7, 'silent_since': 200, 'last_value': 3.5}]
         """
+        self.require_whole("stateful_map")
         check_functions(function, on_timer)
         if on_timer is None and ttl is None:
-            return add_stateful_map(self, function, initial, name=name)
-        return add_stateful_timers(self, function, initial, on_timer=on_timer, ttl=ttl, name=name)
+            return add_stateful_map(self, function, initial, schema=schema, name=name)
+        return add_stateful_timers(
+            self, function, initial, on_timer=on_timer, ttl=ttl, schema=schema, name=name
+        )
 
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
         """Pairs of records with equal keys and equal times, also inside loops.
@@ -482,6 +513,8 @@ class KeyedStream:
         [{'time': 0, 'seller': 7, 'item': 'cup', 'name': 'Ann'},
          {'time': 1, 'seller': 7, 'item': 'pen', 'name': None}]
         """
+        self.require_whole("join")
+        _require_whole(other, "join")
         return add_join(self, other, how=how, suffix=suffix)
 
     def join_static(
@@ -515,6 +548,7 @@ class KeyedStream:
         [{'time': 0, 'bidder': 7, 'price': 3, 'name': 'Ann'},
          {'time': 1, 'bidder': 9, 'price': 4, 'name': None}]
         """
+        self.require_whole("join_static")
         return add_join_static(self, table, on=on, how=how, suffix=suffix)
 
     def asof_join(
@@ -556,6 +590,8 @@ class KeyedStream:
         [{'time': 3, 'stock': 'A', 'n': 100, 'price': None},
          {'time': 9, 'stock': 'A', 'n': 200, 'price': 1.5}]
         """
+        self.require_whole("asof_join")
+        _require_whole(other, "asof_join")
         return add_asof_join(self, other, tolerance=tolerance, how=how, suffix=suffix)
 
     def interval_join(
@@ -597,6 +633,8 @@ class KeyedStream:
         >>> flow.run({"shown": shown, "clicked": clicked})["near"].to_pylist()
         [{'time': 8, 'ad': 7, 'page': 'home', 'user': 'Ann'}]
         """
+        self.require_whole("interval_join")
+        _require_whole(other, "interval_join")
         return add_interval_join(self, other, lower, upper, how=how, suffix=suffix)
 
     def cogroup(
@@ -629,6 +667,8 @@ class KeyedStream:
         >>> flow.run({"bought": bought, "sold": sold})["stock"].to_pylist()
         [{'time': 0, 'item': 'cup', 'left': 4}, {'time': 0, 'item': 'pen', 'left': 3}]
         """
+        self.require_whole("cogroup")
+        _require_whole(other, "cogroup")
         return add_cogroup(self, other, function, schema=schema)
 
     def unary_frontier(
@@ -662,6 +702,13 @@ class KeyedStream:
         >>> flow.run({"numbers": rows})["largest"]["n"].to_pylist()
         [4, 9, 9]
         """
+        self.require_whole("unary_frontier")
         return add_unary(
             self.stream, build, name=name, notify=notify, pact=self.pact, schema=schema
         )
+
+
+def _require_whole(other: object, operator: str) -> None:
+    """Refuse the other side of a join if its key is spread; that it is keyed is checked later."""
+    if isinstance(other, KeyedStream):
+        other.require_whole(operator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,23 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
-from jeton.columns.keys import hash_columns, scatter_order, scatter_words
+from jeton.columns.keys import hash_columns, scatter_order, scatter_words, spread_order
 from jeton.core.errors import BatchError, GraphError, SnapshotError
-from jeton.state.bins import Placement
+from jeton.state.bins import BINS, Placement
+from jeton.state.key_place import Arrival
 from jeton.state.key_slots import KeyColumnTypes
 from jeton.state.snapshot import bins_of
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
+
+GUEST: Final = "jeton.guest"
+"""The column of records of a hot key that come to another worker than its owner: nothing but nulls,
+which take no room."""
+HOT: Final = 8
+"""A key is hot if it has more than an eighth of an even share of a worker's latest records."""
+RECENT: Final = 1 << 17
+"""Counts of the latest records are halved once there are as many."""
 
 
 class Pact(ABC):
@@ -30,6 +39,9 @@ class Pact(ABC):
 
     by_bins = False
     """Whether records go where the bins of their keys are, and follow them when these move."""
+
+    arrival: Arrival = "anywhere"
+    """Where records arrive: on the worker that owns their key, on the first, or on any worker."""
 
     announces = False
     """Whether each worker gets a message for each type of key, if only an empty one."""
@@ -89,13 +101,14 @@ class Exchange(Pact):
     4
     """
 
+    arrival = "by key"
+    by_bins = True
+
     def __init__(self, *key: str | Callable[[Batch], Any], announce: bool = False) -> None:
         if not key:
             raise GraphError("Exchange needs a key: column names, or a function of the batch")
         self.key = key
         self.announces = announce
-
-    by_bins = True
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key's bin."""
@@ -134,14 +147,7 @@ class Exchange(Pact):
             order, starts = scatter_words(plain(first), owners, workers)
         else:
             order, starts = scatter_order(hash_columns(columns), owners, workers)
-        bounds = starts.tolist()
-        together = batch.take(order)
-        for worker in range(workers):
-            start, stop = bounds[worker], bounds[worker + 1]
-            if stop - start == len(batch):
-                yield worker, batch
-            elif start < stop:
-                yield worker, together.slice(start, stop)
+        return _dealt(batch, order, starts)
 
     @staticmethod
     def _computed(key: Callable[[Batch], Any], batch: Batch) -> Column:
@@ -176,6 +182,76 @@ class KeyExchange(Exchange):
     def guard(self) -> KeyGuard:
         """A new guard, which knows no types yet."""
         return KeyGuard(self._names)
+
+
+class SpreadExchange(KeyExchange):
+    """Records go to the worker that owns their key; those of hot keys to several workers.
+
+    These are the owner and those after it, ``spread`` in all, or all workers if there are fewer.
+    A key is hot if it has a large share of the latest records of the sending worker. What comes to
+    another worker than the owner has a column of nulls more, `GUEST`. Without key columns, all
+    records are one key, which the first worker owns.
+
+    >>> batch = Batch({"word": ["a"] * 100}, times=[0] * 100)
+    >>> parts = list(SpreadExchange("word", spread=2).route(batch, workers=2))
+    >>> [(worker, GUEST in part) for worker, part in parts]
+    [(1, False), (0, True)]
+    """
+
+    # Records of one key come to several workers: the bins of such operators stay where they are.
+    by_bins = False
+
+    def __init__(self, *key: str, spread: int) -> None:
+        if key:
+            super().__init__(*key)
+        else:
+            # There are no types to announce; the guard has nothing to refuse.
+            self.key = self._names = key
+        self.spread = spread
+
+    def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
+        """Each record to the owner of its key, or to another worker of a hot key."""
+        return self.router(Placement.even(workers, BINS))(batch)
+
+    def router(self, placement: Placement) -> Router:
+        """The same, counting keys from batch to batch, since a batch may have few records."""
+        workers, owners = placement.workers, placement.owners
+        spread = min(self.spread, workers)
+        # So many that keys with equal shares are far from hot.
+        counts = np.zeros(max(4096, 1 << (64 * workers - 1).bit_length()), dtype=np.int64)
+        total = turn = 0
+
+        def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
+            nonlocal total, turn
+            hashes = hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
+            order, starts, total = spread_order(
+                hashes, owners, workers, spread, turn, counts, total, HOT * workers, RECENT
+            )
+            turn += len(batch)
+            for place, part in _dealt(batch, order, starts):
+                if place < workers:
+                    yield place, part
+                else:
+                    yield place - workers, part.with_columns({GUEST: pa.nulls(len(part))})
+
+        return route
+
+    def __repr__(self) -> str:
+        return f"SpreadExchange({', '.join([*map(repr, self.key), f'spread={self.spread}'])})"
+
+
+def _dealt(
+    batch: Batch, order: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, Batch]]:
+    """The parts of a batch for each worker, from the order of records by worker."""
+    bounds = starts.tolist()
+    together = batch.take(order)
+    for worker in range(len(bounds) - 1):
+        start, stop = bounds[worker], bounds[worker + 1]
+        if stop - start == len(batch):
+            yield worker, batch
+        elif start < stop:
+            yield worker, together.slice(start, stop)
 
 
 class KeyGuard:
@@ -235,6 +311,7 @@ class Gather(Pact):
     """
 
     by_bins = True
+    arrival = "at the first"
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The whole batch to the first worker."""

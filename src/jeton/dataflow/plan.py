@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 
 from jeton.columns import time_columns
-from jeton.core.errors import GraphError, JetonError, SnapshotError, summary
+from jeton.core.errors import GraphError, JetonError, SnapshotError, TokenError, summary
 from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
+from jeton.core.token_set import missing_token
 from jeton.core.tokens import TimestampToken, output_of
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
 from jeton.progress.graph import ProgressGraph
+from jeton.state.bins import BINS, Placement
+from jeton.state.key_place import KeyPlace
 from jeton.state.snapshot import Stateful
 from jeton.state.tagged_state import NoState, Origin, TaggedState
 
@@ -151,6 +154,12 @@ class OperatorInfo:
     """Where the operator stands in the flow."""
     pacts: Sequence[Pact] = ()
     """How records come to its inputs."""
+    arrivals: Callable[[], Sequence[Pact]] = lambda: ()
+    """The pacts that decide on which workers its records are: see `arrivals`."""
+    bins: int = BINS
+    """Into how many bins keys are divided."""
+    placement: Callable[[], Placement] | None = None
+    """The owners of bins at the moment."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """A value that operators of this worker share in this run; the first caller makes it.
@@ -194,19 +203,36 @@ class OperatorInfo:
         before they are dropped, if the state needs rights to speak. ``shape`` is text that says
         what the state depends on, such as keys and sizes: state of another shape is refused.
         A container that has a method ``placed_by`` learns from it how records come to the
-        operator: see `RecordQueue`.
+        operator, and from ``kept_with`` which tokens it is kept with: see `RecordQueue`.
         """
         if name in self.kept:
             raise SnapshotError(f"state {name!r} is kept already: give each its own name=…")
-        placed_by = getattr(state, "placed_by", None)
-        if placed_by is not None:
-            placed_by(self.pacts)
+        if not isinstance(state, Stateful):
+            raise SnapshotError(
+                f"a {type(state).__name__} cannot be kept: it needs the methods snapshot() and "
+                "restore(state, tokens), as the containers of jt.state have them"
+            )
+        dropped = [token for token in tokens if token.dropped]
+        if dropped:
+            raise TokenError(
+                f"{dropped[0]!r} has been dropped: call info.keep(…) before token.drop(), since "
+                f"state {name!r} needs the token to hold its rights again"
+            )
+        for hook, value in (("placed_by", self.pacts), ("kept_with", tokens)):
+            method = getattr(state, hook, None)
+            if method is not None:
+                method(value)
+        placed_at = getattr(state, "placed_at", None)
+        if placed_at is not None:
+            placed_at(
+                KeyPlace(self.worker, self.workers, self.bins, self.arrivals(), self.placement)
+            )
         rights = [output_of(token) for token in tokens]
         tagged = self.kept[name] = TaggedState(state, self.origin, shape, rights)
         table = self.restored(name)
         if table is not None:
             try:
-                tagged.restore(table, tokens)
+                tagged.restore(table, _InitialTokens(tokens))
             except JetonError:
                 raise
             except Exception as error:
@@ -222,6 +248,37 @@ class OperatorInfo:
         with something. One that does not begins anew, with its initial tokens.
         """
         self.kept["nothing"] = TaggedState(NoState(), self.origin, "")
+
+
+class _InitialTokens(tuple[TimestampToken, ...]):
+    """The tokens that state was kept with; an error that says what to do where one is missing."""
+
+    __slots__ = ()
+
+    def __getitem__(self, at: Any) -> Any:
+        try:
+            return super().__getitem__(at)
+        except IndexError:
+            raise missing_token(at) from None
+
+
+def arrivals(operators: Sequence[OperatorPlan], index: int) -> list[Pact]:
+    """The pacts that decide on which workers an operator's records are.
+
+    Those of its inputs; where records stay on their workers, those of the operators before.
+    """
+    found: dict[str, Pact] = {}
+    seen, left = {index}, [operators[index]]
+    while left:
+        for port in (port for port in left.pop().inputs if not port.observes):
+            before = [operators[source.operator] for source in port.sources]
+            # Records that stay where a source made them are on any worker.
+            if not port.pact.local or not all(plan.inputs for plan in before):
+                found.setdefault(repr(port.pact), port.pact)
+            if port.pact.local:
+                left += [plan for plan in before if plan.index not in seen]
+                seen.update(plan.index for plan in before)
+    return list(found.values())
 
 
 def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:

@@ -198,8 +198,13 @@ class Output:
             time = self.units.time(time, self.book.operator)
         return self.kind.check(time)
 
+    @property
+    def edges(self) -> Sequence[Edge]:
+        """Where messages go."""
+        return self._edges
+
     def connect(self, edges: Sequence[Edge]) -> None:
-        """Say where messages go: the worker does this once."""
+        """Say where messages go: the worker does this."""
         self._edges = list(edges)
 
     def redirect(self, edges: Sequence[Edge]) -> list[Edge]:

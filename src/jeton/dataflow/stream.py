@@ -349,11 +349,17 @@ class Stream(StreamBase):
         """
         return add_broadcast(self, name=name)
 
-    def key_by(self, *columns: str) -> KeyedStream:
+    def key_by(self, *columns: str, spread: int | None = None) -> KeyedStream:
         """Group records by the values of ``columns``: integers, text, several of them.
 
         Nulls are a key of their own, and so is NaN. Without columns, all records are one group,
         which one worker keeps. See `KeyedStream` for the operators on groups.
+
+        With ``spread``, the records of *hot* keys, those with a large part of all records, are
+        divided among up to that many workers. Each has partial results, which are combined at the
+        end of a window. It is for aggregates of ``each_time``, ``tumbling``, ``sliding`` and
+        ``until``, whose results are the same as without, and come at the same time; sums of
+        floating-point numbers may differ in their last digits. `fold` needs a ``merge`` function.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("bids")
@@ -362,9 +368,14 @@ class Stream(StreamBase):
         >>> bids = {"time": [0, 0, 0], "item": [7, 8, 7], "price": [3, 2, 4]}
         >>> flow.run({"bids": bids})["best"].to_pylist()
         [{'time': 0, 'item': 7, 'max': 4}, {'time': 0, 'item': 8, 'max': 2}]
+        >>> flow = jt.Flow("popular items")
+        >>> by_item = flow.input("bids").key_by("item", spread=8)
+        >>> flow.output("best", by_item.each_time().max("price"))
+        >>> flow.run({"bids": bids}, workers=2)["best"].to_pylist()
+        [{'time': 0, 'item': 7, 'max': 4}, {'time': 0, 'item': 8, 'max': 2}]
         """
         self.require_columns(*columns, operator="key_by")
-        return KeyedStream(self, columns)
+        return KeyedStream(self, columns, spread=spread)
 
     def distinct(self, *columns: str) -> Stream:
         """Each distinct combination of values in ``columns``, once: see `KeyedStream.distinct`.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_INTERNAL: Final = frozenset(("kind", "learn", "require_columns", "scope", "sources", "time_name"))
+_INTERNAL: Final = frozenset(
+    ("kind", "learn", "next_name", "require_columns", "scope", "sources", "time_name")
+)
 """Names for the library's own use, which completions leave out."""
 
 
@@ -43,7 +45,8 @@ class StreamBase:
         self.scope = scope
         self.sources = tuple(sources)
         self.time_name = time_name
-        self._next_name: str | None = None
+        self.next_name: str | None = None
+        """The name of the operator that comes next, if it has one of its own."""
         self.schema = schema
         """The value columns and their types, as far as known (``pa.null()`` stands for a type that
         is not known); ``None`` if the columns are not known."""
@@ -60,8 +63,8 @@ class StreamBase:
 
     def operator(self, name: str) -> OperatorBuilder:
         """Start building an operator in this stream's scope: see `OperatorBuilder`."""
-        if self._next_name is not None:
-            return self.scope.operator(self._next_name, time=self.time_name, named=True)
+        if self.next_name is not None:
+            return self.scope.operator(self.next_name, time=self.time_name, named=True)
         return self.scope.operator(name, time=self.time_name)
 
     def named(self, name: str) -> Stream:
@@ -78,7 +81,7 @@ class StreamBase:
         <Stream of bought[0]>
         """
         stream = self._like(self.scope, self.sources)
-        stream._next_name = name
+        stream.next_name = name
         return stream
 
     def require_columns(self, *names: str, operator: str) -> None:

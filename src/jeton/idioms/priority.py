@@ -99,6 +99,10 @@ class HeapAgenda:
         """State how records come to their workers: see `jt.state.RecordQueue`."""
         self._pacts = pacts
 
+    def kept_with(self, tokens: Sequence[jt.TimestampToken]) -> None:
+        """Refuse to be kept without the token that is needed to hold rights again."""
+        self._tokens.require_initial(tokens)
+
     def snapshot(self) -> pa.Table:
         """The waiting records, with the bins of their keys."""
         queue = jt.state.RecordQueue(self._kind, self._key)

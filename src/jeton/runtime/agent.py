@@ -23,12 +23,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jeton.core.errors import FlowStalled, GraphError, JetonError, TimeError
-from jeton.core.times import Product
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.graph import ProgressGraph
 from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
-from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics
+from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics, plain
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
 from jeton.runtime.why import Question
@@ -270,7 +269,9 @@ class Agent:
         self._inputs = [handle for what, handle in ends if what == "input"]
         self._sources = [handle for what, handle in ends if what in ("input", "sequencer")]
         self._reports = False
-        self._began = self._beaten = self._busy_at = clock()
+        self._began = time.monotonic()
+        """By the wall's clock, which that of a simulation need not follow."""
+        self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
         self.turns_taken = 0
         self.looks: list[str] = []
@@ -284,6 +285,8 @@ class Agent:
         """Commands that wait for the end of a round, since a worker at rest must not act."""
         self._round: _Round | None = None
         self._rounds_done = 0
+        self._latest = 0
+        """The number of the latest command that needs all workers at rest."""
         self._counted = self._counts()
 
     def attach(
@@ -301,12 +304,14 @@ class Agent:
         self.driver = driver
         self.parts = parts
         self._reports = reports
-        self._began = self._busy_at = self._clock()
-        self._reported = -math.inf if reports else self._began
+        self._began = time.monotonic()
+        self._busy_at = self._clock()
+        self._reported = -math.inf if reports else self._busy_at
         self._reported_operators = -math.inf
         for operator in self.worker.operators:
             operator.reset_counts()
         self.is_stopped = self._told_complete = False
+        self._latest = 0
         self._counted = self._counts()
 
     def rejoin(self, peers: Peers) -> None:
@@ -467,10 +472,14 @@ class Agent:
             rows_out=self.sink.rows,
             late=late - before[1],
             messages=peers.messages,
+            bytes_in=peers.message_bytes,
             progress_batches=peers.progress_batches,
             progress_bytes=peers.progress_bytes,
             queued=self.worker.queued,
-            seconds=round(self._clock() - self._began, 3),
+            backlog=peers.backlog,
+            held_up=self._congested or bool(peers.busy_peers),
+            sink_full=self.sink.is_full,
+            seconds=round(time.monotonic() - self._began, 3),
             cpu_seconds=round(time.process_time(), 4),
             peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             operators=operator_metrics(self.worker) if operators else (),
@@ -483,21 +492,23 @@ class Agent:
         for what, name in flow.handles():
             if what in ("output", "probe"):
                 node = worker.graph.nodes[flow.handle(what, name)]
-                times = worker.tracker.least(node.inputs[0])
-                found[name] = [list(t) if isinstance(t, Product) else t for t in times]
+                found[name] = plain(worker.tracker.least(node.inputs[0]))
         return found
 
     def report(self, *, operators: bool = True) -> None:
         """Report this worker's frontiers and metrics to the driver."""
         if self.driver is not None and self._reports:
-            state, metrics = self.feed.state(), self.metrics(operators=operators).to_json()
-            self.driver.send(
-                "report",
-                frontiers=self.frontiers(),
-                metrics=metrics,
-                inputs=state,
-                process=self._process,
-            )
+            self.driver.send("report", **self.reported(operators=operators))
+
+    def reported(self, *, operators: bool = True) -> dict[str, Any]:
+        """How far this worker is: frontiers, metrics, inputs, and the unit of all times."""
+        return {
+            "frontiers": self.frontiers(),
+            "metrics": self.metrics(operators=operators).to_json(),
+            "inputs": self.feed.state(),
+            "unit": self.worker.units.unit,
+            "process": self._process,
+        }
 
     def _counts(self) -> tuple[int, int]:
         """Records that were sent to inputs, and those of them that were late."""
@@ -534,8 +545,10 @@ class Agent:
         command.obey(self)
 
     def rest_for(self, command: QuiescentCommand) -> None:
-        """Come to rest with all workers, and do a command then."""
-        self._due.append(command)
+        """Come to rest with all workers, and do a command then; once, if it is sent again."""
+        if not command.number or command.number > self._latest:
+            self._latest = max(self._latest, command.number)
+            self._due.append(command)
 
     def defer(self, command: Command) -> None:
         """Obey a command when those that need all workers at rest are done."""

@@ -8,11 +8,13 @@ nor the coordinator has to know of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from jeton.core.errors import JetonError, ProtocolError, SnapshotError
+from jeton.runtime.event_log import LogSettings, log_invocations
+from jeton.runtime.metrics import measure
 from jeton.runtime.worker_facts import collect
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ class Connection(Protocol):
 
 class NotDone(JetonError):
     """A command could not be done this time; another one may be."""
+
+
+_KINDS: Final[dict[str, type[Command]]] = {}
+"""The commands that have a kind, by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +78,19 @@ class Command:
     number: int = 0
     """The commands of one attempt are numbered from 1 on."""
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a second command of one kind: a frame could mean either."""
+        if not cls.kind:
+            return
+        known = _KINDS.get(cls.kind, cls)
+        # The same class may be defined again, as in a notebook.
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(
+                f"there is a command of kind {cls.kind!r} already, "
+                f"{known.__module__}.{known.__qualname__}: give {cls.__qualname__} another kind"
+            )
+        _KINDS[cls.kind] = cls
+
     def obey(self, agent: Agent) -> None:
         """Have an agent do it; an error for a command that is not for one."""
         raise ProtocolError(f"the driver sent {self.kind!r} to a worker that runs already")
@@ -84,21 +103,14 @@ class Command:
     def from_json(header: Mapping[str, Any]) -> Command:
         """The command in the header of a frame; `ProtocolError` if there is none."""
         kind = header.get("kind")
-        kinds = {each.kind: each for each in _subclasses(Command) if each.kind}
-        made = kinds.get(kind) if isinstance(kind, str) else None
+        made = _KINDS.get(kind) if isinstance(kind, str) else None
         if made is None:
-            raise ProtocolError(f"the driver sent {kind!r}, but the commands are {sorted(kinds)}")
+            raise ProtocolError(f"the driver sent {kind!r}, but the commands are {sorted(_KINDS)}")
         known = {field.name for field in fields(made)}
         try:
             return made(**{name: value for name, value in header.items() if name in known})
         except TypeError as error:
             raise ProtocolError(f"the driver sent a bad command {kind!r}: {error}") from error
-
-
-def _subclasses(kind: type[Command]) -> Iterator[type[Command]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _subclasses(each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +212,30 @@ class CollectFacts(Command):
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         agent.driver.send("facts", number=self.number, **answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(Command):
+    """Keep the time spent in operators, and what goes in and out of them, from now on."""
+
+    kind = "measure"
+
+    def obey(self, agent: Agent) -> None:
+        """Measure the worker."""
+        measure(agent.worker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEvents(Command):
+    """Write each invocation of an operator to files of this worker, from now on."""
+
+    kind = "log_events"
+    path: str
+    limit: int
+
+    def obey(self, agent: Agent) -> None:
+        """Begin the worker's log."""
+        log_invocations(agent.worker, LogSettings(path=self.path, limit=self.limit))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ step.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
 from threading import Condition
@@ -29,10 +30,14 @@ from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import ENDED, Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
+from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog, log_invocations
+from jeton.runtime.metrics import measure
 from jeton.runtime.migration import Await, Cancel, Moved, in_steps, migrating
+from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
 from jeton.runtime.tables import TableFeed, Tables
+from jeton.runtime.turnstile import Turnstile
 from jeton.runtime.why import Question, Why
 from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot, merge
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
     from jeton.dataflow.flow import Flow
+    from jeton.inspector.server import Page
 
 T = TypeVar("T")
 
@@ -48,7 +54,21 @@ FEED_ROWS = 65_536
 """How many records of a table are fed at a time."""
 
 
-_INTERNAL: Final = frozenset(("agents", "attach", "checker", "graph", "network", "now", "workers"))
+_INTERNAL: Final = frozenset(
+    (
+        "agents",
+        "attach",
+        "checker",
+        "graph",
+        "monitor",
+        "network",
+        "now",
+        "observe",
+        "turnstile",
+        "unit",
+        "workers",
+    )
+)
 """Names for the library's own use, which completions leave out."""
 
 
@@ -98,6 +118,10 @@ class Run:
         self._feeding: list[Agent] = []
         """The agents whose feeds have not ended."""
         self._woken = Condition()
+        self.turnstile: AbstractContextManager[Any] = nullcontext()
+        """Lets another thread look at the run between two steps, once there is one."""
+        self.monitor = Monitor(flow.name, self.observe)
+        self._pages: dict[tuple[str, int], Page] = {}
         self._tables = Tables(flow)
         try:
             ports = [self.network.port(index) for index in range(workers)]
@@ -157,7 +181,7 @@ class Run:
         """The rows of each output so far, also after a failure."""
         return Result(
             {
-                name: self._tables.made(name, self._collected(name), self._unit)
+                name: self._tables.made(name, self._collected(name), self.unit)
                 for name in self.flow.outputs
             },
             late={name: self._late(name) for name in self.flow.inputs},
@@ -194,6 +218,88 @@ class Run:
         """
         return Question(self.flow, self.graph, collect(self.agents)).why(name, at)
 
+    def observe(self) -> Observation:
+        """How far the run is now, for a monitor."""
+        with self.turnstile:
+            status = "complete" if all(agent.is_complete for agent in self.agents) else "running"
+            if self._failure is not None:
+                status = "failed"
+            elif any(worker.closed for worker in self.workers):
+                status = "ended"
+            reports = {agent.worker.index: agent.reported() for agent in self.agents}
+            for rank, report in reports.items():
+                ends = {name: self.input(name, rank) for name in self.flow.inputs}
+                report["inputs"] = {
+                    name: (end.time, end.idle)
+                    for name, end in ends.items()
+                    if isinstance(end, InputHandle) and not end.closed
+                }
+                handles = self.workers[rank].handles
+                outputs = [handles[self.flow.handle("output", name)] for name in self.flow.outputs]
+                rows = sum(len(batch) for output in outputs for batch in output)
+                report["metrics"]["rows_out"] = rows
+            return Observation(status=status, reports=reports, paused_at=self.paused_at)
+
+    def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve a live page of this run until it is closed; returns the page's address.
+
+        It shows the graph, frontiers, rates, tokens and queues, and answers `why`. The address has
+        a secret: who knows it can look at the run and steer it. From now on, the time spent in each
+        operator is kept too. It needs ``pip install 'jeton[inspect]'``.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> with flow.open() as run:
+        ...     print(run.inspect())
+        http://127.0.0.1:...
+        """
+        if (host, port) not in self._pages:
+            from jeton.inspector.server import serve
+
+            self._look()
+            self._pages[host, port] = serve(self.flow, self, host, port)
+        return self._pages[host, port].url
+
+    def log_events(
+        self, path: str | os.PathLike[str], *, full: bool = False, limit: int = LIMIT
+    ) -> None:
+        """Write an event log of this run to Arrow files in a folder, until the run is closed.
+
+        A sampled log has a row for each operator, worker and second. With ``full``, each worker
+        writes a row for each invocation of an operator, to ``path`` on its own machine. The oldest
+        files are removed once a writer has ``limit`` bytes.
+        `jeton.inspector.events` reads, summarises and replays a log.
+
+        >>> import tempfile
+        >>> import jeton as jt
+        >>> from jeton.inspector.events import summarise
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> folder = tempfile.mkdtemp()
+        >>> with flow.open() as run:
+        ...     run.log_events(folder, full=True)
+        ...     run.input("in").send({"n": [1, 2]})
+        ...     run.run_to_rest()
+        >>> [(each["operator"], each["records_in"]) for each in summarise(folder)]
+        [('out', 2)]
+        """
+        settings = LogSettings(path=os.fspath(path), limit=limit)
+        if full:
+            for worker in self.workers:
+                log_invocations(worker, settings)
+        else:
+            self._look()
+            self.monitor.log(SampledLog(settings))
+
+    def _look(self) -> None:
+        """Have the monitor look from now on, and the workers keep what there is to see."""
+        if isinstance(self.turnstile, nullcontext):
+            self.turnstile = Turnstile()
+            for worker in self.workers:
+                measure(worker)
+            self.monitor.start()
+
     # Driving
 
     def turn(self) -> bool:
@@ -201,6 +307,10 @@ class Run:
 
         After a failure nothing can be done any more, and the same error is raised again.
         """
+        with self.turnstile:
+            return self._turn()
+
+    def _turn(self) -> bool:
         if self._failure is not None:
             raise self._failure
         if self._idle:
@@ -369,7 +479,7 @@ class Run:
     def paused_at(self) -> Any:
         """The time of the breakpoint, ``None`` if there is none."""
         at = self.agents[0].breakpoints.at
-        return None if at is None else steering.At(at, self._unit).shown
+        return None if at is None else steering.At(at, self.unit).shown
 
     @property
     def is_paused(self) -> bool:
@@ -463,6 +573,24 @@ class Run:
         self._require_rest()
         return self._steer(protocol).to_pandas()
 
+    def sample(self, operator: str, rows: int = 10) -> pd.DataFrame:
+        """Some of the latest rows that an operator sent, or that came to an output.
+
+        They are kept from the moment when the run is looked at: see `inspect`. It need not rest.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("echo")
+        >>> flow.output("out", flow.input("in"))
+        >>> with flow.open() as run:
+        ...     _ = run.inspect()
+        ...     run.input("in").send({"time": [1, 7], "n": [1, 2]})
+        ...     run.run_to_rest()
+        ...     run.sample("out", rows=1)
+           worker  time  n
+        0       0     1  1
+        """
+        return self._steer(steering.sample_of(self.flow, operator, rows)).to_pandas()
+
     def in_flight(self) -> pd.DataFrame:
         """The messages that wait in operators, and the records that the breakpoint holds back.
 
@@ -504,8 +632,14 @@ class Run:
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""
-        for worker in self.workers:
-            worker.close()
+        with self.turnstile:
+            for worker in self.workers:
+                worker.close()
+        self.monitor.stop()
+        self.monitor.join()
+        for page in self._pages.values():
+            page.close()
+        self._pages.clear()
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INTERNAL]
@@ -625,7 +759,7 @@ class Run:
             agent.feed.add(handle, pieces[worker::workers])
 
     @property
-    def _unit(self) -> str | None:
+    def unit(self) -> str | None:
         """The unit of the flow's times, as far as any worker knows it."""
         return next((w.units.unit for w in self.workers if w.units.unit is not None), None)
 

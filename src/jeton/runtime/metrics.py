@@ -2,16 +2,16 @@
 
 The counts of a worker are always kept. So are the invocations, tokens and queues of an operator,
 which cost nothing. Time spent, and records and batches in and out, cost something for each message:
-a worker that is *measured* keeps them too.
+a worker that is *measured* keeps them too, from the moment when someone begins to look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Product, Time
@@ -19,7 +19,7 @@ from jeton.dataflow.ports import Edge
 from jeton.runtime.operator import Operator
 from jeton.runtime.worker import Worker
 
-_LEVELS: Final = ("tokens", "queued", "frontier", "state_rows", "state_bytes")
+_LEVELS: Final = ("tokens", "queued", "frontiers", "state_rows", "state_bytes")
 """The numbers of an operator that go up and down."""
 _MEASURED: Final = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
 """The numbers that only a worker that is measured knows."""
@@ -35,8 +35,8 @@ class OperatorMetrics:
     """Tokens that it holds now."""
     queued: int
     """Messages that wait in its inputs."""
-    frontier: list[Any]
-    """The least times that may still arrive at its first input; none if it is complete."""
+    frontiers: list[list[Any]]
+    """For each input the least times that may still arrive there; none if it is complete."""
     state_rows: int | None
     """Rows of its state in the latest snapshot; not known before the first one."""
     state_bytes: int | None
@@ -85,11 +85,20 @@ class WorkerMetrics:
     late: int
     messages: int
     """Messages that were sent to other workers."""
+    bytes_in: int
+    """Bytes of messages that came from other workers."""
     progress_batches: int
     progress_bytes: int
     queued: int
     """Messages that wait in inputs of operators."""
+    backlog: int
+    """The most bytes that wait to go out to one other worker."""
+    held_up: bool
+    """Whether sources wait, since enough is under way here or at another worker."""
+    sink_full: bool
+    """Whether rows wait until others are taken, so that nothing more is read."""
     seconds: float
+    """Wall time."""
     cpu_seconds: float
     """Of the whole process, as its memory."""
     peak_rss_mb: int
@@ -110,12 +119,12 @@ def add_metrics(
     other record is of a ``later`` run, its levels (tokens, queues, state) and frontiers replace
     those of the first.
 
-    >>> one = {"rows_in": 3, "operators": [{"name": "map", "tokens": 1, "frontier": [4]}]}
-    >>> other = {"rows_in": 5, "operators": [{"name": "map", "tokens": 2, "frontier": [7]}]}
+    >>> one = {"rows_in": 3, "operators": [{"name": "map", "tokens": 1, "frontiers": [[4]]}]}
+    >>> other = {"rows_in": 5, "operators": [{"name": "map", "tokens": 2, "frontiers": [[7]]}]}
     >>> add_metrics(one, other)
-    {'rows_in': 8, 'operators': [{'name': 'map', 'tokens': 3, 'frontier': [7]}]}
+    {'rows_in': 8, 'operators': [{'name': 'map', 'tokens': 3, 'frontiers': [[7]]}]}
     >>> add_metrics(other, one, later=True)["operators"]
-    [{'name': 'map', 'tokens': 1, 'frontier': [4]}]
+    [{'name': 'map', 'tokens': 1, 'frontiers': [[4]]}]
     """
     total: dict[str, Any] = {}
     for name in {**one, **other}:
@@ -129,11 +138,25 @@ def add_metrics(
             total[name] = added or first or second
         elif name == "name" or (later and name in _LEVELS):
             total[name] = second
-        elif name == "frontier":
-            total[name] = max(first, second) if first and second else []
+        elif name == "frontiers":
+            total[name] = [furthest(*pair) for pair in zip(first, second, strict=True)]
         else:
             total[name] = first + second
     return total
+
+
+def furthest(one: list[Any], other: list[Any]) -> list[Any]:
+    """The better of two lower bounds of one frontier; empty if it is complete.
+
+    >>> furthest([3], [7]), furthest([3], [])
+    ([7], [])
+    """
+    return max(one, other) if one and other else []
+
+
+def plain(times: Iterable[Time]) -> list[Any]:
+    """Times as JSON has them."""
+    return [list(time) if isinstance(time, Product) else time for time in times]
 
 
 def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
@@ -158,21 +181,55 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     inputs = operator.inputs
     measured = _MEASURED if isinstance(worker, MeasuredWorker) else ()
-    least = worker.tracker.least(inputs[0].location) if inputs else ()
     return OperatorMetrics(
         operator.plan.name,
         operator.invocations,
         tokens=sum(book.held for book in operator.books),
         queued=sum(map(len, inputs)),
-        frontier=[list(time) if isinstance(time, Product) else time for time in least],
+        frontiers=[plain(worker.tracker.least(port.location)) for port in inputs],
         state_rows=operator.state_rows,
         state_bytes=operator.state_bytes,
         **{name: getattr(operator, name) for name in measured},
     )
 
 
+def measure(worker: Worker) -> MeasuredWorker:
+    """Have a worker keep the time spent in operators, and what goes in and out of them.
+
+    It does from now on, so that a worker that is not looked at does not pay for it.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("echo")
+    >>> flow.output("out", flow.input("in"))
+    >>> with flow.open() as run:
+    ...     measured = measure(run.workers[0])
+    ...     run.input("in").send({"n": [1, 2]})
+    ...     run.run_to_rest()
+    ...     [each.records_out for each in operator_metrics(run.workers[0])]
+    [2, 0]
+    """
+    if not isinstance(worker, MeasuredWorker):
+        # The class needs nothing that a worker does not have when it is made.
+        worker.__class__ = MeasuredWorker
+        for operator in worker.operators:
+            for output in operator.outputs:
+                output.connect(counting(operator, output.edges))
+    assert isinstance(worker, MeasuredWorker)
+    return worker
+
+
+class InvocationLog(Protocol):
+    """Takes note of invocations."""
+
+    def invoked(self, operator: Operator, began: float, seconds: float) -> None:
+        """An operator has been invoked, at a time of `perf_counter`, for some seconds."""
+        ...
+
+
 class MeasuredWorker(Worker):
     """A worker that keeps the time spent in operators, and what goes in and out of them."""
+
+    log: InvocationLog | None = None
 
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
         """A message has arrived at an input."""
@@ -182,18 +239,29 @@ class MeasuredWorker(Worker):
         found = self._by_location[location]
         assert found is not None
         operator = self.operators[found[0]]
-        operator.batches_in += len(batch) > 0  # the others announce types
-        operator.records_in += len(batch)
+        if len(batch):  # the others announce types
+            operator.batches_in += 1
+            operator.records_in += len(batch)
+            if not operator.outputs:
+                operator.sample = batch
 
     def _invoke(self, operator: Operator) -> None:
         began = perf_counter()
         try:
             super()._invoke(operator)
         finally:
-            operator.seconds += perf_counter() - began
+            seconds = perf_counter() - began
+            operator.seconds += seconds
+            if self.log is not None:
+                self.log.invoked(operator, began, seconds)
 
     def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
-        return [_Counting(operator, edges[0]), *edges[1:]] if edges else edges
+        return counting(operator, edges)
+
+
+def counting(operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
+    """The edges of an output, the first of which counts what is sent."""
+    return [_Counting(operator, edges[0]), *edges[1:]] if edges else edges
 
 
 class _Counting:
@@ -204,6 +272,9 @@ class _Counting:
         self._edge = edge
 
     def push(self, time: Time, batch: Batch) -> None:
-        self._operator.batches_out += 1
-        self._operator.records_out += len(batch)
+        operator = self._operator
+        operator.batches_out += 1
+        operator.records_out += len(batch)
+        if len(batch):
+            operator.sample = batch
         self._edge.push(time, batch)

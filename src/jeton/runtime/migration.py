@@ -7,16 +7,16 @@ it, and inputs hold nothing. All workers obey six commands, each once all have o
 the one before:
 
 1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
-2. `Begin`: every operator with state by bins, a *mover*, gets a *turnstile* before each input that
+2. `Begin`: every operator with state by bins, a *mover*, gets a *siding* before each input that
    is routed by bins. It stops records at or after *t* of bins that leave or arrive.
 3. `Reroute`: records at or after *t* are routed by the new owners of bins. A marker follows what
-   was routed by the old ones. Turnstiles send records of bins that leave to the new owner. Inputs
+   was routed by the old ones. Sidings send records of bins that leave to the new owner. Inputs
    let records through, and keep their tokens.
 4. `AwaitMoved`: answered once all state has moved here. A mover gives its bins away when the
    frontiers of all its inputs have reached *t*. The new owner takes the state over when that of all
-   givers has come; then its turnstiles let the records pass that waited.
+   givers has come; then its sidings let the records pass that waited.
 5. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here.
-6. `Release`: the tokens at *t* are dropped, and the turnstiles removed.
+6. `Release`: the tokens at *t* are dropped, and the sidings removed.
 
 Why this is right:
 
@@ -25,10 +25,10 @@ Why this is right:
 - **Every record meets it.** A record before *t* can only be under way to the giver, which gives
   after all of these. A record at or after *t* that reaches the giver before `Begin`, because an
   operator has sent it early, is a part of the state that moves. One that reaches it later waits in
-  a turnstile and is sent on, also if it was under way under the old routing when the state left.
-  The marker on each channel shows that no more such records can come: turnstiles stay until all
+  a siding and is sent on, also if it was under way under the old routing when the state left.
+  The marker on each channel shows that no more such records can come: sidings stay until all
   markers have arrived. At the new owner, which has begun before any worker reroutes, a record waits
-  in a turnstile until the state is there.
+  in a siding until the state is there.
 - **No right from nothing.** A record that waits stays counted, at its own time. One that is sent on
   is consumed, and counted again at the same input and at its time or later, in one act: the message
   is the right to that. A token that state needs travels with it: the giver clones one that the
@@ -105,7 +105,7 @@ Tables = dict[str, pa.Table]
 """The state of one operator, by the names of its containers."""
 
 
-class Turnstile:
+class Siding:
     """The place before an input, where records at or after *t* of bins that move have to wait."""
 
     def __init__(self, migration: Migration, mover: Mover, operator: Operator, port: int) -> None:
@@ -287,7 +287,7 @@ class Migration:
         self.before = self.after = worker.placement
         self.has_rerouted = False
         self.movers: list[Mover] = []
-        self.turnstiles: list[Turnstile] = []
+        self.sidings: list[Siding] = []
         self.moved_rows = 0
         """Rows of state that were given away."""
         self.sent_on = [0] * worker.workers
@@ -339,7 +339,7 @@ class Migration:
             for operator in mover.operators:
                 for port, plan in enumerate(operator.plan.inputs):
                     if plan.pact.by_bins and not plan.observes:
-                        self.turnstiles.append(Turnstile(self, mover, operator, port))
+                        self.sidings.append(Siding(self, mover, operator, port))
         self.wake()
 
     def reroute(self) -> None:
@@ -347,9 +347,9 @@ class Migration:
         self.has_rerouted = True
         for channel in self.worker.routed:
             channel.reroute(self.after, self.before, self.at)
-        for turnstile in self.turnstiles:
-            turnstile.mark()
-            turnstile.send_on()
+        for siding in self.sidings:
+            siding.mark()
+            siding.send_on()
         if self._holds and not self._in_loops:
             self._breakpoints.let_through()
         self.wake()
@@ -383,8 +383,8 @@ class Migration:
         worker.placement = placement
         for channel in worker.routed:
             channel.reroute(placement)
-        for turnstile in self.turnstiles:
-            turnstile.remove()
+        for siding in self.sidings:
+            siding.remove()
         if self._holds:
             self._breakpoints.let_go()
         worker.migration = None
@@ -396,7 +396,7 @@ class Migration:
         return (
             self.has_rerouted
             and all(mover.is_done for mover in self.movers)
-            and all(turnstile.markers == others for turnstile in self.turnstiles)
+            and all(siding.markers == others for siding in self.sidings)
         )
 
     # Called by the worker
@@ -564,9 +564,9 @@ class Migration:
                     self._put_in(operator, each.tables.get(operator.index, {}), carried)
         mover.arrived = []
         mover.has_taken = True
-        for turnstile in self.turnstiles:
-            if turnstile.belongs_to(mover):
-                turnstile.let_pass()
+        for siding in self.sidings:
+            if siding.belongs_to(mover):
+                siding.let_pass()
 
     def _put_in(
         self, operator: Operator, tables: Tables, carried: Mapping[Bookkeeping, Sequence[Time]]
@@ -595,10 +595,10 @@ class Migration:
         self.worker.activate(operator.index)
 
     def _learn(self, operator: Operator, tables: Tables) -> None:
-        for turnstile in self.turnstiles:
-            if turnstile.is_before(operator):
+        for siding in self.sidings:
+            if siding.is_before(operator):
                 for table in tables.values():
-                    turnstile.learn(table)
+                    siding.learn(table)
 
     def _take_tokens(self, operators: Sequence[Operator]) -> dict[Bookkeeping, list[Time]]:
         """Take all tokens away from some operators, without a change of the counts."""
@@ -787,7 +787,7 @@ class Begin(Steer):
     """Bins, and the workers that they go to."""
 
     def do(self, agent: Agent) -> dict[str, Any]:
-        """Install the turnstiles."""
+        """Install the sidings."""
         _migration(agent).begin(self.at, dict(self.moves))
         return {}
 
@@ -868,7 +868,7 @@ class Release(Steer):
     """Whether another migration comes at once."""
 
     def do(self, agent: Agent) -> dict[str, Any]:
-        """Drop the tokens, and remove the turnstiles."""
+        """Drop the tokens, and remove the sidings."""
         _migration(agent).release()
         agent.expects_command = self.more
         return {}

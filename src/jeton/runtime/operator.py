@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from jeton.columns.batch import Batch
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.errors import JetonError, OperatorFailed, SnapshotError
 from jeton.core.source_lines import user_line
@@ -47,6 +48,8 @@ class Operator:
     records_in: int = 0
     batches_out: int = 0
     records_out: int = 0
+    sample: Batch | None = None
+    """The latest batch that it sent; that came in, if it sends none."""
 
     @property
     def index(self) -> int:

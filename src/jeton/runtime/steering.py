@@ -298,6 +298,25 @@ class LookAtMessages(Look):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LookAtSample(Look):
+    """Look at the latest rows of an operator, whether it rests or not."""
+
+    kind = "sample"
+    operator: str
+    rows: int
+
+    def table(self, agent: Agent) -> pa.Table:
+        """The first rows of the latest batch, if the worker is measured and there was one."""
+        operator = next(o for o in agent.worker.operators if o.plan.name == self.operator)
+        if operator.sample is None:
+            return pa.table({})
+        found = operator.sample.slice(0, self.rows).to_arrow().replace_schema_metadata()
+        worker = pa.array([agent.worker.index] * found.num_rows, pa.int64())
+        names = [name for name in found.column_names if name != "worker"]
+        return pa.table({"worker": worker, **{name: found.column(name) for name in names}})
+
+
 # Protocols
 
 
@@ -389,13 +408,25 @@ def looking(command: Look) -> Protocol[pa.Table]:
 
 def state_of(flow: Flow, operator: str) -> Protocol[pa.Table]:
     """The state of an operator on all workers."""
+    _require_operator(flow, operator)
+    return looking(LookAtState(operator=operator))
+
+
+def sample_of(flow: Flow, operator: str, rows: int) -> Protocol[pa.Table]:
+    """Some of the latest rows of an operator, from each worker."""
+    _require_operator(flow, operator)
+    if rows < 1:
+        raise GraphError(f"a sample has 1 row or more from each worker, not {rows}")
+    return looking(LookAtSample(operator=operator, rows=rows))
+
+
+def _require_operator(flow: Flow, operator: str) -> None:
     names = [plan.name for plan in flow.operators]
     if operator not in names:
         raise GraphError(
             f"there is no operator {operator!r}{suggestion(str(operator), names)} "
             f"(there are: {', '.join(map(repr, names))})"
         )
-    return looking(LookAtState(operator=operator))
 
 
 def messages() -> Protocol[pa.Table]:

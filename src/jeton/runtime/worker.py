@@ -26,7 +26,7 @@ from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import KeyGuard, Pact
-from jeton.dataflow.plan import OperatorInfo, OperatorPlan, origins
+from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
@@ -109,6 +109,7 @@ class Worker:
         self.consumed = self._outbox.add
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
+        self._ends: list[Callable[[], None]] = []
         self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
         self._common: dict[Hashable, Any] = {}
         self.units = Units(domain)
@@ -244,6 +245,9 @@ class Worker:
             used=operator.shared,
             origin=operator.origin,
             pacts=[port.pact for port in plan.inputs if not port.observes],
+            arrivals=lambda: arrivals([each.plan for each in self.operators], plan.index),
+            bins=self.bins,
+            placement=lambda: self.placement,
         )
 
     def restored(self, operator: str, name: str) -> pa.Table | None:
@@ -394,12 +398,16 @@ class Worker:
         found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
         return {name: kept for name, kept in found.items() if kept}
 
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Call a function when the run is over, on success or failure."""
+        self._ends.append(act)
+
     def close(self) -> None:
         """The run is over, on success or failure: tokens that are still held have no meaning."""
         self.closed = True
-        for operator in reversed(self.operators):
-            while operator.ends:
-                operator.ends.pop()()
+        for ends in (self._ends, *(each.ends for each in reversed(self.operators))):
+            while ends:
+                ends.pop()()
 
     @property
     def has_work(self) -> bool:

@@ -20,13 +20,14 @@ from pyspark.sql import functions as F
 
 from jeton.cluster.progress_bar import ProgressBar
 from jeton.cluster.rendezvous import Meeting
+from jeton.cluster.run_reports import RunReports
 from jeton.columns.batch import Batch
 from jeton.columns.time_domain import Units
 from jeton.columns.time_units import INTEGER, unit_of, zone_of
 from jeton.core.errors import BatchError, GraphError, TimeError
 from jeton.spark.application import Application, context_of, require_slots
 from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
-from jeton.spark.metrics import Frames, accumulator
+from jeton.spark.metrics import Frames, Inspection, accumulator
 from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.schemas import as_spark_has_it, warn_of_collations
 from jeton.spark.shipping import shipping
@@ -58,7 +59,7 @@ def on_spark(
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
 
     An output is computed anew for each action that uses it, and several outputs all at once:
-    ``cache()`` what is used more than once. What the workers did is in the `Frames.metrics` of
+    `Frames.cache` keeps them for later actions. What the workers did is in the `Frames.metrics` of
     what is returned; in Spark's plans and pages the stage goes by the flow's name.
 
     >>> import jeton as jt
@@ -81,7 +82,8 @@ def on_spark(
     frame = _partitioned(frame, workers, slots)
     if progress is None:
         progress = ProgressBar.is_wanted()
-    meeting, by_gathering = _meeting(spark, flow, progress)
+    reports = ProgressBar(flow.name) if progress else RunReports()
+    meeting, by_gathering = _meeting(spark, flow, reports)
     context = context_of(spark)
     counts = None if context is None else accumulator(context)
 
@@ -96,7 +98,7 @@ def on_spark(
         result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return Frames(divided(result, ends), counts)
+    return Frames(divided(result, ends), counts, result, Inspection(flow, reports))
 
 
 def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:
@@ -244,10 +246,10 @@ def _partitioned(frame: DataFrame, workers: int | None, slots: int | None) -> Da
     return dealt_out(frame, workers or slots or 2)
 
 
-def _meeting(spark: SparkSession, flow: Flow, progress: bool) -> tuple[Meeting, bool]:
+def _meeting(spark: SparkSession, flow: Flow, reports: RunReports) -> tuple[Meeting, bool]:
     """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
     if context_of(spark) is None:
         return Meeting("", 0, os.urandom(32), flow.name), True
     application = Application.of(spark)
-    bar = ProgressBar(flow.name).take_over if progress else None
-    return application.rendezvous.meeting(application.next_plan(flow), bar), False
+    plan = application.next_plan(flow)
+    return application.rendezvous.meeting(plan, reports.take_over), False

@@ -41,6 +41,8 @@ from jeton.core.errors import GraphError, JetonError
 from jeton.spark.query_location import QueryLocation
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from pyspark import BarrierTaskContext, SparkContext
     from pyspark.sql.types import StructField, StructType
 
@@ -429,6 +431,22 @@ def dumps_by_value(value: object) -> bytes:
     except MissingInternal:
         return pickle.dumps(value)
     return bytes(dumps(value))  # type: ignore[no-untyped-call]
+
+
+def ship_by_value(module: ModuleType) -> bool:
+    """Have the functions and classes of a module travel with tasks; returns whether they do.
+
+    Reason: executors cannot import a file that was named on a command line. PySpark ships
+    cloudpickle for its own use.
+    Missing: executors have to find the module themselves.
+    """
+    try:
+        with private("pyspark.cloudpickle.register_pickle_by_value"):
+            from pyspark.cloudpickle import register_pickle_by_value
+    except MissingInternal:
+        return False
+    register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return True
 
 
 def hide_traceback() -> None:

@@ -22,6 +22,7 @@ from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import DriverSink, Sink, StagedSink
 from jeton.connectors.sources import Source
 from jeton.core.errors import GraphError
+from jeton.inspector import offer, telemetry
 from jeton.spark.application import Application, require_slots
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
@@ -54,6 +55,7 @@ def start(
     keep: int = 2,
     restarts: int = 10,
     allow_removed: Collection[str] = (),
+    inspect: bool | None = None,
 ) -> Query:
     """Run a flow on Spark in the background, until its sources end or it is stopped.
 
@@ -73,6 +75,8 @@ def start(
             after workers were lost or failed. The same error of a worker's twice in a row, without
             a new checkpoint in between, ends it. Without checkpoints it is never started again.
         allow_removed: Operators which the checkpoint has state of, and the flow has no more.
+        inspect: Whether to serve a live page and to print its address to standard error; by
+            default unless the environment variable ``JETON_INSPECT`` is 0.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sinks import Memory
@@ -125,6 +129,10 @@ def start(
     thread: threading.Thread = InheritableThread(target=run, session=spark)
     thread.daemon = True
     thread.start()
+    telemetry.export(query.monitor)
+    query.monitor.start()
+    if offer.is_wanted() if inspect is None else inspect:
+        offer.offer(label, query.inspect)
     threading.Thread(target=query.warn_of_waiting, args=(SLOTS_WITHIN,), daemon=True).start()
     return query
 

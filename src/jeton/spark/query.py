@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import socket
 import threading
 import time
@@ -24,9 +25,11 @@ from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
 from jeton.runtime.balance import balancing_moves, counted, counting
-from jeton.runtime.commands import Advance, Stop, Taken
+from jeton.runtime.commands import Advance, Command, LogEvents, Measure, Stop, Taken
+from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog
 from jeton.runtime.metrics import add_metrics
 from jeton.runtime.migration import in_steps, migrating
+from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
 from jeton.runtime.why import Holder, Question, Why
 from jeton.spark.application import require_slots
 from jeton.spark.internals import dumps_by_value, holders_of_slots
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jeton.dataflow.flow import Flow
+    from jeton.inspector.server import Page
     from jeton.runtime.breakpoints import Predicate
     from jeton.state.bins import Placement
 
@@ -47,6 +51,8 @@ log = logging.getLogger(__name__)
 Status = Literal["starting", "running", "restarting", "rescaling", "stopping", "ended", "failed"]
 
 
+DESCRIBED: Final = 200
+"""Letters of operators' names in the description of a query's jobs."""
 _INTERNAL: Final = frozenset(
     (
         "begin",
@@ -59,6 +65,8 @@ _INTERNAL: Final = frozenset(
         "hear",
         "left",
         "misheard",
+        "monitor",
+        "observe",
         "rescales",
         "restart",
         "take_over",
@@ -148,6 +156,10 @@ class Query:
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
+        self.monitor = Monitor(name, self.observe, identity=tag)
+        self._standing: list[Command] = []
+        """Commands for every worker that joins."""
+        self._pages: dict[tuple[str, int], Page] = {}
 
     @property
     def status(self) -> Status:
@@ -164,21 +176,24 @@ class Query:
         return self._status not in ("ended", "failed")
 
     def frontiers(self) -> dict[str, list[Any]]:
-        """For each input, output and probe the least times that may still pass there.
+        """For each output and probe the least times that may still pass there.
 
         An empty list says that it is complete. This is the latest that workers reported; each
         knows the frontier of all workers.
         """
+        return self.observe().frontiers
+
+    def observe(self) -> Observation:
+        """How far the query is, by the latest reports, for a monitor."""
         with self._changed:
-            reports = list(self._coordinator.reports.values())
-        found: dict[str, list[Any]] = {}
-        for report in reports:
-            for place, times in report["frontiers"].items():
-                known = found.get(place)
-                # Every report is conservative, so the furthest of them is the best.
-                if known is None or not times or (known and times > known):
-                    found[place] = times
-        return found
+            reports = dict(self._coordinator.reports)
+            status = self._status
+        checkpoints = None
+        if self.committer is not None:
+            checkpoints = {**self.committer.metrics(), "restarts": self._restarts}
+        return Observation(
+            status=status, reports=reports, checkpoints=checkpoints, paused_at=self.paused_at
+        )
 
     def metrics(self) -> dict[str, Any]:
         """Counts summed over the workers, and each worker's own under ``workers``.
@@ -198,6 +213,111 @@ class Query:
         if self.committer is not None:
             total["checkpoints"] = {**self.committer.metrics(), "restarts": self._restarts}
         return {**total, "workers": reports}
+
+    @property
+    def recent_progress(self) -> list[Progress]:
+        """The progress records of the last seconds, the latest last: one for each second.
+
+        They have the fields of Spark's ``StreamingQueryProgress``, and ``frontiers`` besides.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions}, limit=100)
+        >>> class Printed:
+        ...     def onQueryTerminated(self, event):
+        ...         print(event.name, "has ended:", event.exception)
+        >>> query = flow.start(spark, sources={"numbers": rate}, workers=1)
+        >>> query.add_listener(Printed())
+        >>> query.await_termination(60)
+        True
+        >>> query.monitor.join()
+        rate has ended: None
+        >>> sum(record.numInputRows for record in query.recent_progress)
+        100
+        """
+        return list(self.monitor.recent)
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The latest progress record: rows and rates, frontiers, state, checkpoints."""
+        recent = self.recent_progress
+        return recent[-1] if recent else None
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call a listener in the shape of Spark's ``StreamingQueryListener``, once a second.
+
+        An error in a listener is logged, and does not stop the query.
+        """
+        self.monitor.add_listener(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self.monitor.remove_listener(listener)
+
+    def log_events(
+        self, path: str | os.PathLike[str], *, full: bool = False, limit: int = LIMIT
+    ) -> None:
+        """Write an event log of this query to Arrow files in a folder, until it ends.
+
+        A sampled log has a row for each operator, worker and second. With ``full``, each worker
+        writes a row for each invocation of an operator, to ``path`` on its own machine. The oldest
+        files are removed once a writer has ``limit`` bytes.
+        `jeton.inspector.events` reads, summarises and replays a log.
+
+        >>> import tempfile
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> from jeton.inspector.events import summarise
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions}, limit=100)
+        >>> folder = tempfile.mkdtemp()
+        >>> query = flow.start(spark, sources={"numbers": rate}, workers=1)
+        >>> query.log_events(folder)
+        >>> query.await_termination(60)
+        True
+        >>> query.monitor.join()
+        >>> [each["operator"] for each in summarise(folder)]
+        ['numbers', 'numbers-2']
+        """
+        settings = LogSettings(path=os.fspath(path), limit=limit)
+        if full:
+            self._always(LogEvents(path=settings.path, limit=limit))
+        else:
+            self._always(Measure())
+            self.monitor.log(SampledLog(settings))
+
+    def _always(self, command: Command) -> None:
+        """Send a command to all workers, also to those that join later."""
+        with self._changed:
+            self._standing.append(command)
+            coordinator = self._coordinator
+        coordinator.send(command)
+
+    def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve a live page of this query; returns the page's address.
+
+        It shows the graph, frontiers, rates, tokens and queues, and steers the query. The address
+        has a secret: who knows it can do the same. Once someone has opened the page, workers keep
+        the time spent in each operator too. It needs ``pip install 'jeton[inspect]'``.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers"))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions})
+        >>> with flow.start(spark, sources={"numbers": rate}, workers=1) as query:
+        ...     print(query.inspect())
+        http://127.0.0.1:...
+        """
+        if (host, port) not in self._pages:
+            from jeton.inspector.server import serve
+
+            visited = partial(self._always, Measure())
+            self._pages[host, port] = serve(self._flow, self, host, port, visited)
+        return self._pages[host, port].url
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
         """What holds the frontier of an output, a probe or an operator; by default of all outputs.
@@ -415,6 +535,14 @@ class Query:
         protocol = steering.state_of(self._flow, operator)
         self._require_paused()
         return self._steer(protocol, timeout).to_pandas()
+
+    def sample(self, operator: str, rows: int = 10, *, timeout: float = 60.0) -> pd.DataFrame:
+        """Some of the latest rows that an operator sent, or that came to an output.
+
+        Each worker gives as many as ``rows``. They are kept from the moment when someone opens the
+        query's page. The query need not be paused.
+        """
+        return self._steer(steering.sample_of(self._flow, operator, rows), timeout).to_pandas()
 
     def in_flight(self, *, timeout: float = 60.0) -> pd.DataFrame:
         """The messages that wait in operators, and the records that the breakpoint holds back."""
@@ -639,7 +767,10 @@ class Query:
     @property
     def description(self) -> str:
         """The description of the query's jobs in Spark's pages."""
-        return f"Jeton query {self.name!r} on {self.workers} workers"
+        operators = ", ".join(plan.name for plan in self._flow.operators)
+        if len(operators) > DESCRIBED:
+            operators = operators[:DESCRIBED] + "…"
+        return f"Jeton query {self.name!r} on {self.workers} workers: {operators}"
 
     def warn_of_waiting(self, after: float) -> None:
         """Log the jobs that hold the slots, if no worker has started within some seconds."""
@@ -688,9 +819,11 @@ class Query:
             coordinator.join(rank, control)
             if self._status in ("starting", "restarting", "rescaling"):
                 self._status = "running"
-            stop = self._stop
+            stop, standing = self._stop, list(self._standing)
             coordinator.listen(rank, control, self)
             self._changed.notify_all()
+        for command in standing:
+            coordinator.send(command, rank)
         if coordinator.schedule is not None:
             coordinator.schedule.joined()
         if stop is not None:
@@ -751,6 +884,8 @@ class Query:
             stopped = self._status == "stopping" and cause is None
             self._status = "failed" if error is not None and not stopped else "ended"
             self._changed.notify_all()
+        failure = self.exception()
+        self.monitor.stop(None if failure is None else str(failure))
 
     def cancel(self) -> None:
         """Have Spark end the job."""
@@ -774,11 +909,13 @@ class Query:
             follow: dict[str, int] = {}
             with self._changed:
                 if kind == "report":
-                    before = coordinator.reports.get(worker, {"metrics": {}})["metrics"]
+                    before = coordinator.reports.get(worker)
                     coordinator.reports[worker] = report = _checked(header)
                     # Not every report has the operators.
-                    if not report["metrics"].get("operators") and "operators" in before:
-                        report["metrics"]["operators"] = before["operators"]
+                    report["operators_at"] = report["metrics"].get("seconds", 0.0)
+                    if not report["metrics"].get("operators") and before is not None:
+                        report["metrics"]["operators"] = before["metrics"].get("operators", [])
+                        report["operators_at"] = before["operators_at"]
                     follow = coordinator.to_follow(worker)
                 else:
                     failure = Failure.from_json(header["failure"])

@@ -31,7 +31,7 @@ from jeton.spark.batch import (
     union_of_inputs,
 )
 from jeton.spark.internals import operators_of, running_query, spark_schema, watermark_delay
-from jeton.spark.metrics import Counts, Frames, accumulator
+from jeton.spark.metrics import Counts, Frames, Inspection, accumulator
 from jeton.spark.micro_batch_coordinator import MicroBatchCoordinator, Rules
 from jeton.spark.plans import (
     dealt_out_always,
@@ -178,7 +178,7 @@ def on_stream(
         result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return StreamingFrames(result, ends, counts, flow.name, state, shuffle)
+    return StreamingFrames(result, ends, counts, flow, state, shuffle)
 
 
 class StreamingFrames(Frames):
@@ -189,14 +189,13 @@ class StreamingFrames(Frames):
         whole: DataFrame,
         ends: Ends,
         counts: Accumulator[Counts],
-        flow: str,
+        flow: Flow,
         state: str | None,
         shuffle: bool,
     ) -> None:
-        super().__init__(divided(whole, ends), counts)
-        self._whole = whole
+        super().__init__(divided(whole, ends), counts, whole, Inspection(flow, counts))
         self._ends = ends
-        self._flow = flow
+        self._flow = flow.name
         self._state = state
         self._shuffled = shuffle
 

@@ -101,6 +101,7 @@ def run_task(
             # No peer needs this worker any more, whenever Spark accepts the last rows.
             agent.peers.begin_goodbye()
             yield from rows.take(1)
+            agent.report()
         group.leave()
         log.info("worker %d of flow %r has ended", group.rank, flow.name)
         if counts is not None:
@@ -131,7 +132,7 @@ class PeerGroup:
         """Close all connections; an error is reported, and raised as the first cause."""
         try:
             # Spark may need no more rows, which is not a failure of this worker.
-            if error is not None and not isinstance(error, GeneratorExit):
+            if error is not None and not isinstance(error, GeneratorExit | SparkLeft):
                 raise self._failed(error) from None
         finally:
             self.close()
@@ -239,6 +240,10 @@ def join_peers(
     return PeerGroup(rank, workers, listener, mesh, driver, known, context.stageId(), epoch)
 
 
+class SparkLeft(JetonError):
+    """Spark has hung up while a task was reading from it."""
+
+
 class Onlooker(Control):
     """The driver of a batch: it may look on at the reports, and gives no commands."""
 
@@ -278,7 +283,10 @@ class SparkBatches(NoFeed):
         """Send the rows of one batch."""
         if busy or self._ended:
             return False
-        batch = next(self._batches, None)
+        try:
+            batch = next(self._batches, None)
+        except ConnectionError as error:
+            raise SparkLeft("Spark has ended this task, and needs no more rows of it") from error
         if batch is None:
             self._ended = True
             self.end()

@@ -64,6 +64,14 @@ class Accumulator(ABC):
     def merge(self, into: Slots, others: Slots) -> None:
         """Add what is remembered of ``others`` to ``into``, pair by pair."""
 
+    def absorb(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """Add memory that was saved to that of groups; a slot may occur several times."""
+        # Loaded beyond all slots of groups, which are free again afterwards.
+        spare = np.arange(size, size + len(slots))
+        self.load(spare, saved, size + len(slots))
+        self.merge(slots, spare)
+        self.clear(spare)
+
 
 class Count(Accumulator):
     """How many records, or how many values that are not null."""

@@ -311,8 +311,9 @@ def fold(
     """A state and a value to the next state, starting from ``initial``: a value, or what makes it.
 
     ``finish`` makes the result of the state; ``merge`` makes one state of two, which session
-    windows need. States must be values that can be pickled. Plain Python for each record, nulls
-    included; a `kernel` runs compiled if states and values are numbers, and is spared the nulls.
+    windows and spread keys need. States must be values that can be pickled. Plain Python for each
+    record, nulls included; a `kernel` runs compiled if states and values are numbers, and is
+    spared the nulls.
 
     >>> import jeton as jt
     >>> @jt.kernel

@@ -60,6 +60,10 @@ class DistinctValues(Accumulator):
         values, counts = unlisted(saved["value"])
         self.add(np.repeat(slots, counts), values, size)
 
+    def absorb(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
+        """Add values to those there, which loading them does."""
+        self.load(slots, saved, size)
+
     def merge(self, into: Slots, others: Slots) -> None:
         """The values of both, each once."""
         rows, offsets = self._of.rows(others)

@@ -112,12 +112,20 @@ class Groups:
         bins = bins_of(keys or [np.zeros(len(slots), dtype=np.int64)])
         arrays: dict[str, Any] = {BIN: bins}
         arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
-        for name, memory in self._memory.items():
-            arrays |= {f"of.{name}.{part}": c for part, c in memory.save(slots).items()}
+        arrays |= self._saved(slots)
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
 
     def load(self, table: pa.Table, times: Hashes | None = None) -> Slots:
         """Groups from a table; returns their slots."""
+        batch = self.read(table)
+        slots, new = self.find(batch, times)
+        if len(new) != len(slots):
+            raise SnapshotError("the snapshot has a group twice")
+        self._remember(slots, batch.columns, self._keys.slots_made)
+        return slots
+
+    def read(self, table: pa.Table) -> Batch:
+        """The groups of a table as a batch for `absorb`, whose times are all zero."""
         found = {name: cols.as_column(table.column(name)) for name in table.column_names}
         missing = [name for name in self.key if f"key.{name}" not in found]
         if missing:
@@ -129,24 +137,66 @@ class Groups:
                 f"the snapshot's groups have columns {other}, but this operator has the key "
                 f"{list(self.key)} and the aggregates {list(self.aggregates)}"
             )
-        keys = {name: found[f"key.{name}"] for name in self.key}
-        batch = Batch.trusted(keys, np.zeros(table.num_rows, dtype=np.int64), "")
+        columns = {name: found[f"key.{name}"] for name in self.key}
+        columns |= {name: column for name, column in found.items() if name.startswith("of.")}
+        return Batch.trusted(columns, np.zeros(table.num_rows, dtype=np.int64), "")
+
+    def partial(self, slots: Slots) -> dict[str, Column]:
+        """Keys, memory and types of some groups: the columns of a batch for `absorb`."""
+        columns = dict(zip(self.key, self._keys.values(slots), strict=True)) | self._saved(slots)
+        types = {f"type.{name}": pa.nulls(len(slots), kind) for name, kind in self._known.items()}
+        return columns | types
+
+    def absorb(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
+        """Add groups from elsewhere to those with the same keys; returns the same as `find`."""
         slots, new = self.find(batch, times)
-        if len(new) != len(slots):
-            raise SnapshotError("the snapshot has a group twice")
+        if len(batch) == 0:
+            return slots, new
+        for name, aggregate in self.aggregates.items():
+            kind = batch.columns.get(f"type.{name}")
+            if kind is not None:
+                self._learn_type(name, aggregate, cols.to_arrow(kind[:0]).type)
+        size = self._keys.slots_made
+        parts = {name: column for name, column in batch.columns.items() if name.startswith("of.")}
+        if len(new):
+            self._remember(slots[new], _taken(parts, new), size)
+        if len(new) < len(slots):
+            known = np.ones(len(slots), dtype=bool)
+            known[new] = False
+            rows = np.flatnonzero(known)
+            self._remember(slots[rows], _taken(parts, rows), size, new=False)
+        return slots, new
+
+    def _saved(self, slots: Slots) -> dict[str, Column]:
+        """The memory of some groups, as columns."""
+        return {
+            f"of.{name}.{part}": column
+            for name, memory in self._memory.items()
+            for part, column in memory.save(slots).items()
+        }
+
+    def _remember(
+        self, slots: Slots, saved: Mapping[str, Column], size: int, *, new: bool = True
+    ) -> None:
+        """Fill the memory of new groups with what was saved, or add that to the memory of others.
+
+        There are ``size`` slots.
+        """
         for name in self.aggregates:
             own = f"of.{name}."
-            parts = {n[len(own) :]: c for n, c in found.items() if n.startswith(own)}
+            parts = {n[len(own) :]: c for n, c in saved.items() if n.startswith(own)}
             seen = parts.get("seen")
             if seen is not None and not isinstance(seen, np.ndarray):
                 # Groups of a worker that had seen nothing but nulls, beside those of others.
                 parts["seen"] = filled(seen)
             sample = parts.get("value", parts.get("state"))
             if parts:
-                self._accumulator(name, sample).load(slots, parts, self._keys.slots_made)
+                memory = self._accumulator(name, sample)
+                (memory.load if new else memory.absorb)(slots, parts, size)
             else:
-                self._memory[name] = NullFold()
-        return slots
+                # Nothing but nulls. Where other groups have more, there must be room for these.
+                memory = self._memory.setdefault(name, NullFold())
+                memory.add(slots[:0], pa.nulls(0), size)
 
     def _values(self, name: str, aggregate: Aggregate, batch: Batch) -> Column | None:
         """The column that an aggregate is of, whose type has to fit those of earlier batches."""
@@ -185,6 +235,11 @@ def _plain_times(batch: Batch) -> Times:
     if times.ndim == 1 and times.dtype != object:
         return times
     return np.zeros(len(batch), dtype=np.int64)
+
+
+def _taken(columns: Mapping[str, Column], rows: Slots) -> dict[str, Column]:
+    """Some rows of columns."""
+    return {name: cols.as_column(cols.take(column, rows)) for name, column in columns.items()}
 
 
 def _is_known(column: str, known: Mapping[str, set[str]]) -> bool:

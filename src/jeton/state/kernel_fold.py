@@ -102,8 +102,10 @@ class KernelFold(Accumulator):
             return
         assert merge is not None, "sessions refuse folds that cannot merge"
         for slot, other in zip(into.tolist(), others.tolist(), strict=True):
-            self._value[slot] = merge(self._value[slot].item(), self._value[other].item())
-            self._seen[slot] += self._seen[other]
+            if self._seen[other]:
+                mine, state = self._value[slot].item(), self._value[other].item()
+                self._value[slot] = merge(mine, state) if self._seen[slot] else state
+                self._seen[slot] += self._seen[other]
 
     @property
     def _folding(self) -> bool:

@@ -12,6 +12,7 @@ from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.state.key_place import KeyPlace
 from jeton.state.keyed_values import KeyKinds, entries, entries_table, one_nan
 from jeton.state.time_map import TimeMap
 
@@ -53,6 +54,7 @@ class KeyedTimes(Generic[V]):
     def __init__(self, kind: TimeKind, *, type: pa.DataType | None = None, output: int = 0) -> None:
         self._kind = kind
         self._type = type
+        self._place = KeyPlace()
         self._tokens = TokenSet(output=output)
         self._kinds = KeyKinds()
         self._waiting: TimeMap[dict[Any, V]] = TimeMap()
@@ -106,16 +108,26 @@ class KeyedTimes(Generic[V]):
         """How many values are in."""
         return sum(len(self._waiting[time]) for time in self._waiting)
 
+    def placed_at(self, place: KeyPlace) -> None:
+        """Say where this container is, and how records come there: `keep` does."""
+        self._place = place
+
+    def kept_with(self, tokens: Sequence[TimestampToken]) -> None:
+        """Refuse to be kept without the token that is needed to hold rights again."""
+        self._tokens.require_initial(tokens)
+
     def snapshot(self) -> pa.Table:
         """All values with their times and the bins of their keys."""
         if len(self._waiting) and not self._kind.total:
             raise SnapshotError("values inside a loop wait: a snapshot needs loops at rest")
         rows = [(time, *item) for time in self._waiting for item in self._waiting[time].items()]
         table = entries_table([row[1] for row in rows], [row[2] for row in rows], self._type)
-        return table.append_column("time", pa.array([row[0] for row in rows], pa.int64()))
+        table = table.append_column("time", pa.array([row[0] for row in rows], pa.int64()))
+        return self._place.placed(table)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """All values again, with rights to answer them."""
+        self._place.require_known(state)
         times = state.column("time").to_pylist()
         for time, key, value in zip(times, *entries(state), strict=True):
             self.push(tokens[self._tokens.output], time, key, value)

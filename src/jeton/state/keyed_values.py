@@ -12,6 +12,7 @@ import pyarrow as pa
 from jeton.columns.column import as_column
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
+from jeton.state.key_place import KeyPlace
 from jeton.state.python_values import brought_back, stored
 from jeton.state.snapshot import BIN, bins_of
 
@@ -24,8 +25,9 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     A key is an integer, a floating-point number, text, bytes, a boolean or ``None``; a tuple of
     them stands for several columns. As in a column, all keys are of one type.
     After a restart on any number of workers an entry is where ``Exchange`` with those columns
-    sends the records of its key. Values can be anything that can be pickled; with ``type=``, an
-    Arrow type, they are stored as such, which takes less room and time.
+    sends the records of its key; so these columns must be the key of the operator's ``Exchange``.
+    Behind ``Gather()`` all entries are on the first worker. Values can be anything that can be
+    pickled; with ``type=``, an Arrow type, they are stored as such, which takes less room and time.
 
     >>> import jeton as jt
     >>> def only_new_maxima(token, info):  # passes on what is greater than all before of its key
@@ -54,12 +56,13 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     [{'time': 1, 'key': 'a', 'n': 6}]
     """
 
-    __slots__ = ("_kinds", "_type", "_values")
+    __slots__ = ("_kinds", "_place", "_type", "_values")
 
     def __init__(self, *, type: pa.DataType | None = None) -> None:
         self._kinds = KeyKinds()
         self._values: dict[Any, V] = {}
         self._type = type
+        self._place = KeyPlace()
 
     def get_or(self, key: Any, make: Callable[[], V]) -> V:
         """The value of ``key``, made if there is none."""
@@ -96,12 +99,18 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     def __repr__(self) -> str:
         return f"KeyedValues({self._values!r})"
 
+    def placed_at(self, place: KeyPlace) -> None:
+        """Say where this container is, and how records come there: `keep` does."""
+        self._place = place
+
     def snapshot(self) -> pa.Table:
         """All entries, with the bins of their keys."""
-        return entries_table(list(self._values), list(self._values.values()), self._type)
+        table = entries_table(list(self._values), list(self._values.values()), self._type)
+        return self._place.placed(table)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The entries again."""
+        self._place.require_known(state)
         for key, value in zip(*entries(state), strict=True):
             self[key] = value
 

@@ -17,7 +17,7 @@ from jeton.columns.time_units import stamped, unit_of
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
-from jeton.core.token_set import TokenSet
+from jeton.core.token_set import TokenSet, missing_token
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.state.snapshot import BIN, bins_of
 from jeton.state.sorted_runs import SortedRuns, merge_from
@@ -36,7 +36,8 @@ class RecordQueue:
 
     However many distinct times wait, the queue holds only the least tokens. `push` records,
     `pop` those that are complete, answer them with ``right_for(time)``, and `settle`. Push with
-    ``None`` if the rights to answer are kept elsewhere.
+    ``None`` if the rights to answer are kept elsewhere; otherwise `keep` needs the operator's
+    initial token too.
 
     In snapshots, records belong to the worker that owns their ``key``, by default that of the
     operator's `Exchange`; records whose input is not an `Exchange` belong to the first worker. Name
@@ -76,6 +77,8 @@ class RecordQueue:
         self._key = None if key is None else tuple(key)
         self._pacts: Sequence[Placement] | None = None
         self._tokens = TokenSet(output=output)
+        self._restorable = True
+        """Whether rights are held again after a restore."""
         self._runs = SortedRuns(_joined, shrink=shrink)
         self._partial: list[Batch] = []
         """The records instead where times are partially ordered."""
@@ -84,6 +87,8 @@ class RecordQueue:
         """Let a batch wait, holding the rights to answer it."""
         if len(batch) == 0:
             return
+        if right is not None and not self._restorable:
+            raise missing_token(self._tokens.output)
         if self.kind.total:
             first = self._runs.add(batch)
             if right is not None:
@@ -168,6 +173,10 @@ class RecordQueue:
     def placed_by(self, pacts: Sequence[Placement]) -> None:
         """Say how records come to their workers: `keep` does, for queues without a key."""
         self._pacts = pacts
+
+    def kept_with(self, tokens: Sequence[TimestampToken]) -> None:
+        """Note whether `keep` has the token that is needed to hold rights again."""
+        self._restorable = len(tokens) > self._tokens.output
 
     def snapshot(self) -> pa.Table:
         """The waiting records, with the bins of their keys."""

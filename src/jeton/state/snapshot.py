@@ -15,6 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns.column import Column
 from jeton.columns.keys import hash_columns
@@ -76,6 +77,40 @@ def held_by_breakpoint(port: int) -> str:
 def is_held_by_breakpoint(name: str) -> bool:
     """Whether this is the name of records that a breakpoint holds back."""
     return name.startswith(_HELD)
+
+
+def require_binned(table: object, what: str) -> pa.Table:
+    """A table that can be divided by its bins; an error if it is not one.
+
+    >>> require_binned(pa.table({"bin": ["a"]}), "Seen")
+    Traceback (most recent call last):
+    jeton.core.errors.SnapshotError: the column 'bin' of the state of Seen is of type string...
+    """
+    if not isinstance(table, pa.Table):
+        raise SnapshotError(
+            f"snapshot() of {what} must return a pyarrow.Table, not {type(table).__name__}"
+        )
+    if BIN not in table.column_names:
+        raise SnapshotError(
+            f"the state of {what} has no column {BIN!r}, so that it cannot be divided: give it one "
+            "with jt.state.bins_of([key columns])"
+        )
+    bins = table.column(BIN)
+    wrong = None
+    if not pa.types.is_integer(bins.type):
+        wrong = f"is of type {bins.type}"
+    elif bins.null_count:
+        wrong = "has nulls"
+    elif bins.type != pa.uint16() and len(bins):
+        ends = pc.min_max(bins).as_py()
+        outside = [end for end in ends.values() if not 0 <= end < MOST_BINS]
+        wrong = f"has {outside[0]}" if outside else None
+    if wrong is not None:
+        raise SnapshotError(
+            f"the column {BIN!r} of the state of {what} {wrong}, not integers from 0 to "
+            f"{MOST_BINS - 1}: make it with jt.state.bins_of([key columns])"
+        )
+    return table
 
 
 def for_everyone(table: pa.Table) -> pa.Table:
@@ -197,11 +232,6 @@ def merge(
     for part in parts:
         for operator, kept in part.items():
             for name, table in kept.items():
-                if BIN not in table.column_names:
-                    raise SnapshotError(
-                        f"state {name!r} has no {BIN!r} column, so that it cannot be divided: "
-                        "use jeton's bins_of(key columns)"
-                    ).located(operator=operator)
                 tables.setdefault(operator, {}).setdefault(name, []).append(table)
     return Snapshot(
         flow,

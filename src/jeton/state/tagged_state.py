@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
-from jeton.state.snapshot import BIN, Movable, Stateful
+from jeton.state.snapshot import BIN, Movable, Stateful, require_binned
 
 _LABEL: Final = b"jeton.label"
 
@@ -68,7 +68,7 @@ class TaggedState:
             "alike": self._origin.alike,
         }
         text = json.dumps(label, separators=(",", ":")).encode()
-        table = self.state.snapshot()
+        table = require_binned(self.state.snapshot(), type(self.state).__name__)
         return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: text})
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final
@@ -33,7 +34,7 @@ from jeton.storage.chunk_format import (
     decode,
 )
 from jeton.storage.earlier_formats import manifest_name, settled, state_of
-from jeton.storage.files import Files
+from jeton.storage.files import Files, PatientFiles, StoreUnavailable
 from jeton.storage.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.storage.manifest import Key, Part, Tables, too_rare, unchanged
 from jeton.storage.version import Checkpoint
@@ -76,11 +77,14 @@ class Checkpoints:
         filesystem: Any = None,
         *,
         files: Files | None = None,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.files = files or Files(path, filesystem)
+        """``wait`` waits for some seconds, before a file that could not be read is read again."""
+        self.files: Files = PatientFiles(files or Files(path, filesystem), wait)
         self.root = self.files.root
         self._parts = self.root / "parts"
-        self._manifests = self.root / "manifests"
+        self.manifests = self.root / "manifests"
+        """The folder that has a file for each version."""
         self._lease = Lease(self.files)
 
     def __repr__(self) -> str:
@@ -169,13 +173,13 @@ class Checkpoints:
         else:
             self.take_lease()
         name = manifest_name(version)
-        self.files.write(self._manifests / name, [encoded(body)])
+        self.files.write(self.manifests / name, [encoded(body)])
         try:
             state = self._lease.own.with_version(Committed(version, epoch, name))
             self._lease.append(state)
         except Superseded:
-            if name not in (known.manifest for known in self._state().versions):
-                self.files.delete(self._manifests / name)
+            if name not in (known.manifest for known in self.state().versions):
+                self.files.delete(self.manifests / name)
             raise
         return Checkpoint(self, version, epoch, flow, body["meta"], tuple(parts), body["bins"])
 
@@ -199,9 +203,13 @@ class Checkpoints:
 
     def query(self) -> str | None:
         """The name by which sinks know the query whose checkpoints these are, if it has one."""
-        return self._state().query
+        return self.state().query
 
     # Reading
+
+    def state(self) -> Entry:
+        """The state of the store: which versions count, and who holds the lease."""
+        return state_of(self.files, self._lease.newest())
 
     def versions(self) -> list[int]:
         """The versions that were committed, in ascending order, whether or not they are whole."""
@@ -214,6 +222,7 @@ class Checkpoints:
     def load(self, version: int) -> Checkpoint:
         """A version; `SnapshotError` if there is none, `CorruptCheckpoint` if it is damaged.
 
+        `StoreUnavailable` if its manifest cannot be read now, which says nothing about it.
         Its part files are looked at when they are read, or by `Checkpoint.verify`.
         """
         committed = self._committed()
@@ -230,6 +239,7 @@ class Checkpoints:
 
         All its files are read and checked. If one is torn or was changed, that is logged, and the
         version before it is tried; `CorruptCheckpoint` if there are versions but none is whole.
+        If files cannot be read now, that is `StoreUnavailable`: no version is passed over then.
         """
         error: SnapshotError | None = None
         for known in reversed(self._committed()):
@@ -273,13 +283,13 @@ class Checkpoints:
             if known.version >= oldest:
                 try:
                     used |= {*self._load(known).files, known.manifest}
-                except CorruptCheckpoint as error:
+                except (CorruptCheckpoint, StoreUnavailable) as error:
                     log.warning("nothing is cleaned up in %s: %s", self.root, error)
                     return
         # If another run has taken over, it cleans up by itself, and may go on from elsewhere.
         self._lease.require()
         # Manifests go first: what they point at must be there for as long as they are.
-        for folder, ours in ((self._manifests, MANIFEST), (self._parts, _PART)):
+        for folder, ours in ((self.manifests, MANIFEST), (self._parts, _PART)):
             for match in map(ours.fullmatch, self.files.names(folder)):
                 # A newer file without a manifest may belong to a version that is being written.
                 if match is not None and match[0] not in used and int(match[1]) < oldest:
@@ -290,22 +300,19 @@ class Checkpoints:
 
     # Inside
 
-    def _state(self) -> Entry:
-        return state_of(self.files, self._lease.newest())
-
     def _committed(self) -> list[Committed]:
         """All versions that count, but for those at the beginning that were deleted.
 
         The newest never is: if its manifest has gone, that is damage.
         """
-        there = {*self.files.names(self._manifests)}
-        found = list(self._state().versions)
+        there = {*self.files.names(self.manifests)}
+        found = list(self.state().versions)
         while len(found) > 1 and found[0].manifest not in there:
             del found[0]
         return found
 
     def _load(self, known: Committed) -> Checkpoint:
-        path = self._manifests / known.manifest
+        path = self.manifests / known.manifest
         try:
             body = decoded(self.files.read(path), str(path))
             if body["epoch"] != known.epoch:
@@ -320,13 +327,13 @@ class Checkpoints:
                 parts,
                 int(body["bins"]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
     def read_chunk(self, chunk: Chunk) -> pa.Table:
         """The table of a chunk, whose bytes are checked."""
         try:
             data = self.files.read_at(self._parts / chunk.file, chunk.start, chunk.size)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise CorruptCheckpoint(f"{chunk.file} cannot be read: {error}") from error
         return decode(data, chunk)

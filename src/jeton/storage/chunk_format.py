@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.core.errors import SnapshotError
-from jeton.state.bins import FEWEST_BINS, MOST_BINS
-from jeton.state.snapshot import BIN
+from jeton.state.bins import FEWEST_BINS
+from jeton.state.snapshot import BIN, require_binned
 
 GROUPS: Final = FEWEST_BINS
 """State is compared and written by groups of bins, those that are equal modulo this number: so a
@@ -86,17 +86,10 @@ class Binned:
     @staticmethod
     def of(table: pa.Table, operator: str, name: str) -> Binned:
         """Sort a table by its bins."""
-        if BIN not in table.column_names:
-            raise SnapshotError(
-                f"state {name!r} has no {BIN!r} column, so that it cannot be divided: "
-                "use jeton's bins_of(key columns)"
-            ).located(operator=operator)
-        numbers = table.column(BIN).to_numpy()
-        if len(numbers) and not 0 <= int(numbers.max()) < MOST_BINS:
-            raise SnapshotError(
-                f"state {name!r} has bin {int(numbers.max())}: there are {MOST_BINS}"
-            ).located(operator=operator)
-        numbers = numbers % GROUPS
+        try:
+            numbers = require_binned(table, repr(name)).column(BIN).to_numpy() % GROUPS
+        except SnapshotError as error:
+            raise error.located(operator=operator) from None
         for field, column in zip(table.schema, table.itercolumns(), strict=True):
             try:
                 column.slice(0, 1).take(pa.array([], pa.int64()))

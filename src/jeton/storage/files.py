@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
@@ -17,6 +17,10 @@ from jeton.core.errors import SnapshotError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+WAITS: Final = (0.1, 0.5, 2.0)
+"""Seconds to wait after each failure to read, before it counts."""
 UNREADY: Final = ".unready"
 """How the name of a file ends that is not in its place yet."""
 _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV)
@@ -24,6 +28,13 @@ _NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, 
 
 class NoAtomicCreate(SnapshotError):
     """A store where two drivers could commit at once, which checkpoints therefore refuse."""
+
+
+class StoreUnavailable(SnapshotError):
+    """The file system of the checkpoints failed to read, several times in a row.
+
+    Nothing is known to be damaged, so nothing is given up: the same may succeed later.
+    """
 
 
 class Files:
@@ -38,6 +49,9 @@ class Files:
     Traceback (most recent call last):
     FileExistsError: ...
     """
+
+    fs: Any = None
+    """The file system, one of Arrow's; none for files that are kept elsewhere, as in tests."""
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         self.fs, root = file_system(os.fspath(path), filesystem)
@@ -64,7 +78,8 @@ class Files:
     def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
         """Some bytes of a file: fewer if it is shorter."""
         with self.fs.open_input_file(str(path)) as file:
-            return pa.py_buffer(file.read_at(size, start))
+            # To read beyond the end is an error of some file systems.
+            return pa.py_buffer(file.read_at(min(size, max(0, file.size() - start)), start))
 
     def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
         """Write a file, so that it survives a power cut."""
@@ -139,6 +154,71 @@ class Files:
     def _make_durable(self, path: PurePosixPath) -> None:
         if (place := self._on_disk(path)) is not None:
             make_durable(place)
+
+
+class PatientFiles(Files):
+    """Files that are read again if that fails; `StoreUnavailable` if it keeps failing.
+
+    A file that is not there is `FileNotFoundError` at once: that is damage, or news.
+
+    >>> import tempfile
+    >>> answers = [b"here", TimeoutError(110, "connection timed out")]
+    >>> class Flaky(Files):
+    ...     def read(self, path):
+    ...         answer = answers.pop()
+    ...         if isinstance(answer, OSError):
+    ...             raise answer
+    ...         return answer
+    >>> files = PatientFiles(Flaky(tempfile.mkdtemp()), wait=lambda seconds: None)
+    >>> files.read(files.root / "first.txt")
+    b'here'
+    """
+
+    def __init__(self, files: Files, wait: Callable[[float], object]) -> None:
+        """``wait`` waits for some seconds, and returns whether there is no more time to wait."""
+        self._files = files
+        self._wait = wait
+        self.fs, self.root = files.fs, files.root
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        """The names of all files in a folder."""
+        return self._patiently(folder, lambda: self._files.names(folder))
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """All bytes of a file."""
+        return self._patiently(path, lambda: self._files.read(path))
+
+    def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
+        """Some bytes of a file: fewer if it is shorter."""
+        return self._patiently(path, lambda: self._files.read_at(path, start, size))
+
+    def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
+        """Write a file, so that it survives a power cut."""
+        self._files.write(path, buffers)
+
+    def put(self, path: PurePosixPath, data: bytes) -> None:
+        """Create a file, whole or not at all: see `Files.put`."""
+        self._files.put(path, data)
+
+    def delete(self, path: PurePosixPath) -> None:
+        """Delete a file, or at least try to."""
+        self._files.delete(path)
+
+    def _patiently(self, path: PurePosixPath, read: Callable[[], T]) -> T:
+        for at in range(len(WAITS) + 1):
+            try:
+                return read()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if at == len(WAITS) or self._wait(WAITS[at]):
+                    raise StoreUnavailable(
+                        f"{path} could not be read {at + 1} times in a row: {error}. Nothing was "
+                        "given up: start again when the file system answers. If the file is lost "
+                        "for good, delete it, and it counts as damaged"
+                    ) from error
+                log.warning("%s is read again in %g s: %s", path, WAITS[at], error)
+        raise AssertionError("the last time it returns or raises")
 
 
 def make_durable(path: str | os.PathLike[str]) -> None:

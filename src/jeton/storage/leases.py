@@ -240,7 +240,7 @@ class Lease:
             return Entry(**body | {"earlier": tuple(body["earlier"])}, versions=versions)
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
     def _numbers(self) -> list[int]:

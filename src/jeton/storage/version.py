@@ -21,6 +21,7 @@ from jeton.storage.chunk_format import (
     digests_of,
     rows_of,
 )
+from jeton.storage.files import StoreUnavailable
 from jeton.storage.manifest import Key, Part
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Checkpoint:
     def part(self, worker: int, workers: int) -> Part | None:
         """A worker's part, as the base of its next one; nothing if there was no such worker.
 
-        Files that are damaged are left out, so that what they had is written anew.
+        Files that cannot be read are left out, so that what they had is written anew.
         """
         if workers != self.workers:
             return None
@@ -135,8 +136,8 @@ class Checkpoint:
             for chunk in chunks:
                 try:
                     stored = digests_of(self.store.read_chunk(chunk))
-                except CorruptCheckpoint as corrupt:
-                    self._warn(corrupt)
+                except (CorruptCheckpoint, StoreUnavailable) as unread:
+                    self._warn(unread)
                     continue
                 found |= {number: stored[number] for number in chunk.bins}
                 whole[key] = (*whole.get(key, ()), chunk)
@@ -144,7 +145,10 @@ class Checkpoint:
         return Part(worker, whole, digests, bins=self.bins)
 
     def verify(self) -> None:
-        """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole."""
+        """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole.
+
+        `StoreUnavailable` if whether it is cannot be seen now.
+        """
         for _, chunks in self._containers():
             for _ in self._read(chunks, {*range(GROUPS)}):
                 pass
@@ -162,7 +166,7 @@ class Checkpoint:
         Of a bin that is in two files, one that is whole will do.
         """
         lost: set[int] = set()
-        error: CorruptCheckpoint | None = None
+        error: CorruptCheckpoint | StoreUnavailable | None = None
         left = [chunk.only(bins) for chunk in chunks]
         while left := [chunk for chunk in left if chunk.bins]:
             # As few as possible, since all of a chunk is read.
@@ -170,9 +174,11 @@ class Checkpoint:
             chunk = left.pop()
             try:
                 table = self.store.read_chunk(chunk)
-            except CorruptCheckpoint as corrupt:
-                self._warn(corrupt)
-                error = corrupt
+            except (CorruptCheckpoint, StoreUnavailable) as unread:
+                self._warn(unread)
+                # A version is not given up for a file that may be read later.
+                if not isinstance(error, StoreUnavailable):
+                    error = unread
                 lost |= {*chunk.bins}
                 continue
             yield chunk, table
@@ -181,10 +187,11 @@ class Checkpoint:
         if error is not None and lost & bins:
             raise error
 
-    def _warn(self, corrupt: CorruptCheckpoint) -> None:
+    def _warn(self, unread: CorruptCheckpoint | StoreUnavailable) -> None:
         log.warning(
-            "a file of checkpoint %d in %s is damaged; if another has the same, that is used: %s",
+            "a file of checkpoint %d in %s is %s; if another has the same, that is used: %s",
             self.version,
             self.store.root,
-            corrupt,
+            "damaged" if isinstance(unread, CorruptCheckpoint) else "not read",
+            unread,
         )

@@ -122,8 +122,9 @@ class DriverSink(Protocol):
     was restarted, or started again, unless it was taken: at least once, in the same order, with the
     same `Delivery.version` and `Delivery.number`. No two tables of an output have the same.
 
-    What it got cannot be taken back: if a committed version cannot be read any more, a query does
-    not go on from the one before by itself.
+    Rows that it got cannot be withdrawn. If a committed version is found damaged, a running query
+    fails; a query that is started again goes on from the version before, and hands their rows over
+    once more, under the numbers of new versions.
     """
 
     def receive(self, table: pa.Table, delivery: Delivery) -> None:

@@ -12,6 +12,7 @@ from jeton.core.antichain import Antichain
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.operators.unary import add_unary
+from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.snapshot import Stateful
@@ -40,8 +41,12 @@ def add_collecting(
     name: str,
     shape: str,
     schema: pa.Schema | None,
+    pact: Pact | None = None,
 ) -> Stream:
-    """Add an operator whose state is made by ``make``, once for each worker."""
+    """Add an operator whose state is made by ``make``, once for each worker.
+
+    Records come by the pact of the key unless there is another.
+    """
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         collector = make(info.kind)
@@ -55,4 +60,5 @@ def add_collecting(
 
         return step
 
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=schema)
+    pact = pact or keyed.pact
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=pact, schema=schema)

@@ -8,8 +8,16 @@ from typing import Any, Final
 import numpy as np
 
 from jeton.columns.durations import Duration, Length, in_unit, is_duration, is_number, seconds
-from jeton.columns.time_units import INTEGER, is_timestamp, one_time, plain_times
+from jeton.columns.time_units import (
+    INTEGER,
+    is_timestamp,
+    last_plain,
+    one_time,
+    plain_times,
+    time_text,
+)
 from jeton.core.errors import JetonError, TimeError
+from jeton.core.times import END_OF_TIME
 from jeton.dataflow.plan import OperatorInfo
 from jeton.state.time_map import TimeMap
 
@@ -20,7 +28,7 @@ LONGEST: Final = 2**62
 
 
 class Alarms:
-    """The times that keys wait for: at most one of each key and time.
+    """The times that keys wait for: each key at most once for each time.
 
     >>> alarms = Alarms()
     >>> for time, slot in [(30, 0), (10, 1), (20, 1), (20, 1)]:
@@ -75,6 +83,10 @@ class Alarms:
         """The times for which a key waits, in order."""
         return sorted(self._by_slot.get(slot, ()))
 
+    def has(self, time: int, slot: int) -> bool:
+        """Whether a key waits for a time."""
+        return time in self._by_slot.get(slot, ())
+
     def __contains__(self, slot: object) -> bool:
         return slot in self._by_slot
 
@@ -86,19 +98,20 @@ class Alarms:
 class KeyTimers:
     """The timers of the key for which a function of `KeyedStream.stateful_map` is called.
 
-    They can be used during that call only. A key has at most one timer for each time, and none
-    once it is forgotten.
+    They can be used during that call only. A key has at most one timer for each time in event
+    time, and for each microsecond of the clock: setting it again changes nothing. A key that is
+    forgotten has none.
 
     >>> import jeton as jt
     >>> def watch(state, row, timers):
     ...     timers.cancel()  # the one that an earlier record has set
     ...     timers.after(30)
-    ...     return row["page"], []
-    >>> def timed_out(page, key, timers):
-    ...     return None, [{"last_page": page}]
+    ...     return {"last_page": row["page"]}, []
+    >>> def timed_out(state, key, timers):
+    ...     return None, [state]
     >>> flow = jt.Flow("sessions")
     >>> clicks = flow.input("clicks").key_by("who")
-    >>> flow.output("ended", clicks.stateful_map(watch, "", on_timer=timed_out))
+    >>> flow.output("ended", clicks.stateful_map(watch, {}, on_timer=timed_out))
     >>> rows = {"time": [0, 20, 60], "who": ["Ann"] * 3, "page": ["home", "news", "home"]}
     >>> flow.run({"clicks": rows})["ended"].to_pylist()
     [{'time': 50, 'who': 'Ann', 'last_page': 'news'},
@@ -106,20 +119,24 @@ class KeyTimers:
     """
 
     __slots__ = (
-        "_events", "_first", "_info", "_lengths", "_now", "_processing", "_slot", "_what",
-        "ended", "was_set",
+        "_events", "_first", "_info", "_known", "_last", "_lengths", "_made", "_now",
+        "_processing", "_slot", "_units", "_what", "ended",
     )  # fmt: skip
 
     def __init__(self, info: OperatorInfo, events: Alarms, processing: Alarms) -> None:
         self._info = info
         self._events = events
         self._processing = processing
+        self._units = info.outputs[0].units
+        self._known: str | None = None
+        self._last: int = END_OF_TIME
+        """The last time that a timer can have if that unit is known."""
         self._lengths: dict[str, int] = {}
         self._slot: int | None = None
         self._now = self._first = 0
         self._what = ""
-        self.was_set = False
-        """Whether a timer was set in this call."""
+        self._made: list[tuple[Alarms, int]] = []
+        """The timers that were set in this call; some may be cancelled again."""
         self.ended = False
         """Whether the input has ended, so that no processing time is waited for any more."""
 
@@ -132,11 +149,15 @@ class KeyTimers:
     def enter(self, slot: int, now: int, first: int, what: str) -> None:
         """Begin a call for a key; timers can be set from ``first`` on."""
         self._slot, self._now, self._first, self._what = slot, now, first, what
-        self.was_set = False
+        self._made.clear()
 
     def leave(self) -> None:
         """End the call."""
         self._slot = None
+
+    def were_set(self, slot: int) -> bool:
+        """Whether the latest call, for that key, has set timers that wait still."""
+        return any(alarms.has(time, slot) for alarms, time in self._made)
 
     @property
     def time(self) -> Any:
@@ -161,8 +182,9 @@ class KeyTimers:
     def at(self, time: Any) -> None:
         """Call ``on_timer`` once all records up to ``time`` have come.
 
-        It is a time as rows have it: a timestamp, or an integer. In a function of a record it is
-        not before the record's; in ``on_timer`` it is after that of the timer.
+        It is a time as rows have it: a timestamp, or an integer if those are integers. In a
+        function of a record it is not before the record's; in ``on_timer`` it is after that of
+        the timer.
         """
         self._set(self._time(time, "at"), "at", time)
 
@@ -177,7 +199,7 @@ class KeyTimers:
             step = self._length(length)
             if isinstance(length, str):
                 self._lengths[length] = step
-        self._set(self._info.kind.check(self._now + step), "after", length)
+        self._set(self._now + step, "after", length)
 
     def after_processing(self, length: Duration | float) -> None:
         """Call ``on_timer`` once that much time has passed on the worker's clock.
@@ -191,11 +213,11 @@ class KeyTimers:
         wait = seconds(length, f"the length of {shown}")
         if not 0 <= wait < float("inf"):
             raise TimeError(f"{shown} is not a time from now on")
-        self.was_set = True
         if not self.ended:
             # At least one, or a timer that sets the next one would never let the clock move on.
-            steps = min(max(1, ceil(wait * MICROSECONDS)), LONGEST)
-            self._processing.add(clock_of(self._info) + steps, slot)
+            due = clock_of(self._info) + min(max(1, ceil(wait * MICROSECONDS)), LONGEST)
+            self._made.append((self._processing, due))
+            self._processing.add(due, slot)
 
     def cancel(self, time: Any = None) -> None:
         """Cancel the event-time timer at ``time``, if there is one; by default all of the key."""
@@ -211,27 +233,38 @@ class KeyTimers:
 
     def _set(self, time: int, call: str, value: Any) -> None:
         slot = self._require_slot()
-        if time < self._first:
-            [at, now] = self._shown([time, self._now])
-            relation = "before" if time < self._now else "not after"
-            wanted = "that time or a later one" if self._first == self._now else "a later time"
-            raise TimeError(
-                f"timers.{call}({value!r}) is at {at}, which is {relation} the {self._what} at "
-                f"{now}: set it for {wanted}"
-            )
-        self.was_set = True
+        unit = self._units.unit
+        if unit is not self._known:  # rows and functions must be able to show the last time
+            self._known = unit
+            self._last = END_OF_TIME if unit is None or unit == INTEGER else last_plain(unit)
+        if not self._first <= time <= self._last:
+            raise self._misplaced(time, f"timers.{call}({value!r})")
+        self._made.append((self._events, time))
         self._events.add(time, slot)
+
+    def _misplaced(self, time: int, shown: str) -> TimeError:
+        """The error for a timer before those that can be set, or after all of them."""
+        at, what = self._text(time), f"the {self._what} at {self._text(self._now)}"
+        if time > self._last:
+            last = self._text(self._last)
+            return TimeError(f"{shown}, for {what}, is at {at}, after {last}, the last time")
+        relation = "before" if time < self._now else "not after"
+        wanted = "that time or a later one" if self._first == self._now else "a later time"
+        return TimeError(f"{shown} is at {at}, which is {relation} {what}: set it for {wanted}")
 
     def _time(self, value: Any, call: str) -> int:
         self._require_slot()
-        if is_timestamp(value):
-            value = one_time(value, self._unit, f"the time of timers.{call}({value!r})")
-        time: int = self._info.kind.check(value)
-        return time
+        shown = f"timers.{call}({value!r})"
+        if self._stamps:
+            if not is_timestamp(value):
+                raise TimeError(f"{shown} is not at a timestamp, as times are: pass a datetime")
+        elif not is_number(value):
+            raise TimeError(f"{shown} is not at an integer, as times are: pass one")
+        found: int = one_time(value, self._unit, f"the time of {shown}")
+        return int(found)
 
     def _length(self, length: Any) -> int:
-        unit = self._unit
-        stamps = unit is not None and unit != INTEGER
+        unit, stamps = self._unit, self._stamps
         if is_number(length) and (not stamps or length == 0):
             return int(length)
         shown = f"timers.after({length!r})"
@@ -252,10 +285,17 @@ class KeyTimers:
 
     @property
     def _unit(self) -> str | None:
-        return self._info.outputs[0].units.unit
+        return self._units.unit
+
+    @property
+    def _stamps(self) -> bool:
+        return self._info.outputs[0].has_stamps
 
     def _shown(self, times: list[int]) -> list[Any]:
         return plain_times(np.array(times, dtype=np.int64), self._unit)
+
+    def _text(self, time: int) -> str:
+        return time_text(time, self._unit)
 
     def _require_slot(self) -> int:
         if self._slot is None:

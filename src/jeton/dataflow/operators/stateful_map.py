@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -14,8 +14,10 @@ from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
+from jeton.columns.durations import is_number
 from jeton.columns.ordering import order_by
-from jeton.columns.time_units import one_time
+from jeton.columns.schema import SchemaLike, as_schema
+from jeton.columns.time_units import INTEGER, is_timestamp, one_time, time_text
 from jeton.core.errors import BatchError, SnapshotError, TimeError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
@@ -28,6 +30,7 @@ from jeton.state.groups import Groups
 from jeton.state.python_values import brought_back, stored
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
+from jeton.state.snapshot import BIN, for_everyone
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -37,16 +40,23 @@ Transition: TypeAlias = Callable[[Any, dict[str, Any]], "tuple[Any, Sequence[dic
 
 
 def add_stateful_map(
-    keyed: KeyedStream, function: Callable[..., Any], initial: Any, *, name: str
+    keyed: KeyedStream,
+    function: Callable[..., Any],
+    initial: Any,
+    *,
+    schema: SchemaLike | None,
+    name: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.stateful_map`."""
     key = keyed.key
+    known = schema_with_key(keyed, schema)
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        waiting = RecordQueue(info.kind, key)
-        states = States(key, function, initial, info.kind)
+        states = States(key, function, initial, info, known)
+        waiting = states.waiting
         info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
         info.keep(states, shape=shape_of("states", key))
+        states.reached.keep()
         token.drop()
 
         def step(input: Input, output: Output) -> None:
@@ -60,24 +70,84 @@ def add_stateful_map(
 
         return step
 
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact)
+    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact, schema=known)
+
+
+def schema_with_key(keyed: KeyedStream, declared: SchemaLike | None) -> pa.Schema | None:
+    """The columns of the rows, if they are declared: the key's before the others."""
+    if declared is None:
+        return None
+    time_name, known = keyed.stream.time_name, keyed.stream.schema
+    types = {
+        name: pa.null() if known is None else known.field(name).type
+        for name in keyed.key
+        if name != time_name
+    }
+    types |= {field.name: field.type for field in as_schema(declared, time_name)}
+    return pa.schema(types)
 
 
 TOUCHED: Final = "touched"
-TIMERS: Final = ("timers", "processing", "reached")
+TIMERS: Final = ("timers", "processing")
 """Columns of a snapshot that only operators with a time-to-live, or with timers, have."""
 
 
 def count_timers(state: pa.Table) -> pa.ChunkedArray:
     """The number of timers of each key in a snapshot."""
-    found = [pc.list_value_length(state.column(name)) for name in TIMERS[:2]]
+    found = [pc.list_value_length(state.column(name)) for name in TIMERS]
     return pc.add(*found)
 
 
-def wrong_answer(function: Callable[..., Any], answer: object) -> BatchError:
-    """The error for a function that does not return a state and rows."""
-    name = getattr(function, "__name__", "the function")
-    return BatchError(f"{name} must return (state, list of rows), not {answer!r}")
+def require_answer(function: Callable[..., Any], answer: Any) -> None:
+    """Refuse what a function has returned if that is not a state and rows."""
+    pair = isinstance(answer, tuple) and len(answer) == 2
+    if pair and isinstance(answer[1], list | tuple):
+        return
+    name, hint = getattr(function, "__name__", "the function"), ""
+    if pair and answer[1] is None:
+        hint = ": without rows, return an empty list"
+    elif pair and isinstance(answer[1], dict):
+        hint = ": put the row into a list"
+    raise BatchError(f"{name} must return (state, list of rows), not {answer!r}{hint}")
+
+
+class Reached:
+    """The time up to which the records of an operator have come, the same on all workers.
+
+    Workers of a flow at rest have the same frontier, also those that were not notified of it.
+    """
+
+    def __init__(self, info: OperatorInfo, keys: Sized, waiting: RecordQueue) -> None:
+        self._info = info
+        self._keys = keys
+        self._waiting = waiting
+        self.time: int | None = None
+        """The time in the snapshot that the flow goes on from."""
+        self.last: int | None = None
+        """The greatest time of the records that waited there."""
+
+    def keep(self) -> None:
+        """Make it a part of snapshots."""
+        if self._info.kind.total:
+            self._info.keep(self, name="reached")
+
+    def snapshot(self) -> pa.Table:
+        """The times, if there are keys or records for which they matter."""
+        now, least = self._info.inputs[0].frontier.only, self._info.kind.minimum
+        known = [time for time in (now, self.time) if time is not None and time != least]
+        last = max(self._waiting.times, default=None)
+        rows = 1 if len(self._keys) or last is not None else 0
+        columns = {
+            BIN: np.zeros(rows, np.uint16),
+            "time": pa.array([max(known, default=None)] * rows, pa.int64()),
+            "last": pa.array([last] * rows, pa.int64()),
+        }
+        return for_everyone(pa.table(columns))
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """The greatest times that any worker had."""
+        self.time = pc.max(state.column("time")).as_py()
+        self.last = pc.max(state.column("last")).as_py()
 
 
 class States:
@@ -87,12 +157,20 @@ class States:
     """Whether it has timers."""
 
     def __init__(
-        self, key: Sequence[str], function: Callable[..., Any], initial: Any, kind: TimeKind
+        self,
+        key: Sequence[str],
+        function: Callable[..., Any],
+        initial: Any,
+        info: OperatorInfo,
+        schema: pa.Schema | None,
     ) -> None:
         self._groups = Groups(key, {})
         self._function = function
         self._initial = maker(initial)
-        self._kind = kind
+        self._kind = info.kind
+        self._schema = schema
+        self.waiting = RecordQueue(info.kind, key)
+        self.reached = Reached(info, self, self.waiting)
         self._states: list[Any] = []
         """By slot; ``None`` for keys that are not known (any more)."""
 
@@ -101,18 +179,22 @@ class States:
         batch = batch.take(order_by(batch))
         slots = self._slots(self._groups.find(batch)[0])
         states, function, initial = self._states, self._function, self._initial
-        answers = Answers(self._kind, batch.time_name, batch.unit)
+        answers = Answers(self._kind, batch.time_name, batch.unit, self._schema)
         for row, (slot, record) in enumerate(zip(slots.tolist(), rows_of(batch), strict=True)):
             state = states[slot]
             moved: Any = function(initial() if state is None else state, record)
-            if not isinstance(moved, tuple) or len(moved) != 2:
-                raise wrong_answer(function, moved)
+            if type(moved) is not tuple or len(moved) != 2 or type(moved[1]) is not list:
+                require_answer(function, moved)
             states[slot], rows = moved
             if rows:
                 answers.add(row, time_columns.one(batch.times, row), rows)
         self._groups.remove(np.unique([s for s in slots.tolist() if states[s] is None]).astype(int))
         key = [name for name in self._groups.key if name != batch.time_name]
         return answers.batch(lambda of: {name: cols.take(batch.column(name), of) for name in key})
+
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._groups)
 
     def _slots(self, slots: np.ndarray) -> np.ndarray:
         if len(slots):
@@ -132,8 +214,8 @@ class States:
 
     def _load(self, state: pa.Table) -> list[int]:
         """The states again, and their slots."""
-        waiting = [name for name in TIMERS if name in state.column_names]
-        if waiting and not self._fires and pc.any(pc.greater(count_timers(state), 0)).as_py():
+        waiting = TIMERS[0] in state.column_names and not self._fires
+        if waiting and pc.any(pc.greater(count_timers(state), 0)).as_py():
             raise SnapshotError(
                 "the snapshot has timers of stateful_map, which has no on_timer= now: give it one "
                 "again, or let the state go (snapshot.without(…) in process)"
@@ -150,8 +232,11 @@ class States:
 class Answers:
     """Rows that the user's functions returned, to become a batch."""
 
-    def __init__(self, kind: TimeKind, time_name: str, unit: str | None) -> None:
+    def __init__(
+        self, kind: TimeKind, time_name: str, unit: str | None, schema: pa.Schema | None
+    ) -> None:
         self._kind = kind
+        self._schema = schema
         self._time_name = time_name
         self._unit = unit
         self._of: list[int] = []
@@ -167,11 +252,7 @@ class Answers:
                 raise BatchError(f"stateful_map sends rows, as dictionaries, not {answer!r}")
             at = answer.get(self._time_name, time)
             if at is not time:
-                at = self._kind.check(one_time(at, self._unit, "the time of a row"))
-                if not time <= at:
-                    raise TimeError(
-                        f"stateful_map cannot send a row at {at}, before its {cause} at {time}"
-                    )
+                at = self._checked(at, time, cause)
             self._of.append(of)
             self._times.append(at)
             self._rows.append(answer)
@@ -184,14 +265,61 @@ class Answers:
         if not self._rows:
             return None
         rows, time_name = self._rows, self._time_name
-        names = dict.fromkeys(name for row in rows for name in row)
-        names.pop(time_name, None)
+        if self._schema is None:
+            names = list(dict.fromkeys(name for row in rows for name in row))
+        else:
+            names = self._schema.names
+            known = {*names, time_name}
+            for row in rows:
+                if not row.keys() <= known:
+                    unknown = sorted(map(str, row.keys() - known))
+                    raise BatchError(f"stateful_map has columns {unknown} that schema= lacks")
         columns = keys(np.array(self._of, dtype=np.intp))
         for name in names:
+            if name == time_name:
+                continue
             if name in columns:  # a key column, where an answer may name another key
-                own = cols.to_arrow(columns[name]).to_pylist()
-                found = [row.get(name, mine) for row, mine in zip(rows, own, strict=True)]
+                own = cols.to_arrow(columns[name])
+                if self._has_type(name, own.type) and not any(name in row for row in rows):
+                    continue
+                found = [
+                    row.get(name, mine) for row, mine in zip(rows, own.to_pylist(), strict=True)
+                ]
             else:
                 found = [row.get(name) for row in rows]
-            columns[name] = cols.as_column(found)
+            columns[name] = self._column(name, found)
         return Batch(columns, self._times, time_name=time_name, kind=self._kind)
+
+    def _has_type(self, name: str, kind: pa.DataType) -> bool:
+        """Whether that is the type of a column, or any would do."""
+        return self._schema is None or self._schema.field(name).type in (kind, pa.null())
+
+    def _column(self, name: str, values: list[Any]) -> Column:
+        if self._has_type(name, pa.null()):
+            return cols.as_column(values)
+        assert self._schema is not None
+        kind = self._schema.field(name).type
+        try:
+            return cols.from_arrow(pa.array(values, kind))
+        except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:
+            raise BatchError(
+                f"stateful_map has values for {name!r} that are not {kind}, as schema= says: "
+                f"{error}"
+            ) from error
+
+    def _checked(self, at: Any, time: Time, cause: str) -> Time:
+        """The time that a row names, which must not be before its cause."""
+        if self._kind.integers and not is_number(at) and not is_timestamp(at):
+            wanted = "an integer" if self._unit in (None, INTEGER) else "a timestamp"
+            raise TimeError(
+                f"stateful_map cannot send a row at {at!r}, which is not {wanted}: leave out "
+                f"{self._time_name!r}, or name a time as rows have it"
+            )
+        at = self._kind.check(one_time(at, self._unit, "the time of a row"))
+        if not time <= at:
+            unit = self._unit if self._kind.integers else None
+            raise TimeError(
+                f"stateful_map cannot send a row at {time_text(at, unit)}, before its {cause} at "
+                f"{time_text(time, unit)}"
+            )
+        return at

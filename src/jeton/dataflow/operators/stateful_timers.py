@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.durations import Length
 from jeton.columns.ordering import order_by
+from jeton.columns.schema import SchemaLike
 from jeton.core.antichain import Antichain
 from jeton.core.errors import GraphError, JetonError
 from jeton.core.times import END_OF_TIME
@@ -25,13 +26,14 @@ from jeton.dataflow.operators.stateful_map import (
     Answers,
     States,
     Transition,
-    wrong_answer,
+    require_answer,
+    schema_with_key,
 )
-from jeton.dataflow.operators.unary import add_unary
-from jeton.dataflow.plan import OperatorInfo
+from jeton.dataflow.pacts import Broadcast
+from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
+from jeton.dataflow.stream_base import StreamBase
 from jeton.state.accumulators import pylist
-from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
 from jeton.state.time_map import TimeMap
 
@@ -52,6 +54,7 @@ def add_stateful_timers(
     *,
     on_timer: TimedTransition | None,
     ttl: Length | None,
+    schema: SchemaLike | None,
     name: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.stateful_map` with ``on_timer`` or ``ttl``."""
@@ -63,23 +66,67 @@ def add_stateful_timers(
         length = domain.length(ttl, "stateful_map(…, ttl={})", "time-to-live")
         if length < 0:
             raise GraphError(f"the ttl= of stateful_map cannot be {ttl!r}, a negative time")
-    key = keyed.key
+    key, stream = keyed.key, keyed.stream
+    known = schema_with_key(keyed, schema)
+    builder = stream.operator(name)
+    builder.input(stream, keyed.pact)
+    if on_timer is not None:
+        # It leads to no output, so that nothing waits for it.
+        builder.input(add_last_time(stream, f"{builder.name} end"), Broadcast())
+    builder.output({0: 0}, schema=known)
 
-    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        states = TimedStates(key, function, initial, info, on_timer=on_timer, ttl=length)
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        [token] = tokens
+        states = TimedStates(key, function, initial, info, known, on_timer=on_timer, ttl=length)
+        states.reached.keep()
         info.keep(states.waiting, name="waiting", shape=shape_of("records", key))
         info.keep(states, token, shape=shape_of("states", key))
         states.begin(token)
         token.drop()
 
-        def step(input: Input, output: Output) -> None:
-            for ref, batch in input:
+        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            for ref, batch in inputs[0]:
                 states.push(ref, batch)
-            states.advance(input.frontier, output)
+            for ends in inputs[1:]:
+                for _, batch in ends:
+                    states.last = max(states.last, int(batch.column(LAST).max()))
+                if not inputs[0].frontier and ends.frontier:
+                    return  # some worker has not said yet which its last time was
+            states.advance(inputs[0].frontier, outputs[0])
 
         return step
 
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=keyed.pact)
+    return builder.build(build, notify="held")[0]
+
+
+LAST: Final = "last"
+
+
+def add_last_time(stream: StreamBase, name: str) -> Stream:
+    """Add an operator that sends the time of its last record once its input has ended."""
+    builder = stream.scope.operator(name, time=stream.time_name)
+    builder.input(stream)
+    builder.output({0: 0}, schema={LAST: int})
+
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        [token] = tokens
+        # The row says its time itself, so that the token need not follow the frontier.
+        token.downgrade(END_OF_TIME)
+        info.keep_nothing()  # records from before a snapshot are those of `Reached`
+        last: int = info.kind.minimum
+
+        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            nonlocal last
+            for _, batch in inputs[0]:
+                if len(batch):
+                    last = max(last, int(batch.times.max()))
+            if not inputs[0].frontier and not token.dropped:
+                with token:
+                    outputs[0].session(token).give({LAST: last})
+
+        return step
+
+    return builder.build(build, notify="held")[0]
 
 
 def check_functions(function: Callable[..., Any], on_timer: Callable[..., Any] | None) -> None:
@@ -128,39 +175,45 @@ class TimedStates(States):
         function: Transition | TimedTransition,
         initial: Any,
         info: OperatorInfo,
+        schema: pa.Schema | None,
         *,
         on_timer: TimedTransition | None,
         ttl: int | None,
     ) -> None:
-        super().__init__(key, function, initial, info.kind)
+        super().__init__(key, function, initial, info, schema)
         self._on_timer = on_timer
         self._fires = on_timer is not None
         self._ttl = ttl
         self._info = info
-        self.waiting = RecordQueue(info.kind, key)
         self._rights = TokenSet()
         self._events = Alarms()
         self._processing = Alarms()
         self._timers = KeyTimers(info, self._events, self._processing)
         self._armed: int | None = None
         """The time of the clock for which an invocation has been requested."""
-        self._reached: int = info.kind.minimum
+        self._now: int = info.kind.minimum
         """The time up to which records have come, at which processing-time timers send."""
+        self.last: int = info.kind.minimum
+        """The time of the last record of all workers, as far as it is known."""
         self._touched: list[int] = []
-        """The time of the last record, by slot."""
+        """The time of the last record, by slot; the end of time if it is not known."""
         self._expiry: TimeMap[list[int]] = TimeMap()
         """When to look whether keys have expired; each is in it once."""
         self._watched: set[int] = set()
         """The keys that are."""
-        self._undated: list[int] = []
-        """Restored keys of which the time of the last record is not known."""
         self._keys: dict[int, Row] = {}
-        """The keys that have set timers, for their calls."""
+        """The keys that have timers, and those that are busy in this step."""
+        self._busy: set[int] = set()
+        """The keys that have had records or calls in this step."""
         self._vanished: set[int] = set()
         """The keys that were forgotten in this step, and may be there again."""
 
     def begin(self, token: TimestampToken) -> None:
         """Hold the rights for what was restored."""
+        if self.reached.time is not None:
+            self._now = self.reached.time
+        if self.reached.last is not None:
+            self.last = self.reached.last
         for time in self._pending():
             self._rights.hold(token, time)
         self._arm()
@@ -174,16 +227,16 @@ class TimedStates(States):
     def advance(self, frontier: Antichain, output: Output) -> None:
         """Let everything happen that is complete, and send the rows."""
         limit: int | None = frontier.only
-        answers = Answers(self._kind, output.time_name, output.units.unit)
-        if limit is not None:
-            self._reached = max(self._reached, limit)
+        answers = Answers(self._kind, output.time_name, output.units.unit, self._schema)
+        self._now = max(self._now, self.last if limit is None else limit)
         batch = self.waiting.take(limit)
         if batch is not None:
             self._follow(batch.named(output.time_name), answers)
         if self._on_timer is not None:
             if limit is None:
-                # Those by the clock come first: no record can cancel them any more, and what they
-                # do is at the time of the last record.
+                # Those by the clock do what they do at the time of the last record: no record can
+                # cancel them any more.
+                self._fire_events(self._now, answers)
                 self._timers.ended = True
                 self._fire_processing(None, answers)
             self._fire_events(limit, answers)
@@ -194,6 +247,10 @@ class TimedStates(States):
         sent = answers.batch(self._keys_of)
         if sent is not None:
             output.session(self._rights.token_for(int(sent.times.min()))).give(sent)
+        for slot in self._busy:
+            if slot not in self._events and slot not in self._processing:
+                self._keys.pop(slot, None)
+        self._busy.clear()
         gone = [slot for slot in self._vanished if self._states[slot] is None]
         if gone:
             self._groups.remove(np.unique(np.array(gone, dtype=np.int64)))
@@ -206,11 +263,10 @@ class TimedStates(States):
         batch = batch.take(order_by(batch))
         slots = self._slots(self._groups.find(batch)[0]).tolist()
         times: list[int] = batch.times.tolist()
-        for slot in self._undated:
-            self._touch(slot, times[0])
-        self._undated.clear()
         states, function = self._states, self._function
-        timers, timed, names = self._timers, self._on_timer is not None, self._groups.key
+        timers, timed = self._timers, self._on_timer is not None
+        if timed:
+            self._learn_keys(set(slots))
         for slot, time, record in zip(slots, times, rows_of(batch), strict=True):
             if timed:
                 self._fire_events(time, answers)
@@ -219,18 +275,14 @@ class TimedStates(States):
             state = states[slot]
             state = self._initial() if state is None else state
             if timed:
-                key = {name: record[name] for name in names}  # before a function changes the record
                 timers.enter(slot, time, time, "record")
                 rows = self._moved(slot, function, function(state, record, timers))
-                if timers.was_set and states[slot] is not None:
-                    self._keys[slot] = key
             else:
                 rows = self._moved(slot, function, function(state, record))
             if self._ttl is not None and states[slot] is not None:
                 self._touch(slot, time)
             if rows:
                 answers.add(slot, time, rows)
-        self._reached = max(self._reached, times[-1])
 
     def _fire_events(self, before: int | None, answers: Answers) -> None:
         """Call for the timers before a time, or for all, in their order."""
@@ -240,7 +292,7 @@ class TimedStates(States):
 
     def _fire_processing(self, now: int | None, answers: Answers) -> None:
         """Call for the timers up to a time of the clock, or for all, in their order."""
-        timers, time = self._processing, self._reached
+        timers, time = self._processing, self._now
         while (due := timers.next) is not None and (now is None or due <= now):
             self._fire(timers.pop(), time, time, "processing-time timer", answers)
 
@@ -250,21 +302,20 @@ class TimedStates(States):
             return
         assert self._on_timer is not None
         self._timers.enter(slot, time, first, what)
+        self._busy.add(slot)
         moved = self._on_timer(self._states[slot], {**self._keys[slot]}, self._timers)
         rows = self._moved(slot, self._on_timer, moved)
         if rows:
             answers.add(slot, time, rows, "timer")
-        if slot not in self._events and slot not in self._processing:
-            self._keys.pop(slot, None)
 
     def _moved(self, slot: int, function: Callable[..., Any], moved: Any) -> Sequence[Row]:
         """Take over what a function has returned for a key; the rows."""
-        if not isinstance(moved, tuple) or len(moved) != 2:
-            raise wrong_answer(function, moved)
+        if type(moved) is not tuple or len(moved) != 2 or type(moved[1]) is not list:
+            require_answer(function, moved)
         self._timers.leave()
         self._states[slot], rows = moved
         if moved[0] is None:
-            if self._timers.was_set and (slot in self._events or slot in self._processing):
+            if self._timers.were_set(slot):
                 raise JetonError(
                     f"{_name(function)} set a timer and returned None as the state, which forgets "
                     "the key and its timers: return another state, such as {} or True"
@@ -291,7 +342,7 @@ class TimedStates(States):
         self._states[slot] = None
         self._events.clear(slot)
         self._processing.clear(slot)
-        self._keys.pop(slot, None)
+        self._busy.add(slot)
         self._vanished.add(slot)
 
     def _expire(self, frontier: Antichain, limit: int | None) -> None:
@@ -314,7 +365,7 @@ class TimedStates(States):
         if self._events.next is not None:
             yield self._events.next
         if len(self._processing):
-            yield self._reached
+            yield self._now
 
     def _arm(self) -> None:
         """Ask to be invoked when the next processing-time timer is due."""
@@ -326,31 +377,37 @@ class TimedStates(States):
             self._armed = due
             self._info.activator.after(max(0, due - now) / MICROSECONDS)
 
+    def _learn_keys(self, slots: set[int]) -> None:
+        """Have the keys of slots at hand as they are stored: equal ones have one form there."""
+        self._busy |= slots
+        new = [slot for slot in slots if slot not in self._keys]
+        columns = self._groups.columns(np.array(new, dtype=np.int64))
+        self._keys |= {slot: {} for slot in new}
+        for name, column in columns.items():
+            for slot, value in zip(new, pylist(column), strict=True):
+                self._keys[slot][name] = value
+
     def _keys_of(self, slots: Any) -> dict[str, Any]:
         time_name = self._info.outputs[0].time_name
         columns = self._groups.columns(slots.astype(np.int64))
         return {name: column for name, column in columns.items() if name != time_name}
-
-    def __len__(self) -> int:
-        """The number of keys."""
-        return len(self._groups)
 
     def snapshot(self) -> pa.Table:
         """All keys with their states, the times of their last records and their timers."""
         table = super().snapshot()
         slots = self._groups.live().tolist()
         if self._ttl is not None:
-            undated = set(self._undated)
-            touched = [None if slot in undated else self._touched[slot] for slot in slots]
+            found = (self._touched[slot] for slot in slots)
+            touched = [None if time == END_OF_TIME else time for time in found]
             table = table.append_column(TOUCHED, pa.array(touched, pa.int64()))
         if self._fires:
             now, times = clock_of(self._info), pa.list_(pa.int64())
-            # The clock of another process has another origin, so that what is left is stored.
-            left = [[max(0, due - now) for due in self._processing.of(slot)] for slot in slots]
-            reached = [self._reached if waits else None for waits in left]
-            values = [[self._events.of(slot) for slot in slots], left, reached]
-            for name, column, kind in zip(TIMERS, values, (times, times, pa.int64()), strict=True):
-                table = table.append_column(name, pa.array(column, kind))
+            # The clock of another process has another origin, so that what is left is stored:
+            # less than nothing for those that are overdue, each of which stays a timer of its own.
+            left = [[due - now for due in self._processing.of(slot)] for slot in slots]
+            values = [[self._events.of(slot) for slot in slots], left]
+            for name, column in zip(TIMERS, values, strict=True):
+                table = table.append_column(name, pa.array(column, times))
         return table
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
@@ -358,28 +415,21 @@ class TimedStates(States):
         if state.num_rows == 0:
             return
         slots = self._load(state)
+        reached = self.reached.time
         if self._ttl is not None:
             self._touched = [END_OF_TIME] * (max(slots) + 1)
             known = TOUCHED in state.column_names
             touched = state.column(TOUCHED).to_pylist() if known else [None] * len(slots)
             for slot, time in zip(slots, touched, strict=True):
-                if time is None:
-                    self._undated.append(slot)
-                else:
-                    self._touch(slot, time)
+                since = reached if time is None else time
+                if since is not None:  # else it counts from its next record
+                    self._touch(slot, since)
         if self._fires and TIMERS[0] in state.column_names:
             now = clock_of(self._info)
             found = (state.column(name).to_pylist() for name in TIMERS)
-            columns = self._groups.columns(np.array(slots, dtype=np.int64))
-            keys: list[Row] = [{} for _ in slots]
-            for name, column in columns.items():
-                for key, value in zip(keys, pylist(column), strict=True):
-                    key[name] = value
-            for slot, key, events, processing, reached in zip(slots, keys, *found, strict=True):
-                if events or processing:
-                    self._keys[slot] = key
+            self._learn_keys(set(slots))
+            for slot, events, processing in zip(slots, *found, strict=True):
                 for time in events or ():
                     self._events.add(time, slot)
                 for left in processing or ():
                     self._processing.add(now + left, slot)
-                    self._reached = max(self._reached, reached)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.calendars import CalendarGrid
-from jeton.columns.column import plain
+from jeton.columns.column import Column, plain
 from jeton.columns.durations import Calendar
 from jeton.columns.keys import Hashes
 from jeton.columns.time_arithmetic import (
@@ -38,6 +38,7 @@ from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN
 
 if TYPE_CHECKING:
@@ -243,16 +244,21 @@ def add_windows(
     ``bounds`` is the assigner once more if results carry the bounds of their windows.
     """
     key = keyed.key
-    if bounds is not None and schema is not None:
-        for bound in reversed(BOUNDS):
-            schema = schema.insert(len(key), pa.field(bound, keyed.stream.flow.domain.type))
     return add_collecting(
         keyed,
         lambda kind: OpenWindows(key, aggregates, assigner, kind, bounds),
         name=name,
         shape=shape_of(str(assigner), key, aggregates),
-        schema=schema,
+        schema=schema if bounds is None else with_bounds(schema, keyed),
     )
+
+
+def with_bounds(schema: pa.Schema | None, keyed: KeyedStream) -> pa.Schema | None:
+    """A schema of results with the bounds of windows after the key."""
+    if schema is not None:
+        for bound in reversed(BOUNDS):
+            schema = schema.insert(len(keyed.key), pa.field(bound, keyed.stream.flow.domain.type))
+    return schema
 
 
 class OpenWindows:
@@ -302,16 +308,7 @@ class OpenWindows:
         times, slots = self._due.due(frontier, inclusive=self._assigner.inclusive)
         if len(slots) == 0:
             return
-        columns = self._groups.columns(slots, times)
-        if self._bounds is not None:
-            starts = self._bounds.starts(times)
-            if output.has_stamps and starts.min() == LEAST:
-                # This integer is the null among timestamps.
-                raise before_the_start(times[starts.argmin()], "its window")
-            found = zip(BOUNDS, (starts, times), strict=True)
-            key = {name: columns.pop(name) for name in self._groups.key}
-            columns = {**key, **{n: output.stamped(at) for n, at in found}, **columns}
-        batch = Batch.trusted(columns, times, output.time_name)
+        batch = Batch.trusted(self._columns(slots, times, output), times, output.time_name)
         if self._kind.total:
             output.session(self._tokens.token_for(int(times[0]))).give(batch)
         else:
@@ -320,6 +317,19 @@ class OpenWindows:
                 del self._numbers[time]
         self._groups.remove(slots)
         self._tokens.settle(self._due.pending())
+
+    def _columns(self, slots: Slots, times: Times, output: Output) -> dict[str, Column]:
+        """The columns of complete windows: keys, bounds if wanted, and results."""
+        columns = self._groups.columns(slots, times)
+        if self._bounds is None:
+            return columns
+        starts = self._bounds.starts(times)
+        if output.has_stamps and starts.min() == LEAST:
+            # This integer is the null among timestamps.
+            raise before_the_start(times[starts.argmin()], "its window")
+        found = zip(BOUNDS, (starts, times), strict=True)
+        key = {name: columns.pop(name) for name in self._groups.key}
+        return {**key, **{n: output.stamped(at) for n, at in found}, **columns}
 
     def _words(self, ends: Times) -> Hashes:
         if self._kind.total:

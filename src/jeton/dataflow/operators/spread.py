@@ -1,0 +1,193 @@
+"""Spread keys: the records of hot keys on several workers, combined when windows are complete.
+
+Three operators. The first one receives records at the owner of their key, except for some of a hot
+key, which come to other workers as guests: see `SpreadExchange`. It passes them on, on the same
+worker. The second one keeps partial windows of the guests, and sends what it remembers of them at
+their last times to the owner of the key. There the third one keeps the windows of all other
+records, adds the partial ones, and emits results at the windows' ends, as without ``spread``.
+Results do not depend on which records are guests, nor where: partial windows may be restored on any
+worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from jeton.columns.batch import Batch
+from jeton.columns.column import Column
+from jeton.columns.time_columns import Times
+from jeton.core.antichain import Antichain
+from jeton.core.checks import described
+from jeton.core.errors import GraphError
+from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.operators.binary import add_binary
+from jeton.dataflow.operators.collecting import add_collecting
+from jeton.dataflow.operators.windows import (
+    Assigner,
+    BoundedAssigner,
+    OpenWindows,
+    Rows,
+    with_bounds,
+)
+from jeton.dataflow.pacts import GUEST, Pipeline
+from jeton.dataflow.plan import OperatorInfo, Step
+from jeton.dataflow.ports import Input, Output
+from jeton.state.aggregates import Aggregate
+from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
+
+if TYPE_CHECKING:
+    from jeton.dataflow.keyed import KeyedStream
+    from jeton.dataflow.stream import Stream
+
+
+def checked_spread(spread: object) -> int:
+    """The number of workers for a hot key, if there can be as many.
+
+    >>> checked_spread(1)
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: spread= is the number of workers for a hot key, an integer from...
+    """
+    if not isinstance(spread, int | np.integer) or isinstance(spread, bool) or spread < 2:
+        raise GraphError(
+            "spread= is the number of workers for a hot key, an integer from 2 on, not "
+            f"{described(spread)}"
+        ).located(operator="key_by")
+    return int(spread)
+
+
+def add_spread_windows(
+    keyed: KeyedStream,
+    assigner: Assigner,
+    aggregates: Mapping[str, Aggregate],
+    *,
+    name: str,
+    schema: pa.Schema | None,
+    bounds: BoundedAssigner | None = None,
+) -> Stream:
+    """Add the operators of windows whose keys are spread; see `add_windows`."""
+    key, stream = keyed.key, keyed.stream
+    for label, aggregate in aggregates.items():
+        if not aggregate.merges:
+            raise GraphError(
+                f"{label!r} cannot be computed for a spread key, since its partial results have to "
+                "become one: give fold() a merge function"
+            ).located(operator=name)
+    taken = [c for c in (*key, stream.time_name) if c.startswith(("of.", "type."))]
+    if GUEST in (*key, *(aggregate.column for aggregate in aggregates.values())):
+        taken.append(GUEST)
+    if taken:
+        raise GraphError(
+            f"column {taken[0]!r} has a name that partial results use: rename it before spread="
+        ).located(operator=name)
+    windows = str(assigner)
+    own = stream.next_name
+    records, guests = _add_split(keyed if own is None else keyed.named(f"{own}-split"), name)
+    if own is not None:
+        records, guests = records.named(own), guests.named(f"{own}-partial")
+    partial = add_collecting(
+        guests.key_by(*key),
+        lambda kind: PartialWindows(key, aggregates, LastTimes(assigner), kind, None),
+        name=f"{name}-partial",
+        shape=shape_of(f"partial {windows}", key, aggregates),
+        schema=None,
+        pact=Pipeline(),
+    )
+
+    def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
+        combined = CombinedWindows(key, aggregates, assigner, info.kind, bounds)
+        # The same shape as without spread, so that a query can go on with it.
+        info.keep(combined, token, shape=shape_of(windows, key, aggregates))
+        token.drop()
+
+        def step(records: Input, partials: Input, output: Output) -> None:
+            for ref, batch in records:
+                combined.add(ref, batch)
+            for ref, batch in partials:
+                combined.combine(ref, batch)
+            combined.emit(Antichain([*records.frontier, *partials.frontier]), output)
+
+        return step
+
+    return add_binary(
+        records,
+        partial,
+        build,
+        pact=Pipeline(),
+        other_pact=partial.key_by(*key).pact,
+        name=name,
+        notify="held",
+        schema=schema if bounds is None else with_bounds(schema, keyed),
+    )
+
+
+def _add_split(keyed: KeyedStream, name: str) -> tuple[Stream, Stream]:
+    """Add the operator that receives records; its outputs are those of own keys, and guests."""
+    stream = keyed.stream
+    builder = stream.operator(f"{name}-split")
+    builder.input(stream, keyed.pact)
+    own, guests = (builder.output(schema=stream.schema) for _ in range(2))
+
+    def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
+        for token in tokens:
+            token.drop()
+
+        def step(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
+            for ref, batch in inputs[0]:
+                outputs[guests if GUEST in batch else own].session(ref).give(batch)
+
+        return step
+
+    streams = builder.build(build, notify="never")
+    return streams[own], streams[guests]
+
+
+class LastTimes(Assigner):
+    """Windows known by their last times, so that they are complete before their ends."""
+
+    inclusive = False
+
+    def __init__(self, windows: Assigner) -> None:
+        self._windows = windows
+        self._beyond = int(windows.inclusive)
+        """How far the end of a window is from its last time."""
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The last times of the windows that records are in."""
+        return self._before(*self._windows.assign(batch))
+
+    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The same, but a single one if all rows belong to the same window."""
+        return self._before(*self._windows.assign_shortly(batch))
+
+    def _before(self, ends: Times, rows: Rows | None) -> tuple[Times, Rows | None]:
+        return (ends - self._beyond if self._beyond else ends), rows
+
+
+class PartialWindows(OpenWindows):
+    """The windows of guests, whose memory is sent to be combined."""
+
+    def _columns(self, slots: Slots, times: Times, output: Output) -> dict[str, Column]:
+        return self._groups.partial(slots)
+
+    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
+        """Open the windows again: there may be several parts of one, from different workers."""
+        if state.num_rows:
+            ends = state.column("end").to_numpy()
+            batch = self._groups.read(state.drop_columns(["end"]))
+            slots, new = self._groups.absorb(batch, self._words(ends))
+            self._open(tokens[0], ends[new], slots[new])
+
+
+class CombinedWindows(OpenWindows):
+    """The windows of all records of their keys: of records, and of partial windows."""
+
+    def combine(self, right: TokenRef, batch: Batch) -> None:
+        """Add partial windows to those there, opening new ones."""
+        ends = batch.times + 1 if self._assigner.inclusive else batch.times
+        slots, new = self._groups.absorb(batch, self._words(ends))
+        self._open(right, ends[new], slots[new])

@@ -1,0 +1,171 @@
+"""The buttons of the live page: which there are for a run or a query, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from jeton.core.errors import GraphError
+from jeton.runtime.monitor import Monitor
+
+ROWS: Final = 100
+"""Rows of a table that a page gets at most."""
+SAMPLE: Final = 5
+"""Rows of a sample from each worker."""
+TRIES: Final = 10
+"""Attempts to find a run at rest while its driver sends records."""
+Arguments = Mapping[str, Any]
+
+
+class Inspected(Protocol):
+    """A run or a query that can be looked at; it may have methods that steer it."""
+
+    @property
+    def monitor(self) -> Monitor:
+        """Looks at it every second."""
+        ...
+
+
+def reasons(target: Any) -> dict[str, str | None]:
+    """For each button why it cannot be used with a target, or nothing if it can.
+
+    >>> reasons(object())["checkpoint"]
+    'it takes no checkpoints'
+    """
+    found: dict[str, str | None] = {}
+    for name, method in _METHODS.items():
+        found[name] = None if _method(target, method) else "it cannot be steered"
+    if not _method(target, "checkpoint"):
+        found["checkpoint"] = "it takes no checkpoints"
+    elif getattr(target, "committer", None) is None:
+        found["checkpoint"] = "it was started without checkpoint="
+    if not getattr(target, "is_active", True):
+        found.update({name: "it has ended" for name in found if name != "why"})
+    return found
+
+
+def act(target: Any, name: str, arguments: Arguments) -> dict[str, Any]:
+    """Do what a button says; returns what there is to show."""
+    if name not in _ACTS:
+        raise GraphError(f"there is no button {name!r}: {sorted(_ACTS)}")
+    reason = reasons(target)[name]
+    if reason is not None:
+        raise GraphError(f"{name}: {reason}")
+    # A run is at rest between two steps of the thread that drives it.
+    with getattr(target, "turnstile", None) or nullcontext():
+        return _ACTS[name](target, arguments)
+
+
+def time_given(text: str | None) -> Any:
+    """A time that a user has typed: an integer or a timestamp; nothing if the field is empty.
+
+    >>> time_given("12"), time_given("2024-01-01 10:00"), time_given(" ")
+    (12, datetime.datetime(2024, 1, 1, 10, 0), None)
+    """
+    text = (text or "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise GraphError(
+            f"{text!r} is neither an integer nor a timestamp such as 2024-01-01 10:00:00"
+        ) from None
+
+
+def _method(target: Any, name: str) -> Callable[..., Any] | None:
+    found = getattr(target, name, None)
+    return found if callable(found) else None
+
+
+def _why(target: Any, arguments: Arguments) -> dict[str, Any]:
+    answer = target.why(arguments.get("name") or None, at=time_given(arguments.get("at")))
+    return {"text": str(answer), **answer.to_dict()}
+
+
+def _pause_at(target: Any, arguments: Arguments) -> dict[str, Any]:
+    time = time_given(arguments.get("at"))
+    target.pause_at() if time is None else target.pause_at(time)
+    return {"text": f"paused at {target.paused_at}"}
+
+
+def _step(target: Any, arguments: Arguments) -> dict[str, Any]:
+    until = time_given(arguments.get("at"))
+    target.step() if until is None else target.step(until=until)
+    return {"text": f"paused at {target.paused_at}"}
+
+
+def _resume(target: Any, arguments: Arguments) -> dict[str, Any]:
+    target.resume()
+    return {"text": "resumed"}
+
+
+def _checkpoint(target: Any, arguments: Arguments) -> dict[str, Any]:
+    return {"text": f"checkpoint {target.checkpoint()} is committed"}
+
+
+def _state(target: Any, arguments: Arguments) -> dict[str, Any]:
+    return _at_rest(target, lambda: target.state(arguments["name"]))
+
+
+def _sample(target: Any, arguments: Arguments) -> dict[str, Any]:
+    return _table(target.sample(arguments["name"], SAMPLE))
+
+
+def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:
+    return _at_rest(target, target.in_flight)
+
+
+def _at_rest(target: Any, look: Callable[[], Any]) -> dict[str, Any]:
+    """A table of something that rests; a run comes to rest first, as far as its driver lets it."""
+    run_to_rest = _method(target, "run_to_rest")
+    if run_to_rest is None:
+        return _table(look())
+    for _ in range(TRIES):
+        run_to_rest()
+        # The thread that drives the run may have sent more in between.
+        with suppress(GraphError):
+            return _table(look())
+    return _table(look())
+
+
+def _table(frame: Any) -> dict[str, Any]:
+    """The first rows of a DataFrame, as text."""
+    shown = frame.head(ROWS)
+    return {
+        "columns": [str(name) for name in shown.columns],
+        "rows": [[_cell(value) for value in row] for row in shown.itertuples(index=False)],
+        "total": len(frame),
+    }
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+_ACTS: Final[dict[str, Callable[[Any, Arguments], dict[str, Any]]]] = {
+    "why": _why,
+    "pause": _pause_at,
+    "step": _step,
+    "resume": _resume,
+    "checkpoint": _checkpoint,
+    "state": _state,
+    "sample": _sample,
+    "in_flight": _in_flight,
+}
+_METHODS: Final = {
+    "why": "why",
+    "pause": "pause_at",
+    "step": "step",
+    "resume": "resume",
+    "checkpoint": "checkpoint",
+    "state": "state",
+    "sample": "sample",
+    "in_flight": "in_flight",
+}

@@ -1,0 +1,148 @@
+"""The live page in a browser: what it shows moves, and its buttons do what they say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.inspector.driven import driven, stuck
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Visit = Callable[..., "Page"]
+
+
+def operator(page: Page, name: str) -> str:
+    """The box of an operator, as a selector."""
+    return f'#graph g[aria-label="Operator {name}"]'
+
+
+def changes(page: Page, selector: str) -> tuple[str, str]:
+    """The text of an element now, and once it is another."""
+    found = page.locator(selector)
+    before = found.inner_text()
+    # Not a string to be evaluated: the page's policy forbids that.
+    for _ in range(600):
+        if found.inner_text() != before:
+            break
+        page.wait_for_timeout(100)
+    return before, found.inner_text()
+
+
+def reached(frontier: str) -> float:
+    """How far a frontier is that the page shows: nowhere, while it is at the start."""
+    return -math.inf if frontier == "start" else int(frontier)
+
+
+def test_the_graph_is_there_and_frontiers_move(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        assert page.title() == "sensors <&> – Jeton"
+        boxes = page.locator("#graph g[data-operator]")
+        assert boxes.count() == len(run.flow.operators)
+        named = [boxes.nth(at).get_attribute("aria-label") for at in range(boxes.count())]
+        assert named == [f"Operator {plan.name}" for plan in run.flow.operators]
+        facts = '#facts div:has(dt:text-is("Frontier at means")) dd'
+        before, after = changes(page, facts)
+        assert reached(after) > reached(before)
+        assert page.locator("#workers tbody tr").count() == 2
+        assert page.locator("#line path").count() == 3
+        assert page.locator("#status").inner_text() == "running"
+        assert page.locator("#checkpoint").is_disabled()
+        assert page.locator("#checkpoint").get_attribute("title") == (
+            "Checkpoint: it takes no checkpoints"
+        )
+
+
+def test_a_stuck_token_is_found_by_clicking(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector(f"{operator(page, 'keeper')}.holds")
+        page.locator(operator(page, "high")).click()
+        holder = page.locator('#holders .holder[data-what="token"]').first
+        text = holder.inner_text()
+        assert "'keeper' holds 2 tokens at 0 on workers 0 and 1" in text
+        assert "kept.append(ref.retain())" in text
+        assert page.locator("#chosen").inner_text().lower() == "high"
+        page.wait_for_selector('#rows h3:text-is("Latest rows: 10 rows")')
+
+
+def test_the_operator_that_holds_back_is_named(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector(f"{operator(page, 'keeper')}.worst")
+        assert page.locator("#graph g.worst").count() == 1
+        assert page.locator("#verdict").inner_text().startswith("keeper holds the flow back")
+        page.locator("#verdict button").click()
+        assert page.locator("#chosen").inner_text().lower() == "keeper"
+
+
+def test_pause_step_and_resume(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        assert page.locator("#step").is_disabled()
+        page.locator("#pause").click()
+        page.wait_for_selector("#step:enabled")
+        status = page.locator("#status")
+        assert status.inner_text().startswith("paused at ")
+        paused_at = run.paused_at
+        page.locator("#step").click()
+        page.wait_for_selector(f'#status:text-is("paused at {paused_at + 1}")')
+        page.locator("#at").fill(str(paused_at + 5))
+        page.locator("#step").click()
+        page.wait_for_selector(f'#status:text-is("paused at {paused_at + 5}")')
+        page.locator(operator(page, "mean")).click()
+        page.wait_for_selector('#rows h3:has-text("State")')
+        assert page.locator("#rows tbody tr").count() > 0
+        page.locator("#resume").click()
+        page.wait_for_selector('#status:text-is("running")')
+        assert run.paused_at is None
+
+
+def test_an_error_of_a_button_is_shown(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        page.locator("#at").fill("noon")
+        page.locator("#pause").click()
+        page.wait_for_selector("#said.bad")
+        assert "neither an integer nor a timestamp" in page.locator("#said").inner_text()
+
+
+def test_operators_and_buttons_are_reached_by_keys(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        page.locator(operator(page, "readings")).focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator("#chosen").inner_text().lower() == "mean"
+        page.keyboard.press("w")
+        page.wait_for_selector('#holders h3:text-is("Why")')
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_has_nothing_beside_it(visit: Visit, scheme: str) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect(), viewport={"width": 360, "height": 700}, color_scheme=scheme)
+        page.wait_for_selector("body[data-snapshots]")
+        page.locator(operator(page, "mean")).click()
+        width = page.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= 360
+        colour = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", colour))) > 3 * 128
+        assert light is (scheme == "light")
+
+
+def test_the_page_says_that_the_run_has_ended(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+    page.wait_for_selector('#status:text-is("ended")')

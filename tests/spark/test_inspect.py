@@ -1,0 +1,107 @@
+"""Pages of batches and streams, which can only be looked at, and what queries say in Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from pyspark.sql import SparkSession
+
+import jeton as jt
+from jeton.connectors.sources import Rate
+from jeton.inspector.running import pages
+from jeton.inspector.server import PageServer
+from tests.inspector.test_server import act
+
+LIMIT = 120
+
+
+@pytest.fixture(autouse=True)
+def own_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    yield
+    PageServer.close_all()
+
+
+def snapshot(url: str) -> Any:
+    with urlopen(f"{url}snapshot", timeout=LIMIT) as answer:
+        return json.load(answer)
+
+
+def counts() -> jt.Flow:
+    flow = jt.Flow("counts")
+    numbers = flow.input("n", time="value", lateness=0, schema={"k": int})
+    flow.output("counts", numbers.key_by("k").tumbling(50).count())
+    return flow
+
+
+def test_the_page_of_a_batch_shows_its_latest_run(spark: SparkSession) -> None:
+    frame = spark.range(1000).selectExpr("id as value", "id % 7 as k")
+    frames = counts().on_spark({"n": frame}, workers=2)
+    url = frames.inspect()
+    assert snapshot(url)["status"] == "not started"
+    status, answer = act(url, "pause")
+    assert (status, answer) == (409, {"error": "pause: it cannot be steered"})
+    assert frames["counts"].count() == 140
+    frames._inspection.monitor.look()
+    shown = snapshot(url)
+    assert shown["status"] == "complete"
+    assert [worker["worker"] for worker in shown["workers"]] == [0, 1]
+    assert sum(worker["rows_in"] for worker in shown["workers"]) == 1000
+    assert [each["name"] for each in shown["operators"]] == ["n", "count", "counts"]
+    assert shown["operators"][2]["frontiers"] == [
+        {"text": "complete", "short": "complete", "value": None}
+    ]
+    assert shown["reasons"]["why"] == "it cannot be steered"
+
+
+def test_the_page_of_a_stream_shows_its_latest_micro_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
+    frames = counts().on_spark({"n": source.selectExpr("value", "value % 7 as k")}, workers=2)
+    url = frames.inspect()
+    query = frames["counts"].writeStream.format("noop").start()
+    try:
+        while query.lastProgress is None or query.lastProgress.batchId < 2:
+            assert query.exception() is None
+    finally:
+        query.stop()
+    frames._inspection.monitor.look()
+    shown = snapshot(url)
+    assert shown["status"] == "streaming"
+    assert sum(worker["rows_in"] for worker in shown["workers"]) == 100, "of one micro-batch"
+    reached = shown["operators"][1]["frontiers"][0]["value"]
+    assert reached >= 200
+    assert shown["operators"][1]["tokens"] > 0
+
+
+def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(
+    spark: SparkSession,
+) -> None:
+    flow = jt.Flow("rate")
+    flow.output("out", flow.input("numbers", lateness=0))
+    rate = Rate(1_000, lambda positions: {"n": positions})
+    with flow.start(spark, sources={"numbers": rate}, workers=2) as query:
+        url = query.inspect()
+        assert [(page.name, page.url) for page in pages()] == [("rate", url)]
+        query.await_running()
+        assert query.description == "Jeton query 'rate' on 2 workers: numbers, out"
+        assert act(url, "why", name="out")[0] == 200
+        assert all("seconds" not in each for each in query.metrics()["operators"])
+        assert query.sample("numbers").empty
+        query.monitor.look()
+        with urlopen(f"{url}metrics", timeout=LIMIT) as answer:
+            assert b'jeton_up{query="rate",status="running"} 1' in answer.read()
+        while query.sample("numbers").empty:
+            pass
+        while not all("seconds" in each for each in query.metrics()["operators"]):
+            assert query.is_active
+        assert {record.name for record in query.recent_progress} <= {"rate"}
+    query.monitor.join()
+    assert pages() == []
+    assert query.last_progress is not None
+    assert query.last_progress.status == "ended"
