@@ -105,6 +105,13 @@ def test_a_pact_that_does_not_follow_bins() -> None:
         run.migrate({0: 1})
 
 
+def test_spread_keys_stay() -> None:
+    flow = jt.Flow("spread")
+    flow.output("sums", flow.input("n").key_by("k", spread=2).tumbling(4).sum("n"))
+    with flow.open(workers=2) as run, pytest.raises(GraphError, match="come by SpreadExchange"):
+        run.migrate({0: 1})
+
+
 def test_a_snapshot_knows_where_bins_are() -> None:
     flow = counts()
     with flow.open(workers=2) as run:
