@@ -23,6 +23,7 @@ BENCHMARKS = {
     "memory": "memory with and without flow control when one record makes very many",
     "priority": "cost of a pending time: in columns, in a heap, with a token for each",
     "async_calls": "effect of slow calls on the latency of another operator",
+    "migrate": "latency while half of the state moves: all at once, in batches, bin by bin",
     "inspect": "cost of an open page and of a full event log",
     "idle": "CPU time of an idle long-lived query on Spark",
     "peers": "Jeton, compared with Bytewax, Pathway, PyFlink and Structured Streaming",

@@ -16,6 +16,7 @@ from tests.helpers import UnaryStep, consume, dropping, seeded
 import jeton as jt
 from jeton.dataflow.pacts import GUEST, SpreadExchange
 from jeton.errors import BatchError, GraphError
+from jeton.state.bins import Placement
 
 
 def arrivals(
@@ -93,7 +94,7 @@ def shares(pact: SpreadExchange, keys: list[Any], workers: int) -> Counter[tuple
     batch = jt.Batch({"key": pa.array(keys)}, times=[0] * len(keys))
     return Counter(
         (key, worker, GUEST in part)
-        for worker, part in pact.router(workers, 4096)(batch)
+        for worker, part in pact.router(Placement.even(workers))(batch)
         for key in pa.array(part["key"]).to_pylist()
     )
 
@@ -133,7 +134,7 @@ def test_other_keys_go_to_their_owners_as_without_spread() -> None:
 
 @pytest.mark.parametrize("period", [1, 2, 3, 8])
 def test_no_pattern_of_records_sends_a_hot_key_to_one_worker(period: int) -> None:
-    route = SpreadExchange("key", spread=4).router(4, 4096)
+    route = SpreadExchange("key", spread=4).router(Placement.even(4))
     batch = jt.Batch({"key": [7, *range(100, 99 + period)]}, times=[0] * period)
     counts = Counter(
         worker for _ in range(400) for worker, part in route(batch) if 7 in part["key"].tolist()

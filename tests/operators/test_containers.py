@@ -164,7 +164,7 @@ def test_entries_are_where_exchange_sends_their_records(keys: list[Any], workers
     batch = jt.Batch({**columns, "at": list(range(len(keys)))}, times=[0] * len(keys))
     snapshot = jt.state.Snapshot("flow", {"op": {"state": table}})
     for worker, part in jt.Exchange(*columns).route(batch, workers):
-        share = snapshot.share("op", "state", worker, workers)
+        share = snapshot.share("op", "state", worker, snapshot.placed_on(workers))
         assert share is not None
         again: jt.state.KeyedValues[int] = jt.state.KeyedValues()
         again.restore(share, [])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import jeton as jt
 from jeton.dataflow.pacts import SpreadExchange
 from jeton.errors import BatchError, GraphError, SnapshotError
+from jeton.state.bins import Placement
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, typed_rows
 
@@ -225,7 +226,7 @@ def test_partial_results_that_do_not_go_together_are_refused_where_they_meet(
 
 def destinations(records: int) -> list[int]:
     """The workers to which the records of the key 1 go, one after the other, of two workers."""
-    route = SpreadExchange("key", spread=2).router(2, 4096)
+    route = SpreadExchange("key", spread=2).router(Placement.even(2))
     single = jt.Batch({"key": [1]}, times=[0])
     return [worker for _ in range(records) for worker, _ in route(single)]
 

@@ -21,6 +21,7 @@ from jeton.connectors.sinks import StagedWriter
 from jeton.core.errors import JetonError
 from jeton.runtime.agent import Agent, Positions
 from jeton.runtime.commands import Checkpoint, Connection
+from jeton.state.bins import Placement
 from jeton.state.snapshot import Snapshot
 from jeton.storage.checkpoints import Checkpoints, Part
 
@@ -55,6 +56,12 @@ class RestorePoint:
             return None
         found = self.store.load(self.version)
         return found.share(worker, workers, allow_removed=self.allow_removed)
+
+    def placed_on(self, workers: int, bins: int) -> Placement:
+        """The owners of bins at the start; without a version, there are ``bins`` of them."""
+        if self.version is None:
+            return Placement.even(workers, bins)
+        return self.store.load(self.version).placed_on(workers)
 
     def base(self, worker: int, workers: int) -> Part | None:
         """That worker's part of the version, whose files its next part can refer to."""
@@ -96,6 +103,7 @@ class CheckpointWriter:
         self.base = base
         """This worker's part of the newest version: what need not be written again."""
         self._store = store
+        self._agent = agent
         self._worker = agent.worker.index
         self._bins = agent.worker.bins
         self._driver = driver
@@ -149,6 +157,9 @@ class CheckpointWriter:
     ) -> None:
         """Have this worker's part of a version written; rows so far belong to it."""
         version = command.version
+        placement = self._agent.worker.placement
+        said = self._worker == 0 and not placement.is_even
+        owners = placement.owners.tolist() if said else ()
 
         def act() -> None:
             staged = {}
@@ -162,6 +173,7 @@ class CheckpointWriter:
                 epoch=self._epoch,
                 base=self.base,
                 bins=self._bins,
+                owners=owners,
             )
             self._driver.send(
                 "part",

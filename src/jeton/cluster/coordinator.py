@@ -332,6 +332,11 @@ class CheckpointSchedule:
             self._begin()
         return True
 
+    def wake(self) -> None:
+        """State no longer moves: a checkpoint may be due."""
+        with self._changed:
+            self._changed.notify_all()
+
     def end(self) -> None:
         """The attempt is over; what all workers have written still counts."""
         with self._changed:
@@ -374,6 +379,9 @@ class CheckpointSchedule:
         if self._under_way is not None:
             return self._remind_at
         if not self._coordinator.is_full:
+            return None
+        steering = self._coordinator.steering
+        if steering is not None and steering.is_moving:
             return None
         if self._wanted is not None:
             return self._not_before

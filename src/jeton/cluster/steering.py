@@ -17,6 +17,8 @@ from jeton.cluster.coordinator import Coordinator
 from jeton.core.errors import JetonError
 from jeton.runtime import steering
 from jeton.runtime.breakpoints import from_bytes
+from jeton.runtime.migration import Moved
+from jeton.state.bins import Placement
 
 T = TypeVar("T")
 
@@ -28,8 +30,10 @@ class WorkersLeft(JetonError):
 class Request(Generic[T]):
     """A protocol that is to be carried out, and its result once it is."""
 
-    def __init__(self, protocol: steering.Protocol[T]) -> None:
+    def __init__(self, protocol: steering.Protocol[T], *, moves: bool = False) -> None:
         self.protocol = protocol
+        self.moves = moves
+        """Whether it moves state, so that no checkpoint can be taken meanwhile."""
         self.done = threading.Event()
         self.error: Exception | None = None
         self._result: list[T] = []
@@ -75,7 +79,14 @@ class Steering:
     ...     end.close()
     """
 
-    def __init__(self, coordinator: Coordinator, at: steering.At | None = None) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        at: steering.At | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        self.placement = placement or Placement.even(max(1, coordinator.workers))
+        """The owners of bins."""
         self.at = at
         """Where the breakpoint is, if there is one."""
         self.watch: steering.Watch | None = None
@@ -99,9 +110,14 @@ class Steering:
             else:
                 self.watch = None
 
-    def ask(self, protocol: steering.Protocol[T]) -> Request[T]:
-        """Have a protocol carried out."""
-        request = Request(protocol)
+    @property
+    def is_moving(self) -> bool:
+        """Whether state moves, or is about to."""
+        return self._under_way is not None and self._under_way.moves
+
+    def ask(self, protocol: steering.Protocol[T], *, moves: bool = False) -> Request[T]:
+        """Have a protocol carried out, which ``moves`` state or does not."""
+        request = Request(protocol, moves=moves)
         with self._lock:
             if self._over is not None:
                 request.fail(WorkersLeft(self._over))
@@ -141,7 +157,11 @@ class Steering:
                 request.fail(WorkersLeft(why))
 
     def _begin(self) -> None:
+        moved = self.is_moving
         self._under_way = self._waiting.popleft() if self._waiting else None
+        schedule = self._coordinator.schedule
+        if moved and schedule is not None:
+            schedule.wake()
         if self._under_way is not None:
             self._go_on(None)
 
@@ -171,5 +191,7 @@ class Steering:
             self.at = result
         elif result is steering.RESUMED:
             self.at = None
+        elif isinstance(result, Moved):
+            self.placement = self.placement.moved(result.moves)
         elif isinstance(result, steering.Watch):
             self.watch = result if result.output is not None else None

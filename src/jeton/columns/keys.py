@@ -253,6 +253,22 @@ def _mix(words: Hashes, start: np.uint64) -> Hashes:
 
 
 @nb.njit(cache=True)
+def rows_in_bins(
+    words: Hashes, chosen: npt.NDArray[np.bool_], *, mixed: bool
+) -> npt.NDArray[np.int64]:
+    """The rows whose bins are chosen: words are hashes if they are ``mixed``, else integer keys."""
+    mask = np.uint64(len(chosen) - 1)
+    rows = np.empty(len(words), np.int64)
+    found = 0
+    for i in range(len(words)):
+        word = words[i]
+        if chosen[(word if mixed else _mix_word(word)) & mask]:
+            rows[found] = i
+            found += 1
+    return rows[:found].copy()
+
+
+@nb.njit(cache=True)
 def _combine(left: Hashes, right: Hashes) -> Hashes:
     out = np.empty(len(left), np.uint64)
     for i in range(len(left)):

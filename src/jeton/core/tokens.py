@@ -20,7 +20,7 @@ from jeton.core.source_lines import SourceLine
 from jeton.core.times import Time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _DROPPED: Final = -1
 
@@ -345,6 +345,34 @@ def held_tokens() -> list[HeldToken]:
             if hasattr(token, "_made") and not token.dropped:
                 found.append(HeldToken(token._book, token._time, token._origin, token._made))
     return found
+
+
+def tokens_for(books: Iterable[Bookkeeping]) -> list[tuple[Bookkeeping, TimestampToken]]:
+    """All tokens for some outputs, whoever holds them."""
+    some = [book for book in books if book.held]
+    if not some:
+        return []
+    return [
+        (each._book, each)
+        for each in gc.get_referrers(*some)
+        if issubclass(type(each), TimestampToken) and not each.dropped
+    ]
+
+
+def output_of(token: TimestampToken) -> int:
+    """The number of the output that a token is for."""
+    return token._book.output
+
+
+def revoke(token: TimestampToken) -> None:
+    """Take a token away from its holder: for the system only. Its book does not change."""
+    token._sessions = _DROPPED
+
+
+def grant(book: Bookkeeping, time: Time) -> TimestampToken:
+    """A token that is counted from now on: for the system only, which must have the right."""
+    book.record(time, +1)
+    return _make(TimestampToken, book, time, None)
 
 
 def _line(origin: tuple[CodeType, int] | None) -> SourceLine | None:

@@ -14,9 +14,10 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
 from jeton.columns.keys import hash_columns, scatter_order, scatter_words, spread_order
 from jeton.core.errors import BatchError, GraphError, SnapshotError
-from jeton.state.bins import BINS, bin_owners
+from jeton.state.bins import BINS, Placement
 from jeton.state.key_place import Arrival
 from jeton.state.key_slots import KeyColumnTypes
+from jeton.state.snapshot import bins_of
 
 Router: TypeAlias = "Callable[[Batch], Iterator[tuple[int, Batch]]]"
 """From a batch to its parts, each with the worker that it goes to."""
@@ -36,6 +37,9 @@ class Pact(ABC):
     local = False
     """Whether messages stay on the worker that sent them."""
 
+    by_bins = False
+    """Whether records go where the bins of their keys are, and follow them when these move."""
+
     arrival: Arrival = "anywhere"
     """Where records arrive: on the worker that owns their key, on the first, or on any worker."""
 
@@ -54,9 +58,13 @@ class Pact(ABC):
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, each with the worker that it goes to."""
 
-    def router(self, workers: int, bins: int) -> Router:
-        """`route` for a number of workers, and of bins, of which most pacts know nothing."""
-        return lambda batch: self.route(batch, workers)
+    def router(self, placement: Placement) -> Router:
+        """`route` for some workers that own bins, of which most pacts know nothing."""
+        return lambda batch: self.route(batch, placement.workers)
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The bin of each record, for pacts that go by them."""
+        raise GraphError(f"{self!r} knows no bins")
 
     def placement(self, batch: Batch) -> list[Column]:
         """The columns that decide which worker each record belongs to."""
@@ -94,6 +102,7 @@ class Exchange(Pact):
     """
 
     arrival = "by key"
+    by_bins = True
 
     def __init__(self, *key: str | Callable[[Batch], Any], announce: bool = False) -> None:
         if not key:
@@ -103,12 +112,16 @@ class Exchange(Pact):
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key's bin."""
-        return self._deal(batch, workers, bin_owners(workers))
+        return self._deal(batch, workers, Placement.even(workers).owners)
 
-    def router(self, workers: int, bins: int) -> Router:
-        """The same with as many bins."""
-        owners = bin_owners(workers, bins)
+    def router(self, placement: Placement) -> Router:
+        """The same for any owners of bins."""
+        workers, owners = placement.workers, placement.owners
         return lambda batch: self._deal(batch, workers, owners)
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The bins of the keys."""
+        return bins_of(self.keys(batch)) & np.uint16(bins - 1)
 
     def keys(self, batch: Batch) -> list[Column]:
         """The key columns of a batch, or the results of a function of it."""
@@ -185,6 +198,9 @@ class SpreadExchange(KeyExchange):
     [(1, False), (0, True)]
     """
 
+    # Records of one key come to several workers: the bins of such operators stay where they are.
+    by_bins = False
+
     def __init__(self, *key: str, spread: int) -> None:
         if key:
             super().__init__(*key)
@@ -195,11 +211,11 @@ class SpreadExchange(KeyExchange):
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key, or to another worker of a hot key."""
-        return self.router(workers, BINS)(batch)
+        return self.router(Placement.even(workers, BINS))(batch)
 
-    def router(self, workers: int, bins: int) -> Router:
+    def router(self, placement: Placement) -> Router:
         """The same, counting keys from batch to batch, since a batch may have few records."""
-        owners = bin_owners(workers, bins)
+        workers, owners = placement.workers, placement.owners
         spread = min(self.spread, workers)
         # So many that keys with equal shares are far from hot.
         counts = np.zeros(max(4096, 1 << (64 * workers - 1).bit_length()), dtype=np.int64)
@@ -287,18 +303,28 @@ class KeyGuard:
 
 
 class Gather(Pact):
-    """All records go to one worker, the first.
+    """All records go to one worker, the first, unless its first bin has moved.
 
     >>> batch = Batch({"x": [1]}, times=[0])
     >>> [worker for worker, _ in Gather().route(batch, workers=3)]
     [0]
     """
 
+    by_bins = True
     arrival = "at the first"
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The whole batch to the first worker."""
         yield 0, batch
+
+    def router(self, placement: Placement) -> Router:
+        """The whole batch to the owner of the first bin, which state without a key is in."""
+        owner = int(placement.owners[0])
+        return lambda batch: iter([(owner, batch)])
+
+    def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
+        """The first bin for all."""
+        return np.zeros(len(batch), dtype=np.uint16)
 
     def placement(self, batch: Batch) -> list[Column]:
         """No columns: all records belong to the first worker."""

@@ -16,12 +16,12 @@ from jeton.core.source_lines import SourceLine
 from jeton.core.summaries import IDENTITY, Enter, Leave, Summary
 from jeton.core.times import TimeKind
 from jeton.core.token_set import missing_token
-from jeton.core.tokens import TimestampToken
+from jeton.core.tokens import TimestampToken, output_of
 from jeton.dataflow.activator import Activator
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
 from jeton.progress.graph import ProgressGraph
-from jeton.state.bins import BINS
+from jeton.state.bins import BINS, Placement
 from jeton.state.key_place import KeyPlace
 from jeton.state.snapshot import Stateful
 from jeton.state.tagged_state import NoState, Origin, TaggedState
@@ -148,6 +148,8 @@ class OperatorInfo:
     and similar things that must not outlive it."""
     kept: dict[str, TaggedState] = field(default_factory=dict)
     common: dict[Hashable, Any] = field(default_factory=dict)
+    used: set[Hashable] = field(default_factory=set)
+    """The keys of `shared` that this operator has asked for."""
     origin: Origin = field(default_factory=lambda: Origin(""))
     """Where the operator stands in the flow."""
     pacts: Sequence[Pact] = ()
@@ -156,6 +158,8 @@ class OperatorInfo:
     """The pacts that decide on which workers its records are: see `arrivals`."""
     bins: int = BINS
     """Into how many bins keys are divided."""
+    placement: Callable[[], Placement] | None = None
+    """The owners of bins at the moment."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """A value that operators of this worker share in this run; the first caller makes it.
@@ -184,6 +188,7 @@ class OperatorInfo:
         >>> result["left"].num_rows + result["right"].num_rows
         2
         """
+        self.used.add(key)
         if key not in self.common:
             self.common[key] = make()
         made: T = self.common[key]
@@ -219,8 +224,11 @@ class OperatorInfo:
                 method(value)
         placed_at = getattr(state, "placed_at", None)
         if placed_at is not None:
-            placed_at(KeyPlace(self.worker, self.workers, self.bins, self.arrivals()))
-        tagged = self.kept[name] = TaggedState(state, self.origin, shape)
+            placed_at(
+                KeyPlace(self.worker, self.workers, self.bins, self.arrivals(), self.placement)
+            )
+        rights = [output_of(token) for token in tokens]
+        tagged = self.kept[name] = TaggedState(state, self.origin, shape, rights)
         table = self.restored(name)
         if table is not None:
             try:

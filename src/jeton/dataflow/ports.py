@@ -143,6 +143,12 @@ class Input:
             self.units.learn(batch.unit)
         self._queue.append((time, batch))
 
+    def take_all(self) -> list[Message]:
+        """Take the messages out, which stay counted: the worker calls this."""
+        messages = list(self._queue)
+        self._queue.clear()
+        return messages
+
     def waiting(self) -> tuple[Message, ...]:
         """The messages that wait, to be looked at."""
         return tuple(self._queue)

@@ -7,6 +7,7 @@ frontiers are then never ahead of a pointstamp that exists.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jeton.core.changes import ChangeBatch
@@ -56,6 +57,11 @@ class Outbox:
         self.add = self._changes.update
         """Add to the count of a pointstamp."""
 
+    @property
+    def sealed(self) -> int:
+        """The number of batches so far."""
+        return self._sequence
+
     def settle(self) -> dict[Pointstamp, int]:
         """The net changes since the last time, which are final now."""
         net = self._changes.net
@@ -89,6 +95,14 @@ class Inbox:
 
     def __init__(self, workers: int) -> None:
         self._due = [0] * workers
+
+    def has_heard(self, sealed: Sequence[int], but: int) -> bool:
+        """Whether a number of batches of each worker has arrived, ``but`` those of one."""
+        return all(
+            due >= wanted
+            for worker, (due, wanted) in enumerate(zip(self._due, sealed, strict=True))
+            if worker != but
+        )
 
     def accept(self, batch: ProgressBatch) -> None:
         """Count a batch, or raise if it is not the next one of its worker."""

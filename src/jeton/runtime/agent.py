@@ -242,6 +242,8 @@ class Agent:
         """The writer of checkpoints, if it takes any."""
         self.is_stopped = False
         """Whether the loop ends at once."""
+        self.expects_command = False
+        """Whether the driver has said that its next command comes at once."""
         self._clock = clock
         self._thread = get_ident()
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
@@ -596,6 +598,8 @@ class Agent:
             or self.sink.is_full
             or self.is_held
             or self.breakpoints.at is not None
+            or self.worker.migration is not None
+            or self.expects_command
         )
 
     @property
@@ -728,6 +732,7 @@ class Agent:
         return not (
             self.is_complete
             or self.breakpoints.at is not None
+            or worker.migration is not None
             or self._round is not None
             or worker.has_work
             or worker.timers.next is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from jeton.core.tokens import TimestampToken, held_tokens
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.ports import Edge, Input, Output
 from jeton.runtime.operator import Operator
-from jeton.state.bins import bin_owners
 from jeton.state.snapshot import BIN, held_by_breakpoint
 from jeton.state.tagged_state import Origin, TaggedState
 
@@ -75,7 +75,8 @@ class HeldRecords:
     def snapshot(self) -> pa.Table:
         """The batches, each as it is: they need not have the same columns."""
         worker = self._worker
-        mine = np.flatnonzero(bin_owners(worker.workers, worker.bins) == worker.index)[0]
+        # Any bin of this worker will do; without one, another worker goes on with them.
+        mine = next(iter(worker.placement.bins_of(worker.index)), 0)
         return pa.table(
             {
                 BIN: np.full(len(self.batches), mine, np.uint16),
@@ -96,6 +97,8 @@ class SourceGate:
 
     def __init__(self, worker: Worker, operator: Operator, output: Output) -> None:
         self.at: int | None = None
+        self.passes = False
+        """Whether only the token is held, and all records pass."""
         self.held = HeldRecords(worker)
         self.token: int | None = None
         """The time of the breakpoint's token, if it holds one."""
@@ -124,8 +127,23 @@ class SourceGate:
             self._install(self.least_token())
         self._go_to(at)
 
+    def hold(self, at: int, floor: int | None) -> None:
+        """The same at once, in a step: ``floor`` is the least time for which there is a right."""
+        if self._edges is None:
+            self._install(floor)
+        self._go_to(at)
+        self._settle()
+
+    def let_through(self) -> None:
+        """Let all records through, and hold the token only, in a step."""
+        self.passes = True
+        if self._handle is not None:
+            self._handle.held_from = None
+        self._settle()
+
     def open(self) -> None:
         """Let everything through again."""
+        self.passes = False
         self._go_to(None)
 
     @property
@@ -140,7 +158,10 @@ class SourceGate:
 
     def push(self, time: Time, batch: Batch) -> None:
         """Send the records before the breakpoint, and hold the others back."""
-        early, late = (None, batch) if self.at is None else _split(batch, self.at)
+        early: Batch | None = batch
+        late = None
+        if not self.passes:
+            early, late = (None, batch) if self.at is None else _split(batch, self.at)
         if early is not None:
             for edge in self._edges or ():
                 edge.push(time, early)
@@ -188,7 +209,7 @@ class SourceGate:
     def _settle(self) -> None:
         if self._edges is None:
             return
-        for batch in self.held.take(self.at):
+        for batch in self.held.take(None if self.passes else self.at):
             bound, most = batch.extent()
             if self._handle is not None:
                 known = self._handle.furthest
@@ -391,9 +412,17 @@ class Breakpoints:
 
     def pause(self, at: int | None) -> int:
         """Set a breakpoint, by default at the least time after all that went in here."""
-        self.require_integers()
         if self.at is not None:
             raise GraphError("the flow is paused already: step(until=…), or resume() first")
+        if self._worker.migration is not None:
+            raise GraphError("state moves between workers: pause once the migration is over")
+        at = self.first_time(at)
+        self._set(at)
+        return at
+
+    def first_time(self, at: int | None) -> int:
+        """A time that is still ahead here: by default the least; an error if it has passed."""
+        self.require_integers()
         if self._have_ended():
             raise GraphError(ENDED)
         passed = self.furthest()
@@ -402,8 +431,16 @@ class Breakpoints:
         elif passed is not None and (at is None or at <= passed[0]):
             raise TimePassed(*passed)
         assert at is not None
-        self._set(at)
         return at
+
+    def reached(self) -> int:
+        """The time up to which all inputs that have not ended are complete, as known here."""
+        self.require_integers()
+        if self._have_ended():
+            raise GraphError(ENDED)
+        nodes, tracker = self._worker.graph.nodes, self._worker.tracker
+        places = [at for o in self._without_inputs() for at in nodes[o.index].outputs]
+        return min(int(least[0]) for at in places if (least := tracker.least(at)))
 
     def pause_again(self, at: int) -> None:
         """Set the breakpoint that the flow had before a restart."""
@@ -415,10 +452,33 @@ class Breakpoints:
 
     def resume(self) -> None:
         """Remove the breakpoint: everything that was held back goes on."""
+        if self.at is None:
+            return
         self.at = None
         for gate in self.gates:
             gate.open()
         self._worker.hold_sources(False)
+
+    def hold(self, at: int) -> None:
+        """Hold a token, and records at or after a time, in every input; outputs go on."""
+        # In order with what was sent before, which passes: it may be at or after the time.
+        for gate in self._source_gates():
+            self._worker.post(partial(gate.hold, at, gate.least_token()))
+
+    def let_through(self) -> None:
+        """Let the records through that `hold` holds, and hold the tokens only."""
+        for gate in self._source_gates():
+            self._worker.post(gate.let_through)
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        for gate in self._source_gates():
+            self._worker.post(gate.open)
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether an input of this worker has not ended."""
+        return any(gate.least_token() is not None for gate in self._source_gates())
 
     def watch(self, output: str | None = None, predicate: Predicate | None = None) -> None:
         """Look for the first rows of an output that match, or no longer."""

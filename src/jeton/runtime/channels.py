@@ -6,13 +6,22 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Time
-from jeton.dataflow.pacts import Pact
+from jeton.dataflow.pacts import Pact, Router
 from jeton.dataflow.plan import SourcePort
 from jeton.progress.protocol import Outbox
 from jeton.runtime.network import Network
+from jeton.state.bins import Placement
+
+
+def from_time(batch: Batch, at: int) -> npt.NDArray[np.bool_]:
+    """The records at or after a time of the outermost scope."""
+    times = batch.times if batch.times.ndim == 1 else batch.times[:, 0]
+    later: npt.NDArray[np.bool_] = times >= at
+    return later
 
 
 class Receiving(Protocol):
@@ -56,7 +65,9 @@ class Channel:
 class RoutedChannel(Channel):
     """From an output to an input on any worker, as a pact decides."""
 
-    __slots__ = ("_announced", "_network", "_pact", "_route", "_worker", "_workers")
+    __slots__ = (
+        "_announced", "_counted", "_network", "_pact", "_route", "_worker", "_workers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -67,15 +78,15 @@ class RoutedChannel(Channel):
         time_name: str,
         pact: Pact,
         network: Network,
-        workers: int,
-        bins: int,
+        placement: Placement,
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
         self._pact = pact
-        self._route = pact.router(workers, bins)
+        self._route = pact.router(placement)
         self._network = network
         self._worker = outbox.worker
-        self._workers = workers
+        self._workers = placement.workers
+        self._counted: tuple[npt.NDArray[np.int64], Router] | None = None
         self._announced: set[tuple[object, ...]] | None = set() if pact.announces else None
 
     def push(self, time: Time, batch: Batch) -> None:
@@ -91,6 +102,50 @@ class RoutedChannel(Channel):
                 self._here.receive_message(self.location, time, part)
             else:
                 self._network.send_message(worker, self.location, time, part)
+
+    def reroute(self, placement: Placement, before: Placement | None = None, at: int = 0) -> None:
+        """Route by other owners of bins; records earlier than ``at`` still by those ``before``."""
+        if not self._pact.by_bins:
+            return
+        self.stop_counting()
+        late = self._pact.router(placement)
+        if before is None:
+            self._route = late
+            return
+        early = self._pact.router(before)
+
+        def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
+            later = from_time(batch, at)
+            if later.all():
+                yield from late(batch)
+            elif not later.any():
+                yield from early(batch)
+            else:
+                yield from early(batch.filter(~later))
+                yield from late(batch.filter(later))
+
+        self._route = route
+
+    def count(self, counts: npt.NDArray[np.int64]) -> None:
+        """Count the records of each bin from now on, until `stop_counting`."""
+        self.stop_counting()
+        if self._pact.by_bins:
+            pact, route = self._pact, self._route
+
+            def counting(batch: Batch) -> Iterator[tuple[int, Batch]]:
+                counts[:] += np.bincount(pact.bins(batch, len(counts)), minlength=len(counts))
+                return route(batch)
+
+            self._counted = counts, route
+            self._route = counting
+
+    def stop_counting(self) -> npt.NDArray[np.int64] | None:
+        """Count no more; returns the counts, if there are any."""
+        if self._counted is None:
+            return None
+        counts, self._route = self._counted
+        self._counted = None
+        return counts
 
     def _announce(
         self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]

@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
@@ -27,11 +27,12 @@ from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
-from jeton.runtime.breakpoints import Predicate
+from jeton.runtime.breakpoints import ENDED, Predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
 from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog, log_invocations
 from jeton.runtime.metrics import measure
+from jeton.runtime.migration import Await, Cancel, Moved, in_steps, migrating
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
@@ -144,6 +145,8 @@ class Run:
         self.workers = [agent.worker for agent in self.agents]
         self.matched: pa.Table | None = None
         """The rows that `pause_when` has stopped at."""
+        self._moving: InProcessMigration | None = None
+        """The migration that is under way."""
         self._watching: str | None = None
         """The output whose rows are looked at."""
         self._idle: set[str] = set()
@@ -486,6 +489,68 @@ class Run:
             ready or any(agent.is_ready for agent in self.agents)
         )
 
+    # Migration
+
+    def migrate(
+        self, moves: Mapping[int, int], *, at: Any = None, plan: str | int = "all_at_once"
+    ) -> None:
+        """Move bins of keys to other workers, with their state, while records flow.
+
+        Records before ``at`` meet the state at the old worker, later ones at the new one. Without
+        ``at``, it moves at once. The state moves while the run goes on: `migration` says how far
+        it is. ``plan`` is ``"all_at_once"``, ``"fluid"`` (one bin at
+        a time), or how many bins move at a time.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
+        >>> run = flow.open(workers=2)
+        >>> run.input("words").send({"time": [1, 1], "word": ["a", "b"]})
+        >>> run.migrate({bin: 1 for bin in run.placement[0]}, at=5)
+        >>> run.input("words").send({"time": [7, 8], "word": ["a", "b"]})
+        >>> run.finish()["counts"]["count"].to_pylist()
+        [1, 1, 2, 2]
+        >>> len(run.placement[0]), len(run.placement[1])
+        (0, 4096)
+        """
+        if self._moving is not None:
+            raise GraphError("state is moving already: wait until run.migration is None")
+        moves = self.workers[0].placement.require_moves(moves)
+        steps = in_steps(moves, plan, at)
+        if steps:
+            self._moving = InProcessMigration(self.agents, steps, at)
+            try:
+                self._moving.begin()
+            except BaseException:
+                self._moving = None
+                raise
+
+    @property
+    def placement(self) -> dict[int, list[int]]:
+        """The bins of each worker.
+
+        >>> import jeton as jt
+        >>> with jt.Flow("empty", bins=256).open(workers=128) as run:
+        ...     run.placement[3]
+        [3, 131]
+        """
+        placement = self.workers[0].placement
+        return {worker: placement.bins_of(worker) for worker in range(len(self.workers))}
+
+    @property
+    def migration(self) -> dict[str, int] | None:
+        """How many bins of a migration have moved, and of how many; ``None`` if there is none.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> flow.output("counts", flow.input("words").key_by("word").running().count())
+        >>> with flow.open(workers=2) as run:
+        ...     run.migrate({0: 1, 2: 1}, plan="fluid")
+        ...     print(run.migration)
+        {'moved': 0, 'bins': 2}
+        """
+        return None if self._moving is None else self._moving.progress
+
     def state(self, operator: str) -> pd.DataFrame:
         """The state of an operator while the flow is paused, over all workers.
 
@@ -563,7 +628,7 @@ class Run:
         if self.network or self._feeding:
             raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
         parts = [worker.snapshot() for worker in self.workers]
-        return merge(self.flow.name, parts, self.workers[0].bins)
+        return merge(self.flow.name, parts, self.workers[0].placement)
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""
@@ -628,6 +693,8 @@ class Run:
 
     def _step_in_order(self) -> bool:
         did = self.network.deliver_all()
+        if self._moving is not None:
+            did = self._migrate_on(self._moving, self._moving.due()) or did
         for agent in self.agents:
             did = agent.step() or did
         if did:
@@ -642,7 +709,11 @@ class Run:
             for index, agent in enumerate(self._feeding)
             if not agent.breakpoints.stops_reading
         ]
+        moving = self._moving
+        due = [] if moving is None else moving.due()
         choices = len(ready) + (2 if self.network else 0) + (1 if reading else 0)
+        if moving is not None and due and (not choices or random.random() < 0.5):
+            return self._migrate_on(moving, [random.choice(due)])
         if not choices:
             return False
         choice = random.randrange(choices)
@@ -653,6 +724,13 @@ class Run:
         else:
             self._feed_one(random.choice(reading))
         return True
+
+    def _migrate_on(self, moving: InProcessMigration, due: list[int]) -> bool:
+        """Have some workers do their next part in a migration."""
+        moving.obey(due)
+        if moving.is_over:
+            self._moving = None
+        return bool(due)
 
     def _feed_one(self, index: int) -> bool:
         agent = self._feeding.pop(index)
@@ -726,6 +804,70 @@ class Run:
 
     def _explain(self) -> str:
         return Question(self.flow, self.graph, collect(self.agents)).stalled()
+
+
+class InProcessMigration:
+    """A migration of workers that are all at hand, which need not obey at the same moment."""
+
+    def __init__(self, agents: list[Agent], steps: list[dict[int, int]], at: Any) -> None:
+        self._agents = agents
+        self._left = steps
+        self._at = at
+        self._moved = 0
+        self._bins = sum(map(len, steps))
+        self._protocol: steering.Protocol[Moved]
+        self._command: steering.Steer
+        self._answers: dict[int, steering.Answer] = {}
+        self.is_over = False
+
+    @property
+    def progress(self) -> dict[str, int]:
+        """How many bins have moved, and of how many."""
+        return {"moved": self._moved, "bins": self._bins}
+
+    def begin(self) -> None:
+        """Prepare the next step on all workers; an error if that cannot be."""
+        self._protocol = migrating(self._left.pop(0), self._at)
+        self._command = next(self._protocol)
+        self._answers.clear()
+        self.obey(range(len(self._agents)))
+
+    def due(self) -> list[int]:
+        """The workers that have a command to obey, and can."""
+        command = self._command
+        return [
+            index
+            for index, agent in enumerate(self._agents)
+            if index not in self._answers
+            and not (isinstance(command, Await) and not command.is_due(agent))
+        ]
+
+    def obey(self, workers: Iterable[int]) -> None:
+        """Have some workers obey; once all have, the next command is due."""
+        for worker in workers:
+            self._answers[worker] = self._command.answer(self._agents[worker])
+        if len(self._answers) < len(self._agents):
+            return
+        answers = [self._answers[index] for index in range(len(self._agents))]
+        self._answers.clear()
+        try:
+            self._command = self._protocol.send(answers)
+            if isinstance(self._command, Cancel):
+                self._protocol.send([self._command.answer(agent) for agent in self._agents])
+        except StopIteration as end:
+            self._moved += len(end.value.moves)
+            self.is_over = not self._left
+            if self._left:
+                self._begin_next()
+
+    def _begin_next(self) -> None:
+        try:
+            self.begin()
+        except GraphError as error:
+            # If all inputs have ended, no more records come that state could move for.
+            if error.message != ENDED:
+                raise
+            self.is_over = True
 
 
 def _interrupt_behind(error: Exception) -> BaseException | None:

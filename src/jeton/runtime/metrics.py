@@ -234,6 +234,8 @@ class MeasuredWorker(Worker):
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
         """A message has arrived at an input."""
         super().receive_message(location, time, batch)
+        if location >= len(self._by_location):
+            return  # state that moves
         found = self._by_location[location]
         assert found is not None
         operator = self.operators[found[0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from jeton.core.source_lines import user_line
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
-from jeton.state.tagged_state import TaggedState
+from jeton.state.tagged_state import Origin, TaggedState
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +30,12 @@ class Operator:
     step: Step | None = None
     kept: dict[str, TaggedState] = field(default_factory=dict)
     """The containers that are part of snapshots."""
+    origin: Origin = field(default_factory=lambda: Origin(""))
+    """Where it stands in the flow."""
+    ends: list[Callable[[], None]] = field(default_factory=list)
+    """Acts for the end of the run."""
+    shared: set[Hashable] = field(default_factory=set)
+    """The values that it shares with other operators of its worker."""
     watching: bool = False
     """Whether it is notified of its inputs' frontiers now."""
     invocations: int = 0

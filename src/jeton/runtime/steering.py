@@ -324,20 +324,12 @@ def pausing(time: Any) -> Protocol[At]:
     """Set a breakpoint on all workers, or on none."""
     at, unit = (None, None) if time is None else given(time)
     answers = yield Pause(at=at, unit=unit)
-    errors = [each for each in answers if "error" in each]
-    passed = [each for each in answers if "passed" in each]
-    if errors or passed:
+    error = first_error(answers, f"the flow cannot pause at {time}", "Pause")
+    if error is not None:
         # Those that did pause go on; one that was paused before says so, and so do all others.
         if any("at" in each for each in answers):
             yield Resume()
-        if errors:
-            raise _error(errors[0])
-        furthest = max(passed, key=lambda each: each["passed"])
-        shown = At(furthest["passed"], furthest["unit"]).shown
-        raise TimeError(
-            f"the flow cannot pause at {time}: input {furthest['input']!r} has passed {shown} "
-            "already. Pause later than that, or leave the time out to pause right after it"
-        )
+        raise error
     if not any(answer["holds"] for answer in answers):
         yield Resume()
         raise GraphError(ENDED)
@@ -352,10 +344,10 @@ def stepping(until: Any = None) -> Protocol[At]:
     if until is not None:
         at, unit = given(until)
         answers = yield Move(at=at, unit=unit)
-        _require_no_errors(answers)
+        require_no_errors(answers)
         return _at(answers)
     answers = yield NextTime()
-    _require_no_errors(answers)
+    require_no_errors(answers)
     later = [answer["next"] for answer in answers if answer["next"] is not None]
     if later:
         to = min(later)
@@ -367,14 +359,14 @@ def stepping(until: Any = None) -> Protocol[At]:
             "step(until=…)"
         )
     answers = yield Move(at=to)
-    _require_no_errors(answers)
+    require_no_errors(answers)
     return _at(answers)
 
 
 def resuming() -> Protocol[object]:
     """Remove the breakpoint."""
     answers = yield Resume()
-    _require_no_errors(answers)
+    require_no_errors(answers)
     return RESUMED
 
 
@@ -382,7 +374,7 @@ def watching(output: str | None, predicate: str | None) -> Protocol[Watch]:
     """Pause at the first rows of an output that match, or no longer."""
     command = Watch(output=output, predicate=predicate)
     answers = yield command
-    _require_no_errors(answers)
+    require_no_errors(answers)
     return command
 
 
@@ -395,7 +387,7 @@ def resting() -> Protocol[bool]:
     before: Sequence[Answer] | None = None
     for _ in range(2):
         answers = yield AskWhetherResting()
-        _require_no_errors(answers)
+        require_no_errors(answers)
         sent, received = (sum(answer[each] for answer in answers) for each in ("sent", "received"))
         said = [{**answer, "number": 0} for answer in answers]
         if not all(answer["rests"] for answer in answers) or sent != received:
@@ -409,7 +401,7 @@ def resting() -> Protocol[bool]:
 def looking(command: Look) -> Protocol[pa.Table]:
     """A table from all workers."""
     answers = yield command
-    _require_no_errors(answers)
+    require_no_errors(answers)
     tables = [from_bytes(answer["payload"]) for answer in answers]
     return concatenated(command.kind, command.kind, tables)
 
@@ -492,12 +484,30 @@ def _at(answers: Sequence[Answer]) -> At:
     return At(answers[0]["at"], units[0] if units else None)
 
 
-def _require_no_errors(answers: Sequence[Answer]) -> None:
+def first_error(answers: Sequence[Answer], refused: str, act: str) -> JetonError | None:
+    """The error of a worker, also if an input has passed the time that was asked for."""
+    for each in answers:
+        if "error" in each:
+            return error_of(each)
+    passed = [each for each in answers if "passed" in each]
+    if not passed:
+        return None
+    furthest = max(passed, key=lambda each: each["passed"])
+    shown = At(furthest["passed"], furthest["unit"]).shown
+    return TimeError(
+        f"{refused}: input {furthest['input']!r} has passed {shown} already. {act} later than "
+        f"that, or leave the time out to {act.lower()} right after it"
+    )
+
+
+def require_no_errors(answers: Sequence[Answer]) -> None:
+    """Raise the error of the first worker that has one."""
     for answer in answers:
         if "error" in answer:
-            raise _error(answer)
+            raise error_of(answer)
 
 
-def _error(answer: Answer) -> JetonError:
+def error_of(answer: Answer) -> JetonError:
+    """The error of a worker."""
     kinds = {kind.__name__: kind for kind in (GraphError, TimeError)}
     return kinds.get(answer["type"], JetonError)(answer["error"])

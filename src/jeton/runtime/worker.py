@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from threading import Lock, get_ident
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -36,12 +36,31 @@ from jeton.runtime.network import Network
 from jeton.runtime.operator import Operator, Watch, Watches
 from jeton.runtime.schedule import Schedule
 from jeton.runtime.timers import Timers
-from jeton.state.bins import BINS, require_bins
+from jeton.state.bins import BINS, Placement, require_bins
 from jeton.state.snapshot import Snapshot
-from jeton.state.tagged_state import Origin
 
 ROUNDS: Final = 3
 """So often, at most, a step goes through the operators that have something to do."""
+
+
+class Delivering(Protocol):
+    """Where the messages of an input go: the input itself, as a rule."""
+
+    def deliver(self, time: Time, batch: Batch) -> None:
+        """A message arrives."""
+        ...
+
+
+class Migrating(Protocol):
+    """A migration that is under way, as the worker sees it."""
+
+    def receive(self, location: int, time: Time, batch: Batch) -> bool:
+        """Take a message that is for no input; returns whether it was for the migration."""
+        ...
+
+    def wake(self) -> None:
+        """Frontiers have moved: look soon for what can be done."""
+        ...
 
 
 class Worker:
@@ -64,6 +83,12 @@ class Worker:
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
         """Into how many bins keys are divided; what state goes on from decides it."""
+        self.placement = (
+            Placement.even(workers, self.bins) if restore is None else restore.placed_on(workers)
+        )
+        """The owners of the bins."""
+        self.migration: Migrating | None = None
+        """The migration that is under way, if there is one."""
         self.workers = workers
         self.graph = graph
         self.tracker = Tracker(graph, workers)
@@ -99,8 +124,9 @@ class Worker:
         """Invoke an operator soon."""
         self.hold_sources = self._schedule.hold_sources
         """Do not invoke operators without inputs for now, or do so again."""
-        self._by_location: list[tuple[int, Input, KeyGuard | None] | None]
+        self._by_location: list[tuple[int, Delivering, KeyGuard | None] | None]
         self._by_location = [None] * len(graph.steps)
+        self.routed: list[RoutedChannel] = []
         self._by_book: dict[int, Operator] = {}
         self.operators = [self._make(plan) for plan in plans]
         self._connect()
@@ -146,9 +172,12 @@ class Worker:
             for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
                 for source in () if plan.observes else plan.sources:
                     where = (self, self._outbox, port.location, source, plan.time_name)
-                    local = plan.pact.local or self.workers == 1
-                    routed = plan.pact, self._network, self.workers, self.bins
-                    edge = Channel(*where) if local else RoutedChannel(*where, *routed)
+                    edge: Channel
+                    if plan.pact.local or self.workers == 1:
+                        edge = Channel(*where)
+                    else:
+                        edge = RoutedChannel(*where, plan.pact, self._network, self.placement)
+                        self.routed.append(edge)
                     edges.setdefault((source.operator, source.output), []).append(edge)
         for operator in self.operators:
             for output in operator.outputs:
@@ -164,32 +193,15 @@ class Worker:
         try:
             places = origins([operator.plan for operator in self.operators])
             for operator, origin in zip(self.operators, places, strict=True):
-                self._build_one(operator, origin)
+                operator.origin = origin
+                self._build_one(operator)
         finally:
             self._thread = None
 
-    def _build_one(self, operator: Operator, origin: Origin) -> None:
+    def _build_one(self, operator: Operator) -> None:
         plan = operator.plan
         tokens = [mint(book, plan.kind.minimum) for book in operator.books]
-        info = OperatorInfo(
-            name=plan.name,
-            worker=self.index,
-            workers=self.workers,
-            activator=Activator(self, plan.index),
-            kind=plan.kind,
-            inputs=operator.inputs,
-            outputs=operator.outputs,
-            post=self.post,
-            publish=lambda handle: self.handles.__setitem__(plan.index, handle),
-            restored=lambda name: self.restored(plan.name, name),
-            at_end=self._ends.append,
-            kept=operator.kept,
-            common=self._common,
-            origin=origin,
-            pacts=[port.pact for port in plan.inputs if not port.observes],
-            arrivals=lambda: arrivals([each.plan for each in self.operators], plan.index),
-            bins=self.bins,
-        )
+        info = self.info_for(operator, lambda name: self.restored(plan.name, name))
         try:
             operator.step = plan.build(tokens, info)
             if self._restore is not None:
@@ -199,19 +211,50 @@ class Worker:
         except BaseException as error:
             operator.fail(error, "building it", self.index)
         del tokens
+        self.built(operator)
+
+    def built(self, operator: Operator) -> None:
+        """An operator has been built: let it begin."""
         self._harvest(operator)
         self._update_watch(operator)
         # Without inputs, or with a token in hand, it may have something to say unasked.
         if operator.step is not None and (
             not operator.inputs or any(book.held > 0 for book in operator.books)
         ):
-            self.activate(plan.index)
+            self.activate(operator.index)
+
+    def info_for(
+        self, operator: Operator, restored: Callable[[str], pa.Table | None]
+    ) -> OperatorInfo:
+        """The context in which an operator is built, with the state that it begins with."""
+        plan = operator.plan
+        return OperatorInfo(
+            name=plan.name,
+            worker=self.index,
+            workers=self.workers,
+            activator=Activator(self, plan.index),
+            kind=plan.kind,
+            inputs=operator.inputs,
+            outputs=operator.outputs,
+            post=self.post,
+            publish=lambda handle: self.handles.__setitem__(plan.index, handle),
+            restored=restored,
+            at_end=operator.ends.append,
+            kept=operator.kept,
+            common=self._common,
+            used=operator.shared,
+            origin=operator.origin,
+            pacts=[port.pact for port in plan.inputs if not port.observes],
+            arrivals=lambda: arrivals([each.plan for each in self.operators], plan.index),
+            bins=self.bins,
+            placement=lambda: self.placement,
+        )
 
     def restored(self, operator: str, name: str) -> pa.Table | None:
         """This worker's part of a container in the snapshot that it goes on from."""
         if self._restore is None:
             return None
-        return self._restore.share(operator, name, self.index, self.workers)
+        return self._restore.share(operator, name, self.index, self.placement)
 
     @property
     def restores(self) -> bool:
@@ -279,24 +322,61 @@ class Worker:
         """A message has arrived at an input."""
         found = self._by_location[location] if 0 <= location < len(self._by_location) else None
         if found is None:
+            if self.migration is not None and self.migration.receive(location, time, batch):
+                return
             raise ProtocolError(f"a message came for location {location}, which is not an input")
         operator, port, guard = found
-        if guard is not None:
-            try:
-                admitted = guard.admits(batch)
-            except JetonError as error:
-                plan = self.operators[operator].plan
-                error.located(operator=plan.name, worker=self.index, time=time, line=plan.defined)
-                raise
-            if not admitted:
-                self.post(partial(self.consumed, (location, time), -1))
-                return
+        if guard is not None and not self.admits(operator, guard, location, time, batch):
+            return
         port.deliver(time, batch)
         self.activate(operator)
+
+    def admits(
+        self, operator: int, guard: KeyGuard, location: int, time: Time, batch: Batch
+    ) -> bool:
+        """Whether a message has records; one that only announces types is taken at once."""
+        try:
+            admitted = guard.admits(batch)
+        except JetonError as error:
+            plan = self.operators[operator].plan
+            error.located(operator=plan.name, worker=self.index, time=time, line=plan.defined)
+            raise
+        if not admitted:
+            self.post(partial(self.consumed, (location, time), -1))
+        return admitted
+
+    def redirect(
+        self, location: int, to: Delivering, guard: KeyGuard | None = None
+    ) -> KeyGuard | None:
+        """Have the messages of an input delivered elsewhere; returns how they were checked."""
+        found = self._by_location[location]
+        assert found is not None
+        self._by_location[location] = (found[0], to, guard)
+        return found[2]
+
+    def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
+        """Send a message to another worker, which is not counted here."""
+        self._network.send_message(to, location, time, batch)
+
+    @property
+    def sealed(self) -> int:
+        """The number of progress batches that it has sent."""
+        return self._outbox.sealed
+
+    def has_heard(self, sealed: Sequence[int]) -> bool:
+        """Whether a number of progress batches of each other worker has arrived."""
+        return self._inbox.has_heard(sealed, self.index)
+
+    def forget_shared(self, keys: Iterable[Hashable]) -> None:
+        """Have values that operators share made anew by the next that asks for them."""
+        for key in keys:
+            self._common.pop(key, None)
 
     def receive_progress(self, batch: ProgressBatch) -> None:
         """Apply a progress batch of another worker."""
         self._inbox.accept(batch)
+        if self.migration is not None:
+            self.migration.wake()
         if batch.unit is not None:
             try:
                 self.units.hear(batch.unit)
@@ -309,6 +389,10 @@ class Worker:
 
     def snapshot(self) -> dict[str, dict[str, pa.Table]]:
         """The state of this worker's operators; at rest only."""
+        if self.migration is not None:
+            raise SnapshotError(
+                "a snapshot needs a flow whose state does not move: wait for the migration"
+            ).located(worker=self.index)
         if self.has_work or any(operator.has_input() for operator in self.operators):
             raise SnapshotError("a snapshot needs a flow at rest").located(worker=self.index)
         found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
@@ -321,8 +405,9 @@ class Worker:
     def close(self) -> None:
         """The run is over, on success or failure: tokens that are still held have no meaning."""
         self.closed = True
-        while self._ends:
-            self._ends.pop()()
+        for ends in (self._ends, *(each.ends for each in reversed(self.operators))):
+            while ends:
+                ends.pop()()
 
     @property
     def has_work(self) -> bool:
@@ -458,6 +543,8 @@ class Worker:
         segments = self.tracker.apply(changes)
         if segments:
             self._frontiers.clear()
+            if self.migration is not None:
+                self.migration.wake()
             if self._watches.by_segment:
                 for operator in self._watches.moved(self.tracker, segments):
                     self.activate(operator)

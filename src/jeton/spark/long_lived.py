@@ -27,6 +27,7 @@ from jeton.spark.application import Application, require_slots
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
 from jeton.spark.shipping import require_picklable
+from jeton.state.bins import Placement
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
 
@@ -238,7 +239,13 @@ class _Attempts:
             CheckpointSchedule(
                 attempt, committer, restore_point, every=committer.every, failed=query.cancel
             )
-        query.begin(attempt)
+        bins = self.flow.bins
+        query.begin(
+            attempt,
+            Placement.even(workers, bins)
+            if restore_point is None
+            else restore_point.placed_on(workers, bins),
+        )
         steered = attempt.steering
         assert steered is not None
         meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(attempt, rank, sock))

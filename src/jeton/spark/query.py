@@ -24,9 +24,11 @@ from jeton.connectors.sinks import DriverSink, Memory, Sink
 from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
+from jeton.runtime.balance import balancing_moves, counted, counting
 from jeton.runtime.commands import Advance, Command, LogEvents, Measure, Stop, Taken
 from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog
 from jeton.runtime.metrics import add_metrics
+from jeton.runtime.migration import in_steps, migrating
 from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
 from jeton.runtime.why import Holder, Question, Why
 from jeton.spark.application import require_slots
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.inspector.server import Page
     from jeton.runtime.breakpoints import Predicate
+    from jeton.state.bins import Placement
 
 T = TypeVar("T")
 
@@ -89,6 +92,19 @@ class Rescale:
     """Seconds from that checkpoint to the next one, in which no new rows reached the sinks."""
 
 
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Bins that have moved to other workers, and how long it took."""
+
+    moves: Mapping[int, int]
+    """The bins, and the workers that own them now."""
+    steps: int
+    """How many migrations it took, one after the other."""
+    rows: int
+    """Rows of state that have moved."""
+    seconds: float
+
+
 class Query:
     """A flow that runs on Spark in the background, as familiar as a ``StreamingQuery``.
 
@@ -134,6 +150,9 @@ class Query:
         self._next_workers: int | None = None
         """The number of workers of the next attempt, if it is another one."""
         self._rescaling = threading.Lock()
+        self._moving = threading.Lock()
+        self._progress: dict[str, int] | None = None
+        """How far a migration is."""
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
@@ -540,12 +559,99 @@ class Query:
             # Others take their place, and come to rest there again.
             return False
 
-    def _steer(self, protocol: steering.Protocol[T], timeout: float) -> T:
+    # Migration
+
+    def migrate(
+        self,
+        moves: Mapping[int, int],
+        *,
+        at: Any = None,
+        plan: str | int = "all_at_once",
+        timeout: float = 600.0,
+    ) -> Migration:
+        """Move bins of keys to other workers, with their state, while records flow.
+
+        ``moves`` says for each bin the worker that it goes to; `placement` has the bins of each
+        worker. Records before ``at`` meet the state at the old worker, later ones at the new one;
+        without ``at``, state moves at once. ``plan`` is
+        ``"all_at_once"``, ``"fluid"`` (one bin at a time), or how many bins move at a time.
+        Returns once all have moved, for which inputs must reach the time. Checkpoints
+        wait for a step under way; if a worker is lost, the query goes on from its last checkpoint,
+        with the owners of bins that this one has.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sinks import Memory
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("moving", bins=256)
+        >>> counts = flow.input("ticks", lateness=0).key_by("n").running().count()
+        >>> flow.output("counts", counts)
+        >>> source = Rate(1000, lambda positions: {"n": positions % 7})
+        >>> ends = {"sources": {"ticks": source}, "sinks": {"counts": Memory()}}
+        >>> with flow.start(spark, **ends, workers=2) as query:
+        ...     query.await_running()
+        ...     moved = query.migrate({bin: 1 for bin in query.placement[0]})
+        ...     print(len(moved.moves), [len(bins) for bins in query.placement.values()])
+        128 [0, 256]
+        """
+        deadline = time.monotonic() + timeout
+        self.await_running(timeout)
+        self._require_active()
+        if not self._moving.acquire(blocking=False):
+            raise GraphError(f"state of query {self.name!r} is moving already: wait for that")
+        try:
+            moves = self._current_steering().placement.require_moves(moves)
+            steps = in_steps(moves, plan, at)
+            began, rows, moved = time.monotonic(), 0, 0
+            for step in steps:
+                self._progress = {"moved": moved, "bins": len(moves)}
+                left = max(0.0, deadline - time.monotonic())
+                rows += self._steer(
+                    migrating(step, at, more=step is not steps[-1]), left, moves=True
+                ).rows
+                moved += len(step)
+            return Migration(moves, len(steps), rows, time.monotonic() - began)
+        finally:
+            self._progress = None
+            self._moving.release()
+
+    def rebalance(
+        self,
+        *,
+        seconds: float = 1.0,
+        within: float = 0.1,
+        plan: str | int = "fluid",
+        timeout: float = 600.0,
+    ) -> Migration:
+        """Move bins from workers that get more records to those that get fewer.
+
+        Records of each bin are counted for some ``seconds``. Then as few bins as possible move, so
+        that no worker has more than the mean and a share ``within`` more. See `migrate` for
+        ``plan``.
+        """
+        deadline = time.monotonic() + timeout
+        self._steer(counting(), timeout)
+        self._hurry.wait(seconds)
+        load = self._steer(counted(), timeout)
+        moves = balancing_moves(self._current_steering().placement, load, within)
+        return self.migrate(moves, plan=plan, timeout=max(0.0, deadline - time.monotonic()))
+
+    @property
+    def placement(self) -> dict[int, list[int]]:
+        """The bins of each worker."""
+        found = self._current_steering().placement
+        return {worker: found.bins_of(worker) for worker in range(found.workers)}
+
+    @property
+    def migration(self) -> dict[str, int] | None:
+        """How many bins of a migration have moved, and of how many; ``None`` if there is none."""
+        return self._progress
+
+    def _steer(self, protocol: steering.Protocol[T], timeout: float, *, moves: bool = False) -> T:
         """Have all workers carry a protocol out, and wait for its result."""
         deadline = time.monotonic() + timeout
         self.await_running(timeout)
         self._require_active()
-        request = self._current_steering().ask(protocol)
+        request = self._current_steering().ask(protocol, moves=moves)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
             raise TimeoutError(
                 f"after {timeout:g} seconds, the workers of query {self.name!r} have not answered"
@@ -691,10 +797,10 @@ class Query:
         after = f", {self._status}" if self._status != "starting" else ""
         return [Holder(what="slots", text=f"query {self.name!r}{after}: {held}", detail=held)]
 
-    def begin(self, coordinator: Coordinator) -> None:
-        """An attempt begins."""
+    def begin(self, coordinator: Coordinator, placement: Placement | None = None) -> None:
+        """An attempt begins, whose workers own bins as ``placement`` says."""
         coordinator.name = f"jeton-{self.name}"
-        coordinator.steering = Steering(coordinator)
+        coordinator.steering = Steering(coordinator, placement=placement)
         if self._coordinator.steering is not None:
             coordinator.steering.follow(self._coordinator.steering)
         if coordinator.schedule is None:

@@ -48,6 +48,10 @@ class DueSlots(ABC):
         that ends there); otherwise once its own time is complete too.
         """
 
+    def remove(self, slots: Slots) -> None:
+        """Forget slots that are used no more; times must be integers."""
+        raise NotImplementedError("only slots with integer times can be removed")
+
     @abstractmethod
     def pending(self) -> Iterable[Time]:
         """Times that include the least ones for which slots wait."""
@@ -109,8 +113,20 @@ class _IntegerSlots(DueSlots):
         found = self._runs.take(frontier.only, inclusive=inclusive)
         return (_NONE, _NONE) if found is None else (found.times, found.slots)
 
+    def remove(self, slots: Slots) -> None:
+        if len(slots):
+            gone = np.zeros(int(slots.max()) + 1, dtype=np.bool_)
+            gone[slots] = True
+            self._runs.keep(lambda rows: ~gone.take(rows.slots, mode="clip") | _beyond(rows, gone))
+
     def pending(self) -> Iterable[Time]:
         return [] if self._runs.least is None else [self._runs.least]
+
+
+def _beyond(rows: _Timed, gone: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The rows whose slots are greater than any that is gone."""
+    beyond: npt.NDArray[np.bool_] = rows.slots >= len(gone)
+    return beyond
 
 
 class _PartialSlots(DueSlots):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
@@ -92,6 +93,10 @@ class Groups:
     def times(self, slots: Slots) -> Hashes:
         """The word that stands for the time of some groups."""
         return self._keys.times(slots)
+
+    def in_bins(self, chosen: npt.NDArray[np.bool_]) -> Slots:
+        """The groups whose keys are in some bins."""
+        return self._keys.in_bins(chosen)
 
     def live(self) -> Slots:
         """All groups."""

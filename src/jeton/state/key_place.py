@@ -7,7 +7,7 @@ worker. Anything else would separate entries from their records, and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
-from jeton.state.bins import BINS, bin_owners
+from jeton.state.bins import BINS, Placement
 from jeton.state.snapshot import BIN
 
 Arrival = Literal["by key", "at the first", "anywhere"]
@@ -49,6 +49,8 @@ class KeyPlace:
     bins: int = BINS
     pacts: Sequence[Arriving] = ()
     """The pacts that decide where records are; none if the operator has no inputs."""
+    placement: Callable[[], Placement] | None = None
+    """The owners of bins at the moment, if bins may have moved."""
 
     def placed(self, table: pa.Table) -> pa.Table:
         """A container's table, with the bins of keys, as it is restored where its records come."""
@@ -58,7 +60,8 @@ class KeyPlace:
             return table.set_column(table.column_names.index(BIN), BIN, first)
         if arrivals and self.workers > 1 and table.num_rows:
             bins = table.column(BIN).to_numpy() & (self.bins - 1)
-            owners = bin_owners(self.workers, self.bins)[bins]
+            now = self.placement or (lambda: Placement.even(self.workers, self.bins))
+            owners = now().owners[bins]
             others = np.flatnonzero(owners != self.worker)
             if len(others):
                 at = int(others[0])

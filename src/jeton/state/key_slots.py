@@ -25,6 +25,7 @@ from jeton.columns.keys import (
     key_family,
     one_form,
     require_rows,
+    rows_in_bins,
 )
 from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
@@ -187,6 +188,30 @@ class KeySlots:
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
         return self._index.live()
+
+    def in_bins(self, chosen: npt.NDArray[np.bool_]) -> Slots:
+        """The slots in use of keys in some bins: ``chosen`` has a value for each bin.
+
+        >>> import jeton as jt
+        >>> keys = jt.state.KeySlots(1)
+        >>> _ = keys.find([np.arange(1000)], 1000)
+        >>> chosen = np.arange(256) == jt.state.bins_of([np.array([7])])[0] % 256
+        >>> slots = keys.in_bins(chosen)
+        >>> 7 in keys.values(slots)[0], len(slots) < 20
+        (True, True)
+        """
+        live = self._index.live()
+        if not self._columns:
+            return live if chosen[0] else live[:0]
+        if self._exact is None:
+            return live[:0]
+        if self._twins.exist:
+            rows = rows_in_bins(hash_columns(self.values(live)), chosen, mixed=True)
+        else:
+            words = self._index.words(live)[-1]
+            rows = rows_in_bins(words, chosen, mixed=not self._exact)
+        slots: Slots = live[rows]
+        return slots
 
     @property
     def slots_made(self) -> int:
@@ -363,6 +388,11 @@ class Twins:
     def __init__(self) -> None:
         self._hashes = np.empty(0, dtype=np.uint64)
         self._words: dict[tuple[Any, ...], int] = {}
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are any."""
+        return len(self._hashes) > 0
 
     def words(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
         """The words by which keys are looked up: their hashes, but for twins."""

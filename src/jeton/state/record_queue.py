@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns import column as cols
@@ -184,12 +185,29 @@ class RecordQueue:
         whole = self._runs.whole
         if whole is None:
             return pa.table({BIN: pa.array([], pa.uint16())})
-        keys = self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)]
+        return self._table(whole)
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The waiting records of some bins, which no longer wait."""
+        if self._partial:
+            raise SnapshotError("records inside a loop move as a whole")
+        whole = self._runs.whole
+        if whole is None:
+            return pa.table({BIN: pa.array([], pa.uint16())})
+        mask = np.uint16(len(chosen) - 1)
+        self._runs.keep(lambda rows: ~chosen[self._bins(rows) & mask])
+        self.settle()
+        return self._table(whole.filter(chosen[self._bins(whole) & mask]))
+
+    def _bins(self, whole: Batch) -> npt.NDArray[np.uint16]:
+        return bins_of(self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)])
+
+    def _table(self, whole: Batch) -> pa.Table:
         # Prefixed, since a column of the user's may well be called "bin".
         values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
         stamps = cols.to_arrow(stamped(whole.times, whole.unit))
         times = {f"time.{whole.time_name}": stamps}
-        return pa.table({BIN: pa.array(bins_of(keys)), **times, **values})
+        return pa.table({BIN: pa.array(self._bins(whole)), **times, **values})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Let the records wait again."""

@@ -21,7 +21,7 @@ from jeton.columns.column import Column
 from jeton.columns.keys import hash_columns
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
-from jeton.state.bins import BINS, MOST_BINS, bin_owners
+from jeton.state.bins import BINS, MOST_BINS, Placement
 
 VERSION: Final = 1
 BIN: Final = "bin"
@@ -39,6 +39,19 @@ class Stateful(Protocol):
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Take the state over. ``tokens`` are the initial ones: clone and downgrade for rights."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A container from which the state of some bins can be taken, and that takes more over.
+
+    Its `restore` adds to what there is. Other containers, and all inside loops, move by a snapshot
+    of everything that they have.
+    """
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """Take out the state of some bins, with a ``bin`` column; ``chosen`` has all bins."""
         ...
 
 
@@ -104,19 +117,33 @@ def for_everyone(table: pa.Table) -> pa.Table:
     """The same table, all of which goes to every worker, whatever the bins of its rows.
 
     >>> table = for_everyone(pa.table({"bin": pa.array([0], pa.uint16())}))
-    >>> share_of(table, worker=3, workers=4, bins=4096).num_rows
+    >>> share_of(table, 3, Placement.even(workers=4)).num_rows
     1
     """
     return table.replace_schema_metadata({**(table.schema.metadata or {}), _EVERYONE: b""})
 
 
-def share_of(table: pa.Table, worker: int, workers: int, bins: int) -> pa.Table:
-    """The rows of a table that go to one of some workers."""
-    if _EVERYONE in (table.schema.metadata or {}):
+def is_for_everyone(table: pa.Table) -> bool:
+    """Whether all of a table goes to every worker."""
+    return _EVERYONE in (table.schema.metadata or {})
+
+
+def share_of(table: pa.Table, worker: int, placement: Placement) -> pa.Table:
+    """The rows of a table that belong to one worker."""
+    if is_for_everyone(table):
         return table
-    numbers = table.column(BIN).to_numpy() & (bins - 1)
-    mine = bin_owners(workers, bins)[numbers] == worker
-    return table if mine.all() else table.filter(pa.array(mine))
+    return rows_where(table, placement.owners[bin_numbers(table, placement.bins)] == worker)
+
+
+def bin_numbers(table: pa.Table, bins: int) -> npt.NDArray[np.uint16]:
+    """The bin of each row of a table, of a number of bins."""
+    numbers: npt.NDArray[np.uint16] = table.column(BIN).to_numpy() & np.uint16(bins - 1)
+    return numbers
+
+
+def rows_where(table: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    """Some rows of a table."""
+    return table if mask.all() else table.filter(pa.array(mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +155,21 @@ class Snapshot:
     """For each operator and each of its containers, a table with a ``bin`` column."""
     version: int = VERSION
     bins: int = BINS
+    placement: Placement | None = None
+    """The owners of bins, for the same number of workers, if some bins had been moved."""
 
-    def share(self, operator: str, name: str, worker: int, workers: int) -> pa.Table | None:
+    def placed_on(self, workers: int) -> Placement:
+        """The owners of bins for a number of workers that go on from it."""
+        if self.placement is None:
+            return Placement.even(workers, self.bins)
+        return self.placement.on(workers)
+
+    def share(self, operator: str, name: str, worker: int, placement: Placement) -> pa.Table | None:
         """One worker's part of a container, or nothing if there is none of it."""
         table = self.operators.get(operator, {}).get(name)
         if table is None:
             return None
-        return share_of(table, worker, workers, self.bins)
+        return share_of(table, worker, placement)
 
     def check(self, flow: str, operators: Sequence[str]) -> None:
         """Refuse a snapshot that does not fit a flow."""
@@ -190,7 +225,7 @@ class Snapshot:
 
 
 def merge(
-    flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]], bins: int = BINS
+    flow: str, parts: Sequence[Mapping[str, Mapping[str, pa.Table]]], placement: Placement
 ) -> Snapshot:
     """One snapshot from the parts of all workers."""
     tables: dict[str, dict[str, list[pa.Table]]] = {}
@@ -204,7 +239,8 @@ def merge(
             operator: {name: concatenated(operator, name, found) for name, found in kept.items()}
             for operator, kept in tables.items()
         },
-        bins=bins,
+        bins=placement.bins,
+        placement=None if placement.is_even else placement,
     )
 
 

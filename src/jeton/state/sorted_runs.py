@@ -132,6 +132,25 @@ class SortedRuns(Generic[R]):
         self._note_least()
         return self._joined(done)
 
+    def keep(self, stays: Callable[[R], npt.NDArray[np.bool_]]) -> None:
+        """Keep the rows for which a function is true, and drop the others.
+
+        >>> import jeton as jt
+        >>> waiting = SortedRuns(jt.concat)
+        >>> waiting.add(jt.Batch({"n": [50, 10]}, times=[5, 1]))
+        1
+        >>> waiting.keep(lambda batch: batch.column("n") > 20)
+        >>> waiting.least, len(waiting)
+        (5, 1)
+        """
+        left = []
+        for run in self._runs:
+            rows = run.rows.take(np.flatnonzero(stays(run.rows)))
+            if len(rows):
+                left.append(_Run(int(rows.times[0]), int(rows.times[-1]), rows))
+        self._runs = left
+        self._note_least()
+
     @property
     def times(self) -> list[int]:
         """The distinct times of all rows, in order."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
-from jeton.state.snapshot import BIN, Stateful, require_binned
+from jeton.state.snapshot import BIN, Movable, Stateful, require_binned
 
 _LABEL: Final = b"jeton.label"
 
@@ -48,10 +49,14 @@ class TaggedState:
     jeton.core.errors.SnapshotError: the snapshot has state of 'sums by user' under this name...
     """
 
-    __slots__ = ("_origin", "_shape", "state")
+    __slots__ = ("_origin", "_shape", "rights", "state")
 
-    def __init__(self, state: Stateful, origin: Origin, shape: str) -> None:
+    def __init__(
+        self, state: Stateful, origin: Origin, shape: str, rights: Sequence[int] = ()
+    ) -> None:
         self.state = state
+        self.rights = tuple(rights)
+        """The outputs for which it needs tokens."""
         self._origin = origin
         self._shape = shape
 
@@ -65,6 +70,11 @@ class TaggedState:
         text = json.dumps(label, separators=(",", ":")).encode()
         table = require_binned(self.state.snapshot(), type(self.state).__name__)
         return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: text})
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The state of some bins, of a container that is `Movable`."""
+        assert isinstance(self.state, Movable), "asked before"
+        return self.state.take_bins(chosen)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The container's own, if the label fits."""

@@ -101,12 +101,14 @@ class Checkpoints:
         epoch: int = 0,
         base: Part | None = None,
         bins: int = BINS,
+        owners: Sequence[int] = (),
     ) -> Part:
         """Write what changed of a worker's state; it counts once `commit` has it.
 
         ``base`` is the part that this worker contributed to the version before, as `write_part`
         returned it or as `Checkpoint.part` read it. Without one, everything is written. ``bins``
-        says into how many the worker divides keys.
+        says into how many the worker divides keys, and ``owners`` which worker owns each, if some
+        have been moved.
         """
         # A name that no other attempt has, of any process at any time.
         name = f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow"
@@ -131,7 +133,7 @@ class Checkpoints:
                 chunks[key] = tuple(same)
         if buffers:
             self.files.write(self._parts / name, buffers)
-        return Part(worker, chunks, digests, at, bins)
+        return Part(worker, chunks, digests, at, bins, tuple(owners))
 
     def commit(
         self,

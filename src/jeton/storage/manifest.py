@@ -48,11 +48,14 @@ class Part:
     """How many bytes it took."""
     bins: int = BINS
     """Into how many bins the worker divides keys."""
+    owners: tuple[int, ...] = ()
+    """The worker that owns each bin, if some have been moved; the part of worker 0 says it."""
 
     def to_json(self) -> dict[str, Any]:
         """The part as it travels to the driver, and as the manifest has it."""
         states = [[*key, [chunk.to_json() for chunk in kept]] for key, kept in self.chunks.items()]
-        return {"worker": self.worker, "states": states, "bins": self.bins}
+        moved = {"owners": list(self.owners)} if self.owners else {}
+        return {"worker": self.worker, "states": states, "bins": self.bins, **moved}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Part:
@@ -65,6 +68,7 @@ class Part:
             },
             # Before it was a setting, there were always as many, and parts did not say it.
             bins=int(value.get("bins", FEWEST_BINS)),
+            owners=tuple(value.get("owners", ())),
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
-from jeton.state.bins import BINS, bin_owners
+from jeton.state.bins import BINS, Placement
 from jeton.state.snapshot import Snapshot, concatenated, share_of
 from jeton.storage.chunk_format import (
     GROUPS,
@@ -63,6 +63,17 @@ class Checkpoint:
         return len(self.parts)
 
     @property
+    def placement(self) -> Placement | None:
+        """The owners of bins, for the same number of workers, if some bins had been moved."""
+        owners = self.parts[0].owners if self.parts else ()
+        return Placement.from_json(owners, self.workers) if owners else None
+
+    def placed_on(self, workers: int) -> Placement:
+        """The owners of bins for a number of workers that go on from it."""
+        moved = self.placement
+        return Placement.even(workers, self.bins) if moved is None else moved.on(workers)
+
+    @property
     def operators(self) -> list[str]:
         """The operators that it has state of."""
         return list(dict.fromkeys(key.operator for part in self.parts for key in part.chunks))
@@ -90,7 +101,8 @@ class Checkpoint:
 
     def share(self, worker: int, workers: int, *, allow_removed: Collection[str] = ()) -> Snapshot:
         """The state that one of any number of workers starts with: the rows of its bins."""
-        own = np.flatnonzero(bin_owners(workers, self.bins) == worker)
+        placement = self.placed_on(workers)
+        own = np.flatnonzero(placement.owners == worker)
         # Rows that all workers keep have no bin of their own.
         wanted = {0, *np.unique(own % GROUPS).tolist()}
         found: dict[str, dict[str, list[pa.Table]]] = {}
@@ -98,7 +110,7 @@ class Checkpoint:
             if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
                 continue
             for chunk, table in self._read(chunks, wanted):
-                rows = share_of(rows_of(table, chunk.bins), worker, workers, self.bins)
+                rows = share_of(rows_of(table, chunk.bins), worker, placement)
                 found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
         return Snapshot(
             self.flow,
@@ -107,6 +119,7 @@ class Checkpoint:
                 for operator, kept in found.items()
             },
             bins=self.bins,
+            placement=self.placement,
         )
 
     def part(self, worker: int, workers: int) -> Part | None:

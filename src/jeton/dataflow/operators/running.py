@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
@@ -88,6 +89,13 @@ class RunningGroups(Groups):
     def snapshot(self) -> pa.Table:
         """All groups."""
         return self.save(self.live())
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The groups of some bins, which are forgotten."""
+        slots = self.in_bins(chosen)
+        table = self.save(slots)
+        self.remove(slots)
+        return table
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The groups again."""

@@ -352,6 +352,18 @@ class OpenWindows:
         ends = self._groups.times(slots).view(np.int64)
         return self._groups.save(slots).append_column("end", pa.array(ends))
 
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The open windows of some bins, which are forgotten."""
+        if not self._kind.total:
+            raise SnapshotError("groups inside a loop move as a whole")
+        slots = self._groups.in_bins(chosen)
+        ends = self._groups.times(slots).view(np.int64)
+        table = self._groups.save(slots).append_column("end", pa.array(ends))
+        self._due.remove(slots)
+        self._groups.remove(slots)
+        self._tokens.settle(self._due.pending())
+        return table
+
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Open the windows again."""
         if state.num_rows:
