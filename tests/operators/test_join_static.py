@@ -158,3 +158,29 @@ def test_integers_with_and_without_a_sign(nulls: bool) -> None:
         found = flow.run({"in": pa.table({"time": [0] * len(keys), "k": keys})})["out"]
         assert found["k"].to_pylist() == keys.to_pylist()
         assert found["v"].to_pylist() == [0, *[None] * (len(keys) - 1)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_null_among_integer_keys_loses_no_match(workers: int) -> None:
+    flow = jt.Flow("nulls")
+    joined = flow.input("in").key_by("k").join_static({"k": [1], "y": [10]}, how="left")
+    flow.output("out", joined)
+    keys = pa.array([*[1] * 999, None], pa.int64())
+    for _ in range(2):  # the runs share the table's index
+        found = flow.run({"in": pa.table({"time": range(1000), "k": keys})}, workers=workers)
+        assert found["out"]["y"].null_count == 1
+    with flow.open() as run:
+        some = pa.table({"time": [0, 1], "k": pa.array([1, None], pa.int64())})
+        run.input("in").send(some.slice(0, 1))
+        run.run_to_rest()
+        run.input("in").send({"time": [5], "k": [1]})
+        assert run.finish()["out"]["y"].to_pylist() == [10, 10]
+
+
+def test_runs_do_not_change_what_others_may_look_up() -> None:
+    flow = jt.Flow("types")
+    empty = pa.table({"k": pa.nulls(1), "y": [10]})
+    flow.output("out", flow.input("in").key_by("k").join_static(empty, how="left"))
+    for keys in (["a"], [1], [0.5]):
+        found = flow.run({"in": {"time": [0], "k": keys}})["out"]
+        assert found["y"].to_pylist() == [None]

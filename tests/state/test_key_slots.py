@@ -70,3 +70,62 @@ def test_slots_of_keys_that_are_never_removed_are_in_order() -> None:
             assert known.setdefault(key, slot) == slot
     assert keys.values(keys.live())[0].tolist() == list(known)
     assert list(known.values()) == list(range(len(known)))
+
+
+def _forms(values: list[int | None], random: Random) -> Any:
+    """Integers as a batch may bring them: of NumPy or Arrow, part of a column with nulls or not."""
+    if None in values:
+        return pa.array(values, random.choice([pa.int64(), pa.int32()]))
+    forms = [
+        np.array(values, dtype=np.int64),
+        np.array(values, dtype=np.int32),
+        pa.array(values, pa.int64()),
+        pa.array(values, pa.int32()),
+        pa.array([None, *values, None], pa.int64()).slice(1, len(values)),
+        pa.array([None, *values], pa.int32()).slice(1),
+        pa.array(values, pa.int16()).dictionary_encode(),
+    ]
+    return random.choice(forms)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_integers_in_all_forms(nulls: bool, compact: bool, timed: bool) -> None:
+    for seed in range(20):
+        random = Random(seed)
+        keys = jt.state.KeySlots(1, timed=timed, compact=compact)
+        known: dict[Any, int] = {}
+        for _ in range(40):
+            values = [random.randrange(-3, 40) for _ in range(random.choice([1, 3, 20]))]
+            chosen = [None if random.random() < 0.1 else value for value in values]
+            if not (nulls and random.random() < 0.5):
+                chosen = list(values)
+            looked = chosen if random.random() < 0.5 else [*chosen, None]
+            times = [random.randrange(3) for _ in looked] if timed else [0] * len(looked)
+            words = [np.array(times, dtype=np.uint64)] if timed else []
+            slots = keys.lookup([_forms(looked, random)], len(looked), *words)
+            pairs = list(zip(times, looked, strict=True))
+            assert slots.tolist() == [known.get(pair, -1) for pair in pairs]
+            if random.random() < 0.5:
+                rows = len(chosen)
+                words = [word[:rows] for word in words]
+                found, new = keys.find([_forms(chosen, random)], rows, *words)
+                pairs = pairs[:rows]
+                assert new.tolist() == [
+                    row
+                    for row, pair in enumerate(pairs)
+                    if pair not in known and pair not in pairs[:row]
+                ]
+                for pair, slot in zip(pairs, found.tolist(), strict=True):
+                    assert known.setdefault(pair, slot) == slot
+        assert len(known) == len(set(known.values())) == len(keys)
+
+
+def test_a_lookup_changes_nothing() -> None:
+    keys = jt.state.KeySlots(1)
+    keys.find([np.array([1, 2, 3], dtype=np.uint32)], 3)
+    for column in (pa.array([2, None]), np.array([2, 2], dtype=np.int64), pa.nulls(2)):
+        keys.lookup([column], 2)
+    # Beside signed integers, these would be refused: but no key is one.
+    assert keys.find([np.array([3, 2**63], dtype=np.uint64)], 2)[1].tolist() == [1]

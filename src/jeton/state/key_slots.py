@@ -70,6 +70,8 @@ class KeySlots:
         """Whether the columns' types are known: a batch has come, which may have been empty."""
         self._twins = Twins()
         self._seen: set[tuple[object, ...]] = set()
+        self._compared: set[tuple[object, ...]] = set()
+        """The types of keys that were looked up and fit all those there are."""
         self._kinds = KeyColumnTypes(columns)
         self._usual: np.dtype[Any] | None = None
         """The type of a single column of integers, once it is known to fit."""
@@ -94,24 +96,26 @@ class KeySlots:
         self._learn_types(columns)
         # As they are hashed and compared, once for both; they are kept as they came.
         plain = [_plain(column) for column in columns]
-        hashes = self._words(plain, len(before))
+        hashes = self._learn_words(plain, len(before))
         slots, new = self._find_or_add((*before, hashes))
         if len(new) or not self._typed:
             self._typed = True
             self._put(slots[new], plain, new, columns)
         if self._exact:
-            first = columns[0]
+            [first] = plain
             assert isinstance(first, np.ndarray)
             self._usual = first.dtype if rows else None
         else:
-            self._usual = None
             wrong = self._wrong(slots, plain)
             if len(wrong):
                 new = self._separate(plain, columns, before, slots, new, wrong)
         return slots, new
 
     def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
-        """The slot of each key, -1 for keys that are not there."""
+        """The slot of each key, -1 for keys that are not there.
+
+        A table that is only looked up does not change: several runs may share it.
+        """
         before = self._before(columns, rows, times)
         if not columns:
             return self._index.find((_one_key(rows, before),))
@@ -121,14 +125,27 @@ class KeySlots:
         columns = _checked(columns, rows)
         if self._exact is None:
             return np.full(rows, -1, dtype=np.int64)
-        self._learn_types(columns)
+        self._require_types(columns)
         plain = [_plain(column) for column in columns]
-        words = self._words(plain, len(before))
+        if self._exact:
+            return self._lookup_exact(plain[0], before)
+        words = self._twins.known_words(hash_columns(plain), plain)
         slots = self._index.find((*before, words))
-        if not self._exact:
-            known = np.flatnonzero(slots >= 0)
-            some = [cols.take(column, known) for column in plain]
-            slots[known[self._wrong(slots[known], some)]] = -1
+        known = np.flatnonzero(slots >= 0)
+        some = [cols.take(column, known) for column in plain]
+        slots[known[self._wrong(slots[known], some)]] = -1
+        return slots
+
+    def _lookup_exact(self, column: Column, before: tuple[Hashes, ...]) -> Slots:
+        """The slots where all keys are integers: a null among those looked up is not there."""
+        if isinstance(column, np.ndarray):
+            return self._index.find((*before, exact_words(column)))
+        slots = np.full(len(column), -1, dtype=np.int64)
+        rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        if len(rows):
+            some = cols.from_arrow(column.drop_null())
+            times = tuple(word if len(word) == 1 else word[rows] for word in before)
+            slots[rows] = self._index.find((*times, exact_words(some)))
         return slots
 
     def _before(
@@ -163,6 +180,18 @@ class KeySlots:
                 self._kinds.learn(at, cols.to_arrow(column[:0]).type)
         if all(map(len, columns)):
             self._seen.add(seen)
+            self._compared.clear()
+
+    def _require_types(self, columns: Sequence[Column]) -> None:
+        """Refuse to look up keys of types that none of the keys can have."""
+        seen = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
+        if seen in self._compared:
+            return
+        for at, column in enumerate(columns):
+            if len(column):
+                self._kinds.require(at, cols.to_arrow(column[:0]).type)
+        if all(map(len, columns)):
+            self._compared.add(seen)
 
     def values(self, slots: Slots) -> list[Column]:
         """The key columns of some slots."""
@@ -240,7 +269,8 @@ class KeySlots:
             found = self._index.find_or_add(words)
         return found
 
-    def _words(self, columns: Sequence[Column], before: int) -> Hashes:
+    def _learn_words(self, columns: Sequence[Column], before: int) -> Hashes:
+        """The words of keys, after which the index is one for such keys."""
         exact = is_exact(columns)
         if self._exact is None:
             self._exact = exact
@@ -250,7 +280,7 @@ class KeySlots:
                 self._index = HashIndex(1 + before)
         elif self._exact and not exact:
             # A null among integers: from now on keys are looked up by their hashes.
-            self._exact = False
+            self._exact, self._usual = False, None
             self._rekey()
         if self._exact:
             return exact_words(columns[0])
@@ -330,6 +360,13 @@ class KeyColumnTypes:
 
     def learn(self, column: int, kind: pa.DataType) -> None:
         """Record a type of one of the columns; nulls without a type fit everything."""
+        self.require(column, kind)
+        known = self._known[column]
+        if not pa.types.is_null(kind) and kind not in known:
+            known.append(kind)
+
+    def require(self, column: int, kind: pa.DataType) -> None:
+        """Refuse a type with which no key of one of the columns is equal."""
         known = self._known[column]
         if pa.types.is_null(kind) or kind in known:
             return
@@ -339,12 +376,18 @@ class KeyColumnTypes:
                     f"a key column is of type {kind}, but it was {before} before: cast it to one "
                     "type, or give the input a schema=…"
                 )
-        known.append(kind)
 
 
 def _checked(columns: Sequence[Column], rows: int) -> list[Column]:
-    """Key columns as arrays, each with a value for every key."""
+    """Key columns as arrays, each with a value for every key.
+
+    Arrow's integers without nulls, such as part of a column with some, are the same keys as NumPy's.
+    """
     checked = [as_key(column) for column in columns]
+    if len(checked) == 1 and isinstance(checked[0], pa.Array):
+        [only] = checked
+        if cols.is_plain_type(only.type) and not only.null_count:
+            checked = [cols.from_arrow(only)]
     for column in checked:
         require_rows(rows, len(column))
     return checked
@@ -404,6 +447,17 @@ class Twins:
             for row, key in zip(rows.tolist(), _values(columns, rows), strict=True):
                 # At random, so that an attacker cannot choose a key with that hash.
                 hashes[row] = self._words.setdefault(key, randbits(64))
+        return hashes
+
+    def known_words(self, hashes: Hashes, columns: Sequence[Column]) -> Hashes:
+        """The same words, of which twins that have none yet get one that nothing has."""
+        if not len(self._hashes):
+            return hashes
+        rows = np.flatnonzero(np.isin(hashes, self._hashes))
+        if len(rows):
+            hashes = hashes.copy()
+            keys = _values(columns, rows)
+            hashes[rows] = [self._words.get(key) or randbits(64) for key in keys]
         return hashes
 
     def add(self, hashes: Hashes) -> None:

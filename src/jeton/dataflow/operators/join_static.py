@@ -20,7 +20,7 @@ from jeton.core.errors import BatchError, GraphError
 from jeton.dataflow.operators.joined import split_known
 from jeton.dataflow.operators.stateless import stateless
 from jeton.state.join_side import expand
-from jeton.state.key_ids import KeyTypes, require_comparable, without_nulls
+from jeton.state.key_ids import require_comparable, without_nulls
 from jeton.state.key_slots import KeySlots
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class _Index(NamedTuple):
     starts: Integers
     counts: Integers
     values: Batch
-    types: KeyTypes
+    fitting: set[tuple[object, ...]]
+    """The types of streams' keys that may equal those of the table."""
 
 
 class StaticTable:
@@ -124,7 +125,7 @@ class StaticTable:
         """Records beside the rows that have their keys."""
         index = self._index
         columns = [batch.column(name) for name in self._key]
-        index.types.learn("stream", self._key, columns)
+        self._require_fitting(columns, index.fitting)
         kinds = [self._table.schema.field(name).type for name in self._on]
         columns = [_of_sign(column, kind) for column, kind in zip(columns, kinds, strict=True)]
         slots = np.full(len(batch), -1, dtype=np.int64)
@@ -144,13 +145,21 @@ class StaticTable:
             rows, found = rows[order], found[order]
         return batch.take(rows).beside(_taken(index.values, found), self._suffix)
 
+    def _require_fitting(self, columns: Sequence[Column], fitting: set[tuple[object, ...]]) -> None:
+        """Refuse keys that never equal those of the table."""
+        kinds = tuple(c.dtype if isinstance(c, np.ndarray) else c.type for c in columns)
+        if kinds not in fitting:
+            types = [cols.to_arrow(column[:0]).type for column in columns]
+            for name, kind, its in zip(self._key, types, self._on, strict=True):
+                require_comparable(name, kind, its, self._table.schema.field(its).type)
+            fitting.add(kinds)
+
     @property
     def _index(self) -> _Index:
+        """The rows by their keys, made once and only read from then on: all runs share it."""
         if self._made is None:
             columns = {name: self._table.column(name) for name in self._table.column_names}
             whole = Batch(columns, np.zeros(self._table.num_rows, dtype=np.int64), time_name="")
-            types = KeyTypes()
-            types.learn("table", self._on, [whole.column(name) for name in self._on])
             rows, _ = split_known(whole, self._on)
             keys = KeySlots(len(self._on))
             slots, _ = keys.find([without_nulls(rows.column(n)) for n in self._on], len(rows))
@@ -159,7 +168,7 @@ class StaticTable:
             starts = np.cumsum(counts) - counts
             values = rows.select(*(name for name in rows.names if name not in self._on))
             self._made = _Index(
-                keys, starts, counts, values.take(np.argsort(slots, kind="stable")), types
+                keys, starts, counts, values.take(np.argsort(slots, kind="stable")), set()
             )
         return self._made
 
