@@ -429,3 +429,78 @@ def test_divisions_by_zero_do_not_warn() -> None:
     flow.output("out", flow.input("in").with_columns(r=jt.col("a") / jt.col("b")))
     found = flow.run({"in": {"time": [0, 0], "a": [1.0, 2.0], "b": [0.0, 4.0]}})["out"]
     assert found["r"].to_pylist() == [float("inf"), 0.5]
+
+
+HOUR = datetime.timedelta(hours=1)
+
+
+@pytest.mark.parametrize("more", [[], [None]])
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (lambda d: d / 0, [None, None]),
+        (lambda d: d // 0, [None, None]),
+        (lambda d: d * float("nan"), [None, None]),
+        (lambda d: d / np.array([0, 2, 2])[: len(d)], [None, HOUR]),
+        (lambda d: d // np.array([0.0, 2.0, 2.0])[: len(d)], [None, HOUR]),
+        (lambda d: d % (d - HOUR), [None, datetime.timedelta(0)]),
+        (lambda d: HOUR / (d / HOUR - 1), [None, HOUR]),
+        (lambda d: -d, [-HOUR, -2 * HOUR]),
+    ],
+)
+def test_durations_without_a_result_are_null(compute: Any, expected: Any, more: Any) -> None:
+    lengths = column(pa.array([HOUR, 2 * HOUR, *more], pa.duration("us")))
+    assert compute(lengths).to_list() == [*expected, *more]
+
+
+def test_the_least_integer_is_not_a_time() -> None:
+    for more in ([], [None]):
+        numbers = column(pa.array([-(2**63), 1, *more], pa.int64()))
+        for kind in (pa.timestamp("s"), pa.duration("s")):
+            assert numbers.cast(kind).is_null().to_list() == [True, False, *(True for _ in more)]
+
+
+@pytest.mark.parametrize("zero", [0, np.array([0, 0, 0]), np.array([0, 0, 0], np.uint8), 0.0])
+def test_floats_by_zero_are_infinite_or_not_a_number(zero: Any) -> None:
+    numbers = column([1.0, -1.0, 0.0])
+    assert repr((numbers // zero).to_list()) == "[inf, -inf, nan]"
+    assert repr((numbers % zero).to_list()) == "[nan, nan, nan]"
+    assert repr((numbers // column([0, None, 0])).to_list()) == "[inf, None, nan]"
+
+
+@pytest.mark.parametrize("more", [[], [None]])
+@pytest.mark.parametrize(
+    ("kind", "compute", "expected"),
+    [
+        (pa.int8(), lambda n: n + 300, [301, 302]),
+        (pa.int8(), lambda n: 300 - n, [299, 298]),
+        (pa.int32(), lambda n: n * 2**40, [2**40, 2**41]),
+        (pa.uint32(), lambda n: n + -1, [0, 1]),
+        (pa.uint8(), lambda n: n + 2**63, [2**63 + 1, 2**63 + 2]),
+        (pa.int64(), lambda n: n / 2**64, [2.0**-64, 2.0**-63]),
+    ],
+)
+def test_constants_beyond_a_narrow_type_widen_it(
+    kind: pa.DataType, compute: Any, expected: Any, more: Any
+) -> None:
+    assert compute(column(pa.array([1, 2, *more], kind))).to_list() == [*expected, *more]
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute", "shown"),
+    [
+        (pa.int64(), lambda n: n * 2**64, r"int64 \* 18446744073709551616"),
+        (pa.uint64(), lambda n: n - -1, "uint64 - -1"),
+        (pa.int64(), lambda n: 2**63 + n, r"int64 \+ 9223372036854775808"),
+    ],
+)
+def test_constants_beyond_all_integers_are_refused(
+    kind: pa.DataType, compute: Any, shown: str
+) -> None:
+    stream = jt.Flow("far").input("i", schema=pa.schema([("n", kind)]))
+    for far in (compute(jt.col("n")), lambda batch: compute(batch["n"])):
+        with pytest.raises(GraphError, match=f"{shown}: no type of integers has"):
+            stream.with_columns(far=far)
+    for more in ([], [None]):
+        with pytest.raises(BatchError, match=f"{shown}: no type of integers has"):
+            compute(column(pa.array([1, *more], kind)))

@@ -99,6 +99,8 @@ _UNITS: Final = ("ns", "us", "ms", "s", "m", "h", "D", "W")
 _EXACT: Final = 1 << 53
 """Up to here, integers are the same as floating-point numbers."""
 
+_LEAST: Final = pa.scalar(-(2**63), pa.int64())
+
 NUMBERS: Final = (int, float, bool, np.integer, np.floating, np.bool_)
 
 
@@ -131,6 +133,8 @@ def binary(name: str, left: Any, right: Any) -> Column:
         if name in _COMPARISONS and (_fits_arrow(left, right) or _fits_arrow(right, left)):
             return as_column(_ARROW[name](left, right))
         if _is_plain(left) and _is_plain(right):
+            if name not in _COMPARISONS:
+                left, right = _widened(name, left, right), _widened(name, right, left)
             return _with_nulls(numpy_operator(name), left, right)
         if _is_unknown(left) or _is_unknown(right):
             return _unknown(name, left, right)
@@ -145,6 +149,31 @@ def binary(name: str, left: Any, right: Any) -> Column:
     except (pa.ArrowException, TypeError) as error:
         raise ColumnTypeError(f"{described(name, left, right)}: {error}") from error
     raise ColumnTypeError(f"{described(name, left, right)}: these do not go together")
+
+
+def _widened(name: str, value: Any, column: Any) -> Any:
+    """A plain integer beyond a column's type in a type that has it, as those of a column are.
+
+    >>> _widened("add", 300, np.array([1], np.int8)), _widened("add", 100, np.array([1], np.int8))
+    (np.int64(300), 100)
+    """
+    kind = _kind(column)
+    if type(value) is not int or kind is None or not pa.types.is_integer(kind):
+        return value
+    narrow = np.iinfo(kind.to_pandas_dtype())
+    if narrow.min <= value <= narrow.max:
+        return value
+    if name == "truediv":
+        return float(value)
+    for wide in (np.int64, np.uint64):
+        if np.iinfo(wide).min <= value <= np.iinfo(wide).max:
+            if np.result_type(narrow.dtype, wide).kind != "f":
+                return wide(value)
+            break
+    raise ColumnTypeError(
+        f"{kind} {SIGNS[name]} {value}: no type of integers has the values of both: cast the "
+        "column to float or decimals first"
+    )
 
 
 def _decimals(name: str, left: Any, right: Any) -> Column:
@@ -210,6 +239,15 @@ def invert(column: Column) -> Column:
     if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
         raise ColumnTypeError(f"~ needs booleans, not {column.type}")
     return as_column(pc.invert(column.cast(pa.bool_())))
+
+
+def negate(column: Column) -> Column:
+    """The values with the other sign.
+
+    >>> negate(pa.array([datetime.timedelta(1), None])).to_pylist()
+    [datetime.timedelta(days=-1), None]
+    """
+    return _with_nulls(np.negative, column) if _is_length(column) else binary("sub", 0, column)
 
 
 def is_null(column: Column) -> Column:
@@ -352,7 +390,11 @@ def cast(column: Column, kind: pa.DataType) -> Column:
             ".dt.replace_time_zone('UTC') for instants"
         )
     try:
-        return as_column(cast_within(array, kind))
+        made = cast_within(array, kind)
+        if pa.types.is_integer(array.type) and pa.types.is_temporal(kind) and kind.bit_width == 64:
+            # The least integer is the null of NumPy's times.
+            made = pc.if_else(pc.equal(array, _LEAST), pa.scalar(None, kind), made)
+        return as_column(made)
     except pa.ArrowInvalid as error:
         raise BatchError(f"cast: {error}") from error
     except pa.ArrowException as error:
@@ -508,11 +550,22 @@ def _with_nulls(function: Callable[..., Any], *values: Any) -> Column:
     if isinstance(made, pa.Array):
         known = pc.invert(pa.array(unknown))
         return as_column(pc.if_else(known, made, pa.scalar(None, made.type)))
-    return from_arrow(pa.array(made, mask=np.broadcast_to(unknown, made.shape)))
+    return from_arrow(_masked(made, np.broadcast_to(unknown, made.shape)))
+
+
+def _masked(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_]) -> pa.Array:
+    """Values with some nulls; of times also where NumPy has its own, as where one is divided by 0.
+
+    >>> _masked(np.array(["NaT", 1, 2], "m8[s]"), np.array([False, True, False])).to_pylist()
+    [None, None, datetime.timedelta(seconds=2)]
+    """
+    if values.dtype.kind in "mM":
+        unknown = unknown | np.isnat(values)
+    return pa.array(values, mask=unknown)
 
 
 def numpy_operator(name: str) -> Callable[[Any, Any], Any]:
-    """The operator for NumPy's arrays; integers divided by zero have no result."""
+    """The operator for NumPy's arrays; an integer divided by zero has no result, a float has."""
     function: Callable[[Any, Any], Any] = getattr(operator, name)
     if name not in _DIVISIONS:
         return function
@@ -522,11 +575,11 @@ def numpy_operator(name: str) -> Callable[[Any, Any], Any]:
 
     def divide_whole(left: Any, right: Any) -> Any:
         by = np.asarray(right)
-        if by.dtype.kind not in "iu" or by.all():
+        if by.dtype.kind not in "iu" or by.all() or np.asarray(left).dtype.kind == "f":
             return divide(left, right)
         # A plain zero leaves the type of the column as it is, so a plain one stands for it.
         made = divide(left, np.where(by == 0, by.dtype.type(1), by) if by.ndim else 1)
-        return pa.array(made, mask=np.broadcast_to(by == 0, made.shape))
+        return _masked(made, np.broadcast_to(by == 0, made.shape))
 
     return divide_whole if name in ("floordiv", "mod") else divide
 

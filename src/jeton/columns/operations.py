@@ -117,7 +117,7 @@ class Operations:
         return self._apply(compute.invert)
 
     def __neg__(self) -> Self:
-        return self._binary("sub", 0, swapped=True)
+        return self._apply(compute.negate)
 
     def __abs__(self) -> Self:
         return self.abs()

@@ -93,7 +93,10 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
             # Nearly always, so without looking for nulls and types.
             function = _PLAIN.get((name, left.dtype.kind, there))
             if function is not None:
-                return Series(function(other, left) if swapped else function(left, other))
+                try:
+                    return Series(function(other, left) if swapped else function(left, other))
+                except (OverflowError, ValueError):
+                    pass  # a constant beyond the type, or no result: both are dealt with below
         if isinstance(other, list | tuple):
             other = as_column(other)
         sides = (other, left) if swapped else (left, other)

@@ -381,13 +381,12 @@ class KeyColumnTypes:
 def _checked(columns: Sequence[Column], rows: int) -> list[Column]:
     """Key columns as arrays, each with a value for every key.
 
-    Arrow's integers without nulls, such as part of a column with some, are the same keys as NumPy's.
+    Arrow's integers without nulls, such as part of a column with some, become NumPy's.
     """
     checked = [as_key(column) for column in columns]
-    if len(checked) == 1 and isinstance(checked[0], pa.Array):
-        [only] = checked
-        if cols.is_plain_type(only.type) and not only.null_count:
-            checked = [cols.from_arrow(only)]
+    only = checked[0] if len(checked) == 1 else None
+    if isinstance(only, pa.Array) and cols.is_plain_type(only.type) and not only.null_count:
+        checked = [cols.from_arrow(only)]
     for column in checked:
         require_rows(rows, len(column))
     return checked
