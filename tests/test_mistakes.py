@@ -324,6 +324,49 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: shop_untyped().open(restore="snapshot.bin"),
         "restore= needs a snapshot, as run.snapshot() returns, not 'snapshot.bin' (a str)",
     ),
+    # Columns
+    (
+        "a part of times that is not called",
+        lambda: bids().with_columns(hour=jt.col("price").dt.hour),
+        ".dt.hour is a method: write .dt.hour(…) in <Stream of bids[0]>",
+    ),
+    (
+        "a part of times that is compared and not called",
+        lambda: jt.col("at").dt.hour > 7,
+        ".dt.hour is a method: write .dt.hour(…)",
+    ),
+    (
+        "isin of pandas",
+        lambda: jt.col("item").isin(["cup"]),  # type: ignore[attr-defined]
+        "an expression has no 'isin': use is_in(…)",
+    ),
+    (
+        "isna of pandas in a function",
+        lambda: jt.Batch({"n": [1]}, times=[0])["n"].isna(),
+        "a column of type int64 has no 'isna': use is_null()",
+    ),
+    (
+        "upper of pandas",
+        lambda: jt.col("item").str.upper(),  # type: ignore[attr-defined]
+        ".str has no 'upper': use to_uppercase()",
+    ),
+    (
+        "a method of text with a typing error",
+        lambda: jt.Batch({"k": ["a"]}, times=[0])["k"].str.contain("a"),
+        ".str has no 'contain': did you mean 'contains'?",
+    ),
+    (
+        "to_datetime without a format",
+        lambda: jt.col("item").str.to_datetime(),
+        "to_datetime needs the format of the texts, as in "
+        ".str.to_datetime('%Y-%m-%dT%H:%M:%S'), with '.%f' for parts of a second and '%z' for a "
+        "zone",
+    ),
+    (
+        "an expression beside the columns of a batch",
+        lambda: jt.when(jt.Batch({"n": [1]}, times=[0])["n"] > 0).then(jt.col("n")),
+        "when() has a condition on a batch and the value col('n'): use batch[…] in both",
+    ),
     # Spark
     (
         "no session",

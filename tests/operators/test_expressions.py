@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from collections.abc import Callable
 from random import Random
@@ -215,3 +216,26 @@ def test_results_that_are_too_large_are_errors() -> None:
     batch = jt.Batch({"s": ["1", "x"]}, times=[0, 0])
     with pytest.raises(BatchError, match=r"cast: .*x"):
         batch["s"].cast(int)
+
+
+def test_conditions_choose_in_functions_of_a_batch() -> None:
+    def sized(batch: jt.Batch) -> Any:
+        n = batch["n"]
+        return jt.when(n > 9).then(n).when(n > 4).then(5).otherwise(0)
+
+    flow = jt.Flow("when")
+    stream = flow.input("i", schema={"n": int})
+    chosen = stream.with_columns(size=sized, large=lambda b: jt.when(b["n"] > 9).then("large"))
+    flow.output("o", chosen)
+    found = flow.run({"i": {"time": [0, 1, 2, 3], "n": [12, 7, 1, None]}})["o"]
+    assert found["size"].to_pylist() == [12, 5, 0, 0]
+    assert found["large"].to_pylist() == ["large", None, None, None]
+    numbers = jt.Batch({"n": [1]}, times=[0])["n"]
+    with pytest.raises(BatchError, match=r"when\(\) needs conditions such as batch"):
+        jt.when(numbers > 0).then(1).when(jt.col("n") > 1)  # type: ignore[arg-type]
+
+
+def test_expressions_can_be_copied_and_have_no_other_names() -> None:
+    made = copy.copy(jt.col("n") + 1)
+    assert made(jt.Batch({"n": [1]}, times=[0])).to_list() == [2]
+    assert not hasattr(jt.col("n"), "nonsense")

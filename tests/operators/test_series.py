@@ -305,7 +305,7 @@ def test_a_null_does_not_take_methods_away() -> None:
     assert column(["b", "a", None]).max() == "b"
     assert column([None, 1])[:1].max() is None
     assert (~column([1, None])).to_list() == [-2, None]
-    with pytest.raises(AttributeError, match="a column of type int64 has no attribute 'foo'"):
+    with pytest.raises(AttributeError, match="a column of type int64 has no 'foo'"):
         column([1, None]).foo()
 
 

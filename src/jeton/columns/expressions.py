@@ -7,12 +7,13 @@ stream's schema when the flow is built, as functions are: it is tried on an empt
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
 from jeton.columns import compute
 from jeton.columns.column import bare, from_arrow
+from jeton.columns.hints import no_column_method
 from jeton.columns.operations import Operations
 from jeton.columns.series import Series
 from jeton.core.errors import BatchError
@@ -53,6 +54,11 @@ class Expr(Operations):
         name = f"{self._shown}.{function.__name__}({', '.join(given)})"
         return Expr(evaluate, name)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_column_method("an expression", self, name)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             return NotImplemented
@@ -73,7 +79,10 @@ class When:
 
     def __init__(self, condition: Expr, cases: tuple[tuple[Expr, Any], ...] = ()) -> None:
         if not isinstance(condition, Expr):
-            raise BatchError(f"when() needs a condition such as col('n') > 1, not {condition!r}")
+            raise BatchError(
+                "when() needs a condition such as col('n') > 1, or for a batch batch['n'] > 1, "
+                f"not {condition!r}"
+            )
         self._condition = condition
         self._cases = cases
 
@@ -107,6 +116,46 @@ class Then(Expr):
         return Then(self._cases, value)
 
 
+class WhenSeries:
+    """A condition on the records of a batch that waits for its value: see `when`."""
+
+    __slots__ = ("_cases", "_condition")
+
+    def __init__(self, condition: Series, cases: tuple[tuple[Series, Any], ...] = ()) -> None:
+        if not isinstance(condition, Series):
+            raise BatchError(
+                f"when() needs conditions such as batch['n'] > 1 for all of them, not {condition!r}"
+            )
+        self._condition = condition
+        self._cases = cases
+
+    def then(self, value: Any) -> ThenSeries:
+        """The value where the condition is true: a constant or a column."""
+        return ThenSeries((*self._cases, (self._condition, value)))
+
+
+class ThenSeries(Series):
+    """The values that conditions choose; a record for which none is true has a null."""
+
+    __slots__ = ("_cases",)
+
+    def __init__(self, cases: tuple[tuple[Series, Any], ...], other: Any = None) -> None:
+        rows = cases[0][0]
+        made = _value(other, rows)
+        for condition, value in reversed(cases):
+            made = compute.choose(condition.values, _value(value, rows), made)
+        super().__init__(made)
+        self._cases = cases
+
+    def when(self, condition: Series) -> WhenSeries:
+        """Another condition, for records for which none before is true."""
+        return WhenSeries(condition, self._cases)
+
+    def otherwise(self, value: Any) -> Series:
+        """The value of all other records."""
+        return ThenSeries(self._cases, value)
+
+
 def col(name: str) -> Expr:
     """The column of a name, to compute with.
 
@@ -125,20 +174,33 @@ def col(name: str) -> Expr:
     return Expr(lambda batch: batch[name], f"col({name!r})")
 
 
-def when(condition: Expr) -> When:
+@overload
+def when(condition: Expr) -> When: ...
+@overload
+def when(condition: Series) -> WhenSeries: ...
+def when(condition: Expr | Series) -> When | WhenSeries:
     """A value that depends on conditions; the first that is true counts.
+
+    Conditions are all expressions, or in a function of a batch all columns.
 
     >>> import jeton as jt
     >>> size = jt.when(jt.col("n") > 9).then("large").when(jt.col("n") > 4).then("medium")
     >>> size.otherwise("small")(jt.Batch({"n": [2, 7, 12]}, times=[0, 0, 0])).to_list()
     ['small', 'medium', 'large']
+    >>> batch = jt.Batch({"n": [2, 7]}, times=[0, 0])
+    >>> jt.when(batch["n"] > 4).then(batch["n"]).otherwise(0).to_list()
+    [0, 7]
     """
-    return When(condition)
+    return WhenSeries(condition) if isinstance(condition, Series) else When(condition)
 
 
-def _value(value: Any, batch: Batch) -> Any:
+def _value(value: Any, batch: Batch | Series) -> Any:
     """The values of an expression, or a constant for all records."""
     if isinstance(value, Expr):
+        if isinstance(batch, Series):
+            raise BatchError(
+                f"when() has a condition on a batch and the value {value!r}: use batch[…] in both"
+            )
         return value(batch).values
     if isinstance(value, Series):
         return value.values

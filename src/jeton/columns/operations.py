@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from jeton.columns import compute, parsing
+from jeton.columns.hints import Uncalled, no_column_method
 from jeton.columns.types import as_type
 from jeton.core.errors import ColumnTypeError
 
@@ -298,6 +299,15 @@ class Text(Generic[Of]):
     def __init__(self, of: Of) -> None:
         self._of = of
 
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            found = object.__getattribute__(self, name)
+            return found if name.startswith("_") else Uncalled(found, f".str.{name}")
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_column_method(".str", self, name)
+
     def len_chars(self) -> Of:
         """How many characters each text has.
 
@@ -387,7 +397,7 @@ class Text(Generic[Of]):
             stop = None
         return self._of._apply(compute.text, "utf8_slice_codeunits", start=offset, stop=stop)
 
-    def to_datetime(self, format: str, *, unit: str = "us", strict: bool = True) -> Of:
+    def to_datetime(self, format: str = "", *, unit: str = "us", strict: bool = True) -> Of:
         """Timestamps that texts show in a format of ``datetime.strptime``.
 
         Other texts, such as a 30 February, are an error, or null if ``strict`` is false. ``%f`` is
@@ -402,6 +412,12 @@ class Text(Generic[Of]):
         >>> texts.str.to_datetime("%H:%M:%S.%f", strict=False).dt.second().to_list()
         [9, None]
         """
+        if not isinstance(format, str) or not format:
+            raise ColumnTypeError(
+                "to_datetime needs the format of the texts, as in "
+                ".str.to_datetime('%Y-%m-%dT%H:%M:%S'), with '.%f' for parts of a second and '%z' "
+                "for a zone"
+            )
         if unit not in ("s", "ms", "us", "ns"):
             raise ColumnTypeError(f"to_datetime: unit={unit!r} is not one of s, ms, us and ns")
         return self._of._apply(parsing.to_datetime, format, unit, strict)
@@ -414,6 +430,15 @@ class Dates(Generic[Of]):
 
     def __init__(self, of: Of) -> None:
         self._of = of
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            found = object.__getattribute__(self, name)
+            return found if name.startswith("_") else Uncalled(found, f".dt.{name}")
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_column_method(".dt", self, name)
 
     def year(self) -> Of:
         """The year of each.

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from jeton.columns import compute
 from jeton.columns.column import Column, Wrapped, as_column, bare, to_arrow
+from jeton.columns.hints import no_column_method
 from jeton.columns.operations import Operations
 
 _LOGIC: Final = ("and_", "or_", "xor")
@@ -182,7 +183,7 @@ class Series(Operations, Wrapped, list):  # type: ignore[type-arg, misc]
         if found is None:
             found = getattr(values, name, None)
         if found is None:
-            raise AttributeError(f"a column of type {self.type} has no attribute {name!r}")
+            raise no_column_method(f"a column of type {self.type}", self, name)
         if not callable(found):
             return found
 
