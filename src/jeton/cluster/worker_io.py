@@ -56,6 +56,8 @@ class WorkerSources:
         for name, source in sources.items():
             handle = worker.handles[agent.flow.handle("input", name)]
             where = worker.index, worker.workers, known.get(name), clock
+            declared = agent.flow.declared(name)
+            source = source if declared is None else source.typed(declared)
             with blaming(name, "opening its source"):
                 self._readers.append(SourceReader(name, handle, source, *where))
 

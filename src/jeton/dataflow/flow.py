@@ -47,7 +47,17 @@ if TYPE_CHECKING:
 
 
 _INTERNAL: Final = frozenset(
-    ("add", "flow", "handle", "handles", "input_schemas", "lateness", "operators", "reserve")
+    (
+        "add",
+        "declared",
+        "flow",
+        "handle",
+        "handles",
+        "input_schemas",
+        "lateness",
+        "operators",
+        "reserve",
+    )
 )
 """Names for the library's own use, which completions leave out."""
 
@@ -94,6 +104,7 @@ class Flow(Scope):
         self.lateness: dict[str, int | None] = {}
         """How late the records of each input may be, if it says so."""
         self.input_schemas: dict[str, pa.Schema | None] = {}
+        self._time_fields: dict[str, pa.Field] = {}
         """The value columns that each input was declared with, if it was."""
 
     def add(self, plan: OperatorPlan) -> OperatorPlan:
@@ -184,6 +195,8 @@ class Flow(Scope):
         patience = None if idle_after is None else seconds(idle_after, "idle_after=")
         stream = add_input(self, name, time, schema, late, patience)
         self.input_schemas[name] = stream.schema
+        if schema is not None and declared is not None:
+            self._time_fields[name] = pa.field(time, declared)
         return stream
 
     def unordered_input(self, name: str, *, time: str = "time") -> Stream:
@@ -256,6 +269,11 @@ class Flow(Scope):
         self.reserve("output", name)
         self._output_schemas[name] = stream.schema
         add_output(stream, name)
+
+    def declared(self, name: str) -> pa.Schema | None:
+        """The columns that an input declares, with that of its times if it does; see `input`."""
+        schema, time = self.input_schemas.get(name), self._time_fields.get(name)
+        return schema if schema is None or time is None else schema.insert(0, time)
 
     def output_schema(self, name: str) -> pa.Schema | None:
         """The value columns of an output, if they are known: see ``schema=`` of `input`."""

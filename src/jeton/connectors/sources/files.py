@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.json as pj
 
 from jeton.columns.durations import Duration, seconds
 from jeton.connectors.paths import shared_folder
@@ -23,6 +25,10 @@ class Files(Source):
 
     A file is read once. Write it under another name and rename it, so that it appears whole.
     Worker *w* of *k* reads the files whose name hashes to it.
+
+    Times in JSON are texts of ISO 8601, such as ``"2024-05-01T09:00:00.25"``. Declare their columns
+    as timestamps, ``flow.input(…, schema={"at": datetime})``: without a schema, only texts of whole
+    seconds are taken for times.
 
     The position has the names of the files that have been read, so clear the folder out now and
     then: what is gone from it is forgotten.
@@ -41,10 +47,25 @@ class Files(Source):
         self.every = seconds(every, "every=")
         self.end = end
         """Whether to end once all files that are there have been read."""
+        self._times: pa.Schema = pa.schema([])
 
     def partitions(self, workers: int) -> int:
         """One for each worker."""
         return workers
+
+    def typed(self, schema: pa.Schema) -> Files:
+        """The source for an input whose timestamps may be texts in the files."""
+        made = copy.copy(self)
+        made._times = pa.schema([each for each in schema if pa.types.is_timestamp(each.type)])
+        return made
+
+    def batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+        """The records of one of the files."""
+        if self.format == "json":
+            # The reader of datasets makes nulls of a line without an end.
+            options = pj.ParseOptions(explicit_schema=self._times)
+            return iter(pj.open_json(os.fspath(path), parse_options=options))
+        return iter(ds.dataset(path, format=self.format).to_batches())
 
     def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
         """Start looking."""
@@ -89,7 +110,7 @@ class _FileReader(Reader):
     def _begin(self, path: Path) -> None:
         self._seen.add(path.name)
         self._reading, self._rows = path.name, 0
-        self._batches = ds.dataset(path, format=self._source.format).to_batches()
+        self._batches = self._source.batches(path)
 
     def _skip(self, rows: int) -> None:
         while self._rows < rows:

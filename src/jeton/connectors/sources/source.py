@@ -13,6 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import pyarrow as pa
+
 
 class Reader(ABC):
     """One partition of a source, open on one worker."""
@@ -50,3 +52,7 @@ class Source(ABC):
 
         From there on the reader must give the same records again.
         """
+
+    def typed(self, schema: pa.Schema) -> Source:
+        """The source for an input that declares some columns, which may help to read them."""
+        return self
