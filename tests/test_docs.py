@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import jeton as jt
+from jeton.columns.operations import Dates, Operations, Text
 from jeton.dataflow.builder import OperatorBuilder
 from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
 from jeton.dataflow.scope import Loop
@@ -63,6 +64,44 @@ def test_every_public_method_is_on_a_page(owner: type) -> None:
     methods = [name for name in offered if name in own]
     assert methods
     assert [name for name in methods if not re.search(rf"\b{name}\b", code)] == []
+
+
+SECTIONS = {
+    "Flow": [jt.Flow],
+    "Stream": [jt.Stream],
+    "KeyedStream": [jt.KeyedStream],
+    "Windows": [Windows],
+    "Batch": [jt.Batch],
+    "Series and expressions": [Operations, Text, Dates],
+    "Run": [jt.Run],
+    "OperatorBuilder": [OperatorBuilder],
+    "TimestampToken": [jt.TimestampToken],
+    "Antichain": [jt.Antichain],
+    "Query": [Query],
+}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_the_reference_has_all_methods(title: str) -> None:
+    """Each method is in the section of its class, in a row of its own or in the text."""
+    body = _section(title)
+    for owner in SECTIONS[title]:
+        own = {name for base in owner.__mro__ if "jeton" in base.__module__ for name in vars(base)}
+        offered = {name for name in dir(object.__new__(owner)) if not name.startswith("_")}
+        missing = [n for n in sorted(own & offered) if not re.search(rf"`{n}\b", body)]
+        assert (owner, missing) == (owner, [])
+
+
+def test_the_reference_has_all_aggregates() -> None:
+    body = _section("Aggregates")
+    assert [name for name in dir(jt.agg) if f"`{name}()`" not in body] == []
+
+
+def _section(title: str) -> str:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    found = re.search(rf"^### {title}\n.*?(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[0]
 
 
 def test_completions_offer_no_internals() -> None:

@@ -6,6 +6,7 @@ others here, so that all have one voice. Mistakes with tokens are in tests/confo
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,11 @@ BIDS = {"time": [1, 2], "item": ["cup", "pen"], "price": [3.0, 5.0]}
 
 def bids(schema: Any = COLUMNS) -> InputStream:
     return jt.Flow("shop").input("bids", schema=schema)
+
+
+def stamped() -> InputStream:
+    """A stream with timestamps that have no zone."""
+    return bids({"time": datetime.datetime, **COLUMNS})
 
 
 def shop() -> jt.Flow:
@@ -324,6 +330,23 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: shop_untyped().open(restore="snapshot.bin"),
         "restore= needs a snapshot, as run.snapshot() returns, not 'snapshot.bin' (a str)",
     ),
+    # Times and aggregates
+    (
+        "a mean of text",
+        lambda: bids().key_by("item").tumbling(10).mean("item"),
+        "values of type string have no mean in <Stream of bids[0]>",
+    ),
+    (
+        "days of a zone for times without one",
+        lambda: stamped().key_by().tumbling("1 day", zone="Europe/Berlin"),
+        "tumbling('1 day', zone='Europe/Berlin') needs times with a time zone, which those of this "
+        "flow are declared without: leave zone= out, or give the time column a zone",
+    ),
+    (
+        "a window of a negative duration",
+        lambda: stamped().key_by().tumbling("-5s"),
+        "the size of a window is greater than zero, not '-5s'",
+    ),
     # Columns
     (
         "a part of times that is not called",
@@ -451,3 +474,19 @@ def test_a_demo_needs_workers(workers: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         cli.main(["demo", "--workers", workers])
     assert f"'{workers}' is not a number of workers: 1 or more" in capsys.readouterr().err
+
+
+def test_completions_of_aggregates_are_aggregates() -> None:
+    assert not {"np", "pa", "Aggregate", "maker"} & set(dir(jt.agg))
+    assert {"sum", "mean", "count_distinct"} <= set(dir(jt.agg))
+
+
+def test_the_columns_of_an_output_without_rows() -> None:
+    stream = stamped()
+    stream.flow.output("out", stream.filter(jt.col("price") > 1))
+    empty = stream.flow.empty_output("out")
+    assert empty is not None
+    assert empty.num_rows == 0
+    assert empty.schema.names == ["time", "item", "price"]
+    assert str(empty.schema.field("time").type) == "timestamp[us]"
+    assert shop_untyped().empty_output("out") is None

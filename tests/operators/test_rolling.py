@@ -192,7 +192,7 @@ def test_what_is_refused() -> None:
         keyed.rolling()
     with pytest.raises(GraphError, match=r"a number of records as rows="):
         keyed.rolling(3, rows=3)
-    with pytest.raises(GraphError, match="size of a moving window must be from 1"):
+    with pytest.raises(GraphError, match="size of a moving window is greater than zero"):
         keyed.rolling(0)
     with pytest.raises(GraphError, match="needs an integer, at least one, not 0"):
         keyed.rolling(rows=0)

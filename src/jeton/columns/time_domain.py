@@ -107,6 +107,21 @@ duration as its size (...): write session_window('30s')
         remedy = "give it an integer, in the unit of the time column"
         self._fix(True, Claim(text, remedy, calling_line()))
 
+    def require_zone(self, zone: str | None, call: str) -> None:
+        """Refuse windows in a zone, if times are known to have none.
+
+        >>> domain = TimeDomain()
+        >>> domain.declare("rows", pa.timestamp("us"))
+        >>> domain.require_zone("Europe/Berlin", "tumbling('1 day', zone='Europe/Berlin')")
+        Traceback (most recent call last):
+        jeton.core.errors.GraphError: tumbling('1 day', zone='Europe/Berlin') needs times with a ...
+        """
+        if zone is not None and self.full is not None and zone_of(self.full) is None:
+            raise GraphError(
+                f"{call} needs times with a time zone, which those of this flow are declared "
+                "without: leave zone= out, or give the time column a zone"
+            )
+
     def declare(self, name: str, kind: pa.DataType) -> None:
         """Take note of the type of an input's time column, as its schema declares it."""
         unit = unit_of(kind)

@@ -50,6 +50,7 @@ _INTERNAL: Final = frozenset(
     (
         "add",
         "declared",
+        "empty_output",
         "flow",
         "handle",
         "handles",
@@ -274,6 +275,14 @@ class Flow(Scope):
         """The columns that an input declares, with that of its times if it does; see `input`."""
         schema, time = self.input_schemas.get(name), self._time_fields.get(name)
         return schema if schema is None or time is None else schema.insert(0, time)
+
+    def empty_output(self, name: str) -> pa.Table | None:
+        """A table without rows of an output, if its columns and the type of its times are known."""
+        schema, times = self.output_schema(name), self.domain.type
+        if schema is None or pa.types.is_null(times):
+            return None
+        time_name = self.operators[self.handle("output", name)].time_name
+        return schema.insert(0, pa.field(time_name, times)).empty_table()
 
     def output_schema(self, name: str) -> pa.Schema | None:
         """The value columns of an output, if they are known: see ``schema=`` of `input`."""

@@ -215,6 +215,7 @@ class KeyedStream:
                     f"windows of {parts} start with the calendar: offset= is for others"
                 )
             domain.require_stamps(f"tumbling({size!r}) has a duration as its size")
+            domain.require_zone(zone, f"tumbling({size!r}, zone={zone!r})")
             return self._windows(CalendarWindows(parts, domain.unit, zone), bounds)
         if zone is not None:
             raise GraphError(
@@ -223,7 +224,7 @@ class KeyedStream:
             )
         length = domain.length(size, "tumbling({})", "size")
         if not 1 <= length <= MOST:
-            raise GraphError(f"a window must be from 1 to {MOST} long, not {size!r}")
+            raise GraphError(f"the size of a window is greater than zero, not {size!r}")
         start = domain.length(offset, "tumbling(…, offset={})", "offset")
         return self._windows(Tumbling(length, start), bounds)
 
@@ -277,6 +278,7 @@ class KeyedStream:
                     "weeks or in months: sliding('3 months', every='1 month')"
                 )
             domain.require_stamps(f"{call} has durations")
+            domain.require_zone(zone, call)
             return self._windows(SlidingCalendar(part, count, domain.unit, zone), bounds)
         length = domain.length(size, "sliding({}, …)", "size")
         step = domain.length(every, "sliding(…, every={})", "step")

@@ -346,13 +346,21 @@ class Query:
         return Question(self._flow, graph, facts, [*self._troubles(), *silent]).why(name, at)
 
     def table(self, name: str) -> DataFrame:
-        """The rows so far of an output that has a `Memory` sink, as a DataFrame."""
+        """The rows so far of an output that has a `Memory` sink, as a DataFrame.
+
+        Before the first row, it is an empty one if the flow knows the output's columns.
+        """
         sink = self._sinks.get(name)
         if not isinstance(sink, Memory):
             raise GraphError(f"output {name!r} of query {self.name!r} has no Memory sink")
         table = sink.table()
         if table is None:
-            raise GraphError(f"no row of output {name!r} of query {self.name!r} has come yet")
+            table = self._flow.empty_output(name)
+        if table is None:
+            raise GraphError(
+                f"no row of output {name!r} of query {self.name!r} has come yet, and its columns "
+                "are not known: declare those of the inputs, flow.input(…, schema=…)"
+            )
         return self._spark.createDataFrame(table)
 
     def checkpoint(self, timeout: float = 60.0) -> int:

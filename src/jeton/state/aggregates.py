@@ -13,7 +13,7 @@ import pyarrow as pa
 from jeton.columns.column import Column, is_plain_type, to_arrow
 from jeton.columns.kernel import Kernel
 from jeton.columns.keys import key_family
-from jeton.core.errors import BatchError, GraphError
+from jeton.core.errors import ColumnTypeError, GraphError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.state.buckets import Buckets
 from jeton.state.by_time import ByTime
@@ -370,7 +370,7 @@ def _sum(values: Column | None, widen: bool) -> Accumulator:
         return DecimalSum()
     if (temporal := _temporal(values)) is not None and pa.types.is_duration(temporal):
         return TemporalFold("sum", temporal)
-    raise BatchError(f"values of type {_type_of(values)} cannot be summed")
+    raise ColumnTypeError(f"values of type {_type_of(values)} cannot be summed")
 
 
 def _least_or_greatest(
@@ -381,12 +381,12 @@ def _least_or_greatest(
     if _is_numeric(values, times=True):
         return Numeric(how)
     if isinstance(values, pa.Array) and pa.types.is_struct(values.type):
-        raise BatchError(
+        raise ColumnTypeError(
             f"values of type {values.type} have no order, so none is the {how}: choose one of "
             "their fields, with_columns(x=lambda batch: pc.struct_field(batch[…], …))"
         )
     if isinstance(values, pa.Array) and pa.types.is_interval(values.type):
-        raise BatchError(
+        raise ColumnTypeError(
             f"values of type {values.type} have no order, so none is the {how}: months have "
             "different lengths"
         )
@@ -410,7 +410,7 @@ def _mean(values: Column | None) -> Accumulator:
         return DecimalMean()
     if (temporal := _temporal(values)) is not None:
         return TemporalFold("mean", temporal)
-    raise BatchError(f"values of type {_type_of(values)} have no mean")
+    raise ColumnTypeError(f"values of type {_type_of(values)} have no mean")
 
 
 def _moments(what: str, values: Column | None, ddof: int) -> Accumulator:
@@ -446,7 +446,9 @@ def _checked_part(q: float) -> float:
 
 def _require_numbers(what: str, values: Column | None) -> None:
     if not _is_numeric(values, times=False) and not _is_decimal(values):
-        raise BatchError(f"values of type {_type_of(values)} have no {what}: cast them to numbers")
+        raise ColumnTypeError(
+            f"values of type {_type_of(values)} have no {what}: cast them to numbers"
+        )
 
 
 def _type_of(values: Column | None) -> pa.DataType:
@@ -469,3 +471,14 @@ def _is_numeric(values: Column | None, *, times: bool) -> bool:
         return values.dtype.kind in ("biufmM" if times else "biuf")
     assert values is not None
     return is_plain_type(values.type) and (times or not pa.types.is_temporal(values.type))
+
+
+def __dir__() -> list[str]:
+    """The aggregates, for completions of ``jt.agg.``."""
+    return sorted(
+        name
+        for name, value in globals().items()
+        if getattr(value, "__module__", None) == __name__
+        and not name.startswith("_")
+        and name not in ("Aggregate", "maker", "value_family")
+    )

@@ -51,7 +51,7 @@ def checked_size(keyed: KeyedStream, size: Length | None, rows: int | None) -> t
         return rows, True
     length = keyed.stream.flow.domain.length(size, "rolling({})", "size")
     if not 1 <= length <= MOST:
-        raise GraphError(f"the size of a moving window must be from 1 to {MOST}, not {size!r}")
+        raise GraphError(f"the size of a moving window is greater than zero, not {size!r}")
     return length, False
 
 

@@ -55,7 +55,7 @@ def checked_gap(keyed: KeyedStream, gap: Length | None, column: str | None) -> i
         return column
     length = keyed.stream.flow.domain.length(gap, "session_window({})", "gap")
     if not 1 <= length <= MOST:
-        raise GraphError(f"the gap between sessions must be from 1 to {MOST}, not {gap!r}")
+        raise GraphError(f"the gap between sessions is greater than zero, not {gap!r}")
     return length
 
 
