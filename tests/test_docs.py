@@ -66,7 +66,7 @@ def test_every_public_method_is_on_a_page(owner: type) -> None:
     assert [name for name in methods if not re.search(rf"\b{name}\b", code)] == []
 
 
-SECTIONS = {
+SECTIONS: dict[str, list[type]] = {
     "Flow": [jt.Flow],
     "Stream": [jt.Stream],
     "KeyedStream": [jt.KeyedStream],

@@ -355,7 +355,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "a part of times that is compared and not called",
-        lambda: jt.col("at").dt.hour > 7,
+        lambda: jt.col("at").dt.hour > 7,  # type: ignore[operator]
         ".dt.hour is a method: write .dt.hour(…)",
     ),
     (
@@ -375,7 +375,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     (
         "a method of text with a typing error",
-        lambda: jt.Batch({"k": ["a"]}, times=[0])["k"].str.contain("a"),
+        lambda: jt.Batch({"k": ["a"]}, times=[0])["k"].str.contain("a"),  # type: ignore[attr-defined]
         ".str has no 'contain': did you mean 'contains'?",
     ),
     (
@@ -490,3 +490,13 @@ def test_the_columns_of_an_output_without_rows() -> None:
     assert empty.schema.names == ["time", "item", "price"]
     assert str(empty.schema.field("time").type) == "timestamp[us]"
     assert shop_untyped().empty_output("out") is None
+
+
+def test_errors_show_timestamps() -> None:
+    stream = bids(None)
+    stream.flow.output("out", stream.filter(lambda batch: batch["item"] == 1 // 0))
+    rows = {"time": [datetime.datetime(2024, 5, 1)], "item": ["cup"]}
+    with pytest.raises(jt.errors.OperatorFailed, match=r"worker 0, time 2024-05-01 00:00:00\]"):
+        stream.flow.run({"bids": rows})
+    with pytest.raises(jt.errors.OperatorFailed, match=r"worker 0, time 5\]"):
+        stream.flow.run({"bids": {"time": [5], "item": ["cup"]}})

@@ -43,4 +43,6 @@ def test_times_of_json_lines(tmp_path: Path, text: str, time: datetime.datetime,
 def test_a_last_line_without_an_end_is_read_without_a_schema(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"at": "2024-05-01T09:00:00", "n": 1}')
     reader = Files(tmp_path, format="json", end=True).open(0, 1)
-    assert reader.read().to_pylist() == [{"at": NINE, "n": 1}]
+    records = reader.read()
+    assert records is not None
+    assert records.to_pylist() == [{"at": NINE, "n": 1}]

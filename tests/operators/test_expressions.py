@@ -196,7 +196,7 @@ def test_what_cannot_be_is_an_error_at_the_call() -> None:
     with pytest.raises(ValueError, match=r"with & and \|"):
         _ = 1 < jt.col("n") < 5
     with pytest.raises(BatchError, match=r"when\(\) needs a condition"):
-        jt.when(True)  # type: ignore[arg-type]
+        jt.when(True)  # type: ignore[call-overload]
 
 
 def test_an_expression_shows_what_it_is() -> None:

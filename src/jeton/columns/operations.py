@@ -412,7 +412,7 @@ class Text(Generic[Of]):
         >>> texts.str.to_datetime("%H:%M:%S.%f", strict=False).dt.second().to_list()
         [9, None]
         """
-        if not isinstance(format, str) or not format:
+        if not format:
             raise ColumnTypeError(
                 "to_datetime needs the format of the texts, as in "
                 ".str.to_datetime('%Y-%m-%dT%H:%M:%S'), with '.%f' for parts of a second and '%z' "

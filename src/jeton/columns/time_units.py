@@ -21,7 +21,7 @@ from jeton.columns.column import Column, as_column, bare
 from jeton.columns.durations import NANOSECONDS
 from jeton.columns.time_columns import Times, as_times, one
 from jeton.core.errors import GraphError, TimeError
-from jeton.core.times import END_OF_TIME, START_OF_TIME, TimeKind
+from jeton.core.times import END_OF_TIME, START_OF_TIME, Product, Time, TimeKind
 
 INTEGER: Final = "integer"
 
@@ -314,3 +314,20 @@ def named(unit: str) -> str:
     if unit == INTEGER:
         return "integers"
     return "timestamps" if zone_of(unit) is None else "timestamps with a time zone"
+
+
+def in_words(time: Time, unit: str | None) -> str:
+    """A time for people: a timestamp, where the unit of the flow is known.
+
+    >>> in_words(3, None), in_words(Product(3, 2), None), in_words(1_700_000_000, "s")
+    ('3', '3 in round 2', '2023-11-14 22:13:20')
+    """
+    if isinstance(time, Product):
+        return f"{in_words(time.outer, unit)} in round {time.inner}"
+    if type(time) is not int:
+        return str(time)
+    if time == START_OF_TIME:
+        return "the start of time"
+    if time == END_OF_TIME:
+        return "the end of time"
+    return str(plain_times(np.array([time]), unit)[0])

@@ -24,6 +24,8 @@ class JetonError(Exception):
         self.operator: str | None = None
         self.worker: int | None = None
         self.time: Any = None
+        self.moment: str | None = None
+        """The time for people, where times are timestamps."""
         self.line: SourceLine | None = None
 
     def located(
@@ -43,7 +45,7 @@ class JetonError(Exception):
 
     def __str__(self) -> str:
         operator = None if self.operator is None else repr(self.operator)
-        parts = {"operator": operator, "worker": self.worker, "time": self.time}
+        parts = {"operator": operator, "worker": self.worker, "time": self.moment or self.time}
         where = [f"{name} {value}" for name, value in parts.items() if value is not None]
         text = f"{self.message} [{', '.join(where)}]" if where else self.message
         return text if self.line is None else f"{text}\n  at {self.line}"

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
+from jeton.columns.time_units import INTEGER, in_words
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.errors import JetonError, OperatorFailed, SnapshotError
 from jeton.core.source_lines import user_line
@@ -109,7 +110,15 @@ class Operator:
             time=self.moment.time,
             line=user_line(origin) or user_line(error) or self.plan.defined,
         )
+        if failed.moment is None and failed.time is not None:
+            failed.moment = self._shown(failed.time)
         raise failed
+
+    def _shown(self, time: Time) -> str | None:
+        """A time for people, if times are timestamps."""
+        units = [port.units for port in self.inputs] or [port.units for port in self.outputs]
+        unit = units[0].unit if units else None
+        return None if unit in (None, INTEGER) else in_words(time, unit)
 
 
 @dataclass(slots=True, eq=False)

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from jeton.columns.time_units import one_time, plain_times
+from jeton.columns.time_units import in_words, one_time
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import SourceLine
-from jeton.core.times import END_OF_TIME, START_OF_TIME, Product, Time, nested_key
+from jeton.core.times import START_OF_TIME, Product, Time, nested_key
 from jeton.dataflow.plan import OperatorPlan
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
@@ -91,14 +89,14 @@ class HeldPlace:
         if not self.holders:
             if self.at is None:
                 return f"{self.name!r} is complete" if not self.frontier else self._open
-            return f"{self.name!r} is complete up to {shown(self.at, self.unit)}"
+            return f"{self.name!r} is complete up to {in_words(self.at, self.unit)}"
         return f"{self._open}: {self.holders[0].text}"
 
     @property
     def _open(self) -> str:
         if not self.frontier:
             return f"{self.name!r} is not complete"
-        return f"{self.name!r} is at {' and '.join(shown(t, self.unit) for t in self.frontier)}"
+        return f"{self.name!r} is at {' and '.join(in_words(t, self.unit) for t in self.frontier)}"
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -176,23 +174,6 @@ class Why:
                     f"<td>{escape(' → '.join(holder.path))}</td></tr>"
                 )
         return f"<table>{''.join(rows)}</table>"
-
-
-def shown(time: Time, unit: str | None) -> str:
-    """A time for people: a timestamp, where the unit of the flow is known.
-
-    >>> shown(3, None), shown(Product(3, 2), None), shown(1_700_000_000, "s")
-    ('3', '3 in round 2', '2023-11-14 22:13:20')
-    """
-    if isinstance(time, Product):
-        return f"{shown(time.outer, unit)} in round {time.inner}"
-    if type(time) is not int:
-        return str(time)
-    if time == START_OF_TIME:
-        return "the start of time"
-    if time == END_OF_TIME:
-        return "the end of time"
-    return str(plain_times(np.array([time]), unit)[0])
 
 
 @dataclass(slots=True)
@@ -311,7 +292,7 @@ class Question:
             yield Holder(
                 what="breakpoint",
                 text=(
-                    f"a breakpoint holds {plan.name!r} at {shown(at, self.unit)}{_on(workers)}: "
+                    f"a breakpoint holds {plan.name!r} at {in_words(at, self.unit)}{_on(workers)}: "
                     "step() or resume() lets it go on"
                 ),
                 operator=plan.name,
@@ -366,7 +347,7 @@ class Question:
         others = any(fact.time != least for _, fact in group)
         retained = line is not None
         texts = [
-            f"{plan.name!r} holds {_many(count, 'token')} at {shown(least, self.unit)}"
+            f"{plan.name!r} holds {_many(count, 'token')} at {in_words(least, self.unit)}"
             f"{' and later' if others else ''}{_on(workers)}"
         ]
         if line is not None:
@@ -430,7 +411,7 @@ class Question:
     ) -> Holder:
         count = sum(count for _, count in stamps)
         least = min((time for time, _ in stamps), key=nested_key)
-        at = f" at {shown(least, self.unit)}{' and later' if len(stamps) > 1 else ''}"
+        at = f" at {in_words(least, self.unit)}{' and later' if len(stamps) > 1 else ''}"
         are = "are" if count > 1 else "is"
         where = f"wait{'' if count > 1 else 's'} at" if detail else f"{are} under way to"
         text = f"{_many(count, 'message')}{at} {where} {plan.name!r}{_on(workers)}"
@@ -469,8 +450,8 @@ class Question:
         return Holder(
             what="input",
             text=(
-                f"input {plan.name!r}{_on((facts.worker,))} is at {shown(fact.time, self.unit)}: "
-                f"{detail}"
+                f"input {plan.name!r}{_on((facts.worker,))} is at "
+                f"{in_words(fact.time, self.unit)}: {detail}"
             ),
             operator=plan.name,
             workers=(facts.worker,),
@@ -487,7 +468,7 @@ class Question:
         first = max(slow, key=lambda partition: partition.seconds or 0.0)
         text = f"partition {first.key} of its source has had no record"
         if first.floor != START_OF_TIME:
-            text += f" after {shown(first.floor, self.unit)}"
+            text += f" after {in_words(first.floor, self.unit)}"
         if first.seconds is not None:
             text += f" for {first.seconds:.1f} s"
         if len(slow) > 1:
@@ -496,8 +477,8 @@ class Question:
         if ahead:
             text += (
                 f", while {_many(len(ahead), 'partition')} "
-                f"{'are' if len(ahead) > 1 else 'is'} at {shown(max(ahead), self.unit)}: give the "
-                "input idle_after= if it need not wait"
+                f"{'are' if len(ahead) > 1 else 'is'} at {in_words(max(ahead), self.unit)}: give "
+                "the input idle_after= if it need not wait"
             )
         return text
 
