@@ -265,7 +265,7 @@ def test_chains_join_what_is_close(batches: list[list[tuple[int, int]]], until: 
 def test_what_sessions_cannot_do_is_refused_when_the_flow_is_built() -> None:
     flow = jt.Flow("refused")
     keyed = flow.input("in").key_by("k")
-    with pytest.raises(GraphError, match="from 1 to"):
+    with pytest.raises(GraphError, match="greater than zero"):
         keyed.session_window(0)
     with pytest.raises(GraphError, match="merge"):
         keyed.session_window(5).fold("v", list, lambda state, value: [*state, value])

@@ -22,6 +22,7 @@ from jeton.cluster.worker_io import OutputSink, ToDriver, WorkerSources, Writers
 from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
 from jeton.connectors.sources import Source
+from jeton.runtime import balance as balance  # its commands are known to workers once imported
 from jeton.runtime.steering import Watch
 from jeton.runtime.worker_facts import BusyWatch
 from jeton.spark.tasks import PeerGroup, join_peers
