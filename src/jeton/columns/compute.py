@@ -99,7 +99,7 @@ _UNITS: Final = ("ns", "us", "ms", "s", "m", "h", "D", "W")
 _EXACT: Final = 1 << 53
 """Up to here, integers are the same as floating-point numbers."""
 
-_LEAST: Final = pa.scalar(-(2**63), pa.int64())
+_LEAST: Final = -(2**63)
 
 NUMBERS: Final = (int, float, bool, np.integer, np.floating, np.bool_)
 
@@ -393,7 +393,9 @@ def cast(column: Column, kind: pa.DataType) -> Column:
         made = cast_within(array, kind)
         if pa.types.is_integer(array.type) and pa.types.is_temporal(kind) and kind.bit_width == 64:
             # The least integer is the null of NumPy's times.
-            made = pc.if_else(pc.equal(array, _LEAST), pa.scalar(None, kind), made)
+            made = pc.if_else(
+                pc.equal(array, pa.scalar(_LEAST, pa.int64())), pa.scalar(None, kind), made
+            )
         return as_column(made)
     except pa.ArrowInvalid as error:
         raise BatchError(f"cast: {error}") from error
