@@ -225,15 +225,17 @@ class Query:
         >>> flow = jt.Flow("rate")
         >>> flow.output("numbers", flow.input("numbers"))
         >>> rate = Rate(1_000, lambda positions: {"n": positions}, limit=100)
-        >>> class Printed:
+        >>> ended = []
+        >>> class Noted:
         ...     def onQueryTerminated(self, event):
-        ...         print(event.name, "has ended:", event.exception)
+        ...         ended.append((event.name, event.exception))
         >>> query = flow.start(spark, sources={"numbers": rate}, workers=1)
-        >>> query.add_listener(Printed())
+        >>> query.add_listener(Noted())
         >>> query.await_termination(60)
         True
         >>> query.monitor.join()
-        rate has ended: None
+        >>> ended
+        [('rate', None)]
         >>> sum(record.numInputRows for record in query.recent_progress)
         100
         """
