@@ -1,7 +1,7 @@
-"""Fixtures of all tests: Hypothesis profiles, and one Spark session.
+"""Fixtures of all tests: Hypothesis profiles, and Spark sessions.
 
 The profile `ci` is for every run, `long` for soaks (HYPOTHESIS_PROFILE=long). Starting a session
-takes longer than most tests do, so all that want one get the same, in one process.
+takes longer than most tests do, so that all which want one share it, in one process or two.
 """
 
 import os
@@ -17,6 +17,10 @@ from jeton.spark.session import local_session
 
 SPARK = Path(__file__).parent / "spark"
 
+SESSIONS = 2
+"""Processes with a session, at most. As the largest groups, they are the first that xdist starts;
+what needs no session fills the time that they leave."""
+
 # For every JVM that a test starts. Most of what runs there runs once: a JVM that optimised it would
 # not get its time back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -26,7 +30,7 @@ os.environ.setdefault("JETON_INSPECT", "0")
 
 settings.register_profile(
     "ci",
-    max_examples=200,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -38,10 +42,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # First, because xdist reads the groups in a hook of the same name.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    modules: dict[Path, int] = {}
     for item in items:
-        if item.path.is_relative_to(SPARK) or "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if "spark" in getattr(item, "fixturenames", ()):
+            number = modules.setdefault(item.path, len(modules))
+            group = f"spark{number % SESSIONS}"
+        elif item.path.is_relative_to(SPARK):
+            # They run programs of their own, which tests of one module may share.
+            group = item.path.stem
+        else:
+            continue
+        item.add_marker(pytest.mark.spark)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

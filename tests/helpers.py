@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,12 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.cluster.checkpoint_writer import RestorePoint
+from jeton.connectors.sinks import SinkContext, Writer
+from jeton.connectors.sinks.driver_sink import RowsToDriver
+from jeton.connectors.source_plan import Deal, SourcePlan
+from jeton.connectors.sources import Source
+from jeton.runtime.agent import Positions
 from jeton.runtime.operator import Operator
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -197,6 +203,19 @@ def load(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def planned(
+    sources: Mapping[str, Source], workers: int = 1, known: Positions | None = None
+) -> Deal:
+    """The partitions of sources, as the driver plans them."""
+    return SourcePlan("query", sources).begin(workers, known or {})
+
+
+def rows_writer(restore_point: RestorePoint, worker: int = 0) -> Writer:
+    """A worker's end of a sink at the driver, with checkpoints."""
+    query, attempt, files = restore_point.query, restore_point.attempt, restore_point.store.files
+    return RowsToDriver().open(SinkContext(query, attempt, worker=worker, files=files))
 
 
 def here() -> int:

@@ -185,7 +185,7 @@ def never_advanced(_: Path) -> Planted:
 
 def idle_partition(_: Path) -> Planted:
     flow = with_lateness(lambda s: s.map(lambda batch: batch))
-    says = r"input 'in' on worker 1 .*partition 1 of its source has had no record for [1-9]"
+    says = r"input 'in' on worker 1 .*partition 1(/2)? of its source has had no record for [1-9]"
     return Planted(flow, says, mostly)
 
 
@@ -210,7 +210,10 @@ def hot_key(_: Path) -> Planted:
 def slow_sink(_: Path) -> Planted:
     go_on = threading.Event()
     flow = with_lateness(lambda s: s)
-    says = r"waits for the sink of output 'out', which has not taken [\d,]+ bytes"
+    says = (
+        r"the sink of output 'out' has not taken \d+ tables with [\d,]+ rows, the oldest for "
+        r"\d+\.\d s: it has been taking one of them for .*stalls.py:\d+: .*go_on.wait\(\)"
+    )
     return Planted(flow, says, large, Callback(lambda table: go_on.wait()), go_on.set)
 
 
@@ -230,10 +233,10 @@ STALLS: dict[str, Callable[[Path], Planted]] = {
 # On Spark
 
 
-def asked(query: Query, says: str) -> Why:
+def asked(query: Query, says: str, at: Any = None) -> Why:
     """The answer once it says what it should, which may take until the flow has come so far."""
     deadline = time.monotonic() + LIMIT
-    while not re.search(says, headline(why := query.why("out"))):
+    while not re.search(says, headline(why := query.why("out", at=at))):
         assert time.monotonic() < deadline, f"not {says!r} but\n{why}"
         time.sleep(0.05)
     return why
@@ -244,9 +247,11 @@ def headline(why: Why) -> str:
 
 
 @contextmanager
-def planted(spark: SparkSession, stall: Planted, name: str = "stalled") -> Iterator[Query]:
+def planted(
+    spark: SparkSession, stall: Planted, name: str = "stalled", **options: Any
+) -> Iterator[Query]:
     sources, sinks = {"in": Batches(stall.source)}, {"out": stall.sink}
-    query = stall.flow.start(spark, sources=sources, sinks=sinks, workers=2, name=name)
+    query = stall.flow.start(spark, sources=sources, sinks=sinks, workers=2, name=name, **options)
     try:
         yield query
     finally:

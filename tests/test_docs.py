@@ -1,34 +1,96 @@
 """The code in README and docs runs, block after block, as a reader would run it."""
 
+import linecache
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import jeton as jt
+from jeton.cli import BUILT_IN
 from jeton.columns.operations import Dates, Operations, Text
 from jeton.dataflow.builder import OperatorBuilder
-from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
+from jeton.dataflow.grouped import GroupJoin, Rolling, Running, Sessions, Windows
 from jeton.dataflow.scope import Loop
 from jeton.runtime.result import Probe
 from jeton.spark import Frames, Query, StreamingFrames
 
 ROOT = Path(__file__).parent.parent
+FLAGS = re.MULTILINE | re.DOTALL
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def blocks(page: Path, *, spark: bool) -> list[str]:
-    """The Python blocks of a page; those for a Spark session open with ``# spark``."""
-    found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in found if spark or not block.startswith("# spark")]
+class Example(NamedTuple):
+    """A Python block of a page, and the output that the page shows below it, if any."""
+
+    code: str
+    shown: str | None
+    needs_spark: bool
+    """Whether it opens with ``# spark``."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+FENCE = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n*^```\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+
+
+def examples(page: Path) -> list[Example]:
+    """The Python blocks of a page; a block without a language right below is the output."""
+    return [
+        Example(found["code"], found["shown"], found["code"].startswith("# spark"))
+        for found in FENCE.finditer(page.read_text() + "\n")
+    ]
+
+
+def run_page(page: Path, capsys: pytest.CaptureFixture[str], *, spark: bool) -> None:
+    """Run the blocks of a page as one file, ``app.py``, and compare what they print."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page, spark=False):
-        exec(compile(block, f"<{page.name}>", "exec"), names)
+    source = ""
+    for code, shown, needs_spark in examples(page):
+        if needs_spark and not spark:
+            continue
+        before, source = source.count("\n"), source + code
+        # For errors and for `why`, which show the lines of a program.
+        linecache.cache["app.py"] = len(source), None, source.splitlines(keepends=True), "app.py"
+        capsys.readouterr()
+        exec(compile("\n" * before + code, "app.py", "exec"), names)
+        if shown is not None:
+            printed = [line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines()]
+            expected = [line.rstrip() for line in shown.strip("\n").splitlines()]
+            assert len(printed) == len(expected), "\n".join(printed)
+            for line, pattern in zip(printed, expected, strict=True):
+                assert re.fullmatch(re.escape(pattern).replace("…", ".*"), line), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page(page, capsys, spark=False)
+
+
+def test_every_block_of_python_is_run() -> None:
+    """No other spelling of a block, such as an indented one, escapes the tests."""
+    for page in PAGES:
+        text = page.read_text()
+        fences = re.findall(r"^ *(?:```+|~~~+) *(?:py|python|python3|pycon)\b", text, re.MULTILINE)
+        assert len(fences) == len(examples(page)), page
+
+
+def test_commands_on_pages_exist() -> None:
+    """`jeton …` and `make …` on a page name commands and targets that there are."""
+    commands = {command.name for command in BUILT_IN} | {"bench", "nexmark"}
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text()
+        code = re.findall(r"`([^`\n]+)`", text) + [
+            line
+            for block in re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, FLAGS)
+            for line in block.splitlines()
+        ]
+        for line in code:
+            if found := re.match(r"(?:\$ )?(?:jeton|make) ([a-z][a-z_-]+)\b(?![:=.(])", line):
+                known = targets if "make " in found[0] else commands
+                assert found[1] in known, f"{page.name}: {line}"
 
 
 PUBLIC = [
@@ -42,6 +104,7 @@ PUBLIC = [
     jt.Stream,
     jt.TimestampToken,
     Frames,
+    GroupJoin,
     OperatorBuilder,
     Query,
     Rolling,

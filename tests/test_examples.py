@@ -218,6 +218,22 @@ def test_priority(workers: int, seed: int | None) -> None:
     assert result["ends"]["time"].to_pylist() == sorted(payments["until"])
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_migration(workers: int, seed: int | None) -> None:
+    example = load("migration")
+    rng = random.Random(workers)
+    made = sorted((rng.randrange(40), rng.choice("ABC"), rng.randrange(25)) for _ in range(30))
+    purchases = dict(zip(("time", "customer", "price"), zip(*made, strict=True), strict=True))
+    inputs = {"purchases": purchases, "moves": example.MOVE}
+    result = example.shop().run(inputs, workers=workers, seed=seed)["baskets"]
+    expected = sorted(
+        (time + 8, who, sum(price for at, by, price in made if by == who and at <= time + 8))
+        for time, who, _ in made
+    )
+    assert sorted(zip(*result.to_pydict().values(), strict=True)) == expected
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_async_lookup(workers: int) -> None:
     example = load("async_lookup")

@@ -17,6 +17,7 @@ import pytest
 
 import jeton as jt
 from jeton import cli
+from jeton.connectors import sinks, sources
 from jeton.dataflow.inputs import InputStream
 from jeton.spark.shipping import require_picklable
 
@@ -50,6 +51,26 @@ def run(change: Callable[[Any], Any]) -> jt.Result:
     stream = bids()
     stream.flow.output("out", change(stream))
     return stream.flow.run({"bids": BIDS})
+
+
+def run_on(table: Any, stream: InputStream | None = None) -> jt.Result:
+    """Run a flow that copies its input."""
+    stream = stream or bids()
+    stream.flow.output("out", stream)
+    return stream.flow.run({"bids": table})
+
+
+def give_rows() -> None:
+    def build(token: Any, info: Any) -> Any:
+        token.drop()
+
+        def step(input: Any, output: Any) -> None:
+            for ref, _ in input:
+                output.session(ref).give([{"n": 1}])
+
+        return step
+
+    run(lambda stream: stream.unary(build))
 
 
 def locked_filter() -> None:
@@ -160,12 +181,141 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         "a stream has no 'selct': did you mean 'select'?",
     ),
     (
+        "a column as an attribute of a stream",
+        lambda: bids().filter(bids().price > 3),  # type: ignore[attr-defined]
+        "a stream has no 'price': to use that column, write jt.col('price')",
+    ),
+    (
+        "an aggregate of a column",
+        lambda: bids().with_columns(total=jt.col("price").sum()),  # type: ignore[attr-defined]
+        "an expression has no 'sum': aggregates belong to groups, as in "
+        "key_by('item').tumbling(10).sum('n') or key_by('item').running().sum('n')",
+    ),
+    (
+        "an expression in select",
+        lambda: bids().select(jt.col("price") * 2),  # type: ignore[arg-type]
+        "select needs names of columns, each as a text of its own, not a jeton.Expr: name it by "
+        "with_columns(name=…) before",
+    ),
+    (
         "a column of a stream",
         lambda: untyped()["price"] > 3,
-        "a stream has no rows or columns before the flow runs: to use column 'price', pass a "
-        "function of batches, as in filter(lambda batch: batch['price'] > 0)",
+        "a stream has no rows or columns before the flow runs: to use column 'price', write "
+        "jt.col('price'), as in filter(jt.col('price') > 0)",
+    ),
+    (
+        "an aggregate of another library",
+        lambda: jt.agg.avg("price"),  # type: ignore[attr-defined]
+        "jt.agg has no 'avg': use jt.agg.mean",
+    ),
+    (
+        "an aggregate that is nearly right",
+        lambda: jt.agg.medain("price"),  # type: ignore[attr-defined]
+        "jt.agg has no 'medain': did you mean 'median'?",
+    ),
+    (
+        "a condition in SQL",
+        lambda: bids().filter("price > 3"),
+        "filter needs an expression, such as jt.col('price') > 3, or the name of a column of "
+        "booleans, not 'price > 3'",
+    ),
+    # Times
+    (
+        "times as text",
+        lambda: run_on({**BIDS, "time": ["2026-01-31", "2026-02-01"]}),
+        "the time column 'time' is of type string, and times are integers, timestamps or dates: "
+        "parse it first, as in pandas.to_datetime(…)",
+    ),
+    (
+        "integers where timestamps are declared",
+        lambda: run_on(BIDS, stamped()),
+        "the times of input 'bids' are declared as timestamps, but it got integers",
+    ),
+    (
+        "a time column without a name",
+        lambda: jt.Flow("shop").input("bids", time=5),  # type: ignore[arg-type]
+        "the name of a time column is text, not 5 (an int)",
+    ),
+    (
+        "a negative lateness",
+        lambda: jt.Flow("shop").input("bids", lateness=-5),
+        "the lateness of input 'bids' is zero or more, not -5",
+    ),
+    (
+        "advance to a text",
+        lambda: shop().open().input("bids").advance_to("2026-01-31"),
+        "the time of input 'bids' is text, '2026-01-31': pass an integer or a timestamp, such as "
+        "datetime(2026, 1, 31, 12)",
     ),
     # Functions and columns
+    (
+        "rows that are not dictionaries",
+        lambda: run(lambda stream: stream.map_rows(lambda row: 3)),
+        "map_rows needs a function that returns a row, a list of rows or None, and this one "
+        "returned 3 (an int): a row is a dictionary, {'name': value}",
+    ),
+    (
+        "a build without a step",
+        lambda: run(lambda stream: stream.unary(lambda token, info: token.drop())),
+        "build(token, info) needs a function, such as step(input, output), to return, not None",
+    ),
+    (
+        "an operator without a function",
+        lambda: bids().unary_frontier(3),  # type: ignore[arg-type]
+        "unary_frontier needs a function, such as build(token, info), which returns step(input, "
+        "output), not 3 (an int)",
+    ),
+    (
+        "a column as a pact",
+        lambda: bids().unary(lambda token, info: print, pact="item"),  # type: ignore[arg-type]
+        "the pact of operator 'unary' is jt.Exchange('column'), jt.Gather(), jt.Broadcast() or "
+        "jt.Pipeline(), not 'item' (a str)",
+    ),
+    (
+        "a table in place of the inputs",
+        lambda: shop().run(BIDS),
+        "the inputs are a dictionary with a table for each of them, and 'time', 'item', 'price' "
+        "look like columns: pass {'bids': …}",
+    ),
+    # Sources and sinks
+    (
+        "a start that Kafka does not know",
+        lambda: sources.Kafka("broker:9092", "bids", start="begin"),  # type: ignore[arg-type]
+        "start= of Kafka, unless it is a datetime, is 'earliest' or 'latest', not 'begin' (a str)",
+    ),
+    (
+        "a format by its name",
+        lambda: sources.Kafka("broker:9092", "bids", format="json"),  # type: ignore[arg-type]
+        "format= of Kafka is one of jeton.connectors.formats, such as formats.JSON(), not 'json' "
+        "(a str)",
+    ),
+    (
+        "files of an unknown format",
+        lambda: sources.Files("/data", format="jsonl"),
+        "format= of Files is 'parquet', 'csv', 'json', 'arrow', 'feather', 'ipc' or 'orc', not "
+        "'jsonl' (a str)",
+    ),
+    (
+        "a folder that is not there",
+        lambda: sources.Files("/not/there", format="csv", end=True).partitions(2),
+        "there is no folder /not/there",
+    ),
+    (
+        "batches in place of a function",
+        lambda: sources.Batches([BIDS]),  # type: ignore[arg-type]
+        "a source of batches needs a function, such as lambda partition, partitions: [table], not "
+        "a list",
+    ),
+    (
+        "a rate that is not a number",
+        lambda: sources.Rate("fast", lambda positions: {}),  # type: ignore[arg-type]
+        "a rate is a number above zero, not 'fast' (a str)",
+    ),
+    (
+        "a callback by its name",
+        lambda: sinks.Callback("print"),  # type: ignore[arg-type]
+        "a Callback needs a function, such as print, not 'print' (a str)",
+    ),
     (
         "a map that returns an array",
         lambda: run(lambda stream: stream.map(lambda batch: np.zeros(len(batch)))),
@@ -400,14 +550,14 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "pandas on Spark",
         lambda: shop_untyped().on_spark({"bids": pd.DataFrame(BIDS)}),
-        "input 'bids' got a pandas.DataFrame, not a DataFrame of Spark: use "
+        "input 'bids' got a pandas.DataFrame, not a DataFrame of Spark or a source: use "
         "spark.createDataFrame(…), or flow.run(…) to run without Spark",
     ),
     (
         "a frame instead of inputs on Spark",
         lambda: shop_untyped().on_spark(pd.DataFrame(BIDS)),
-        "the inputs are a dictionary with a DataFrame of Spark for each of them, not a "
-        "pandas.DataFrame: pass {'bids': …}",
+        "the inputs are a dictionary with a DataFrame of Spark, or a source, for each of them, "
+        "not a pandas.DataFrame: pass {'bids': …}",
     ),
     (
         "a lock in a function",
@@ -415,6 +565,12 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         "the function <lambda> cannot be sent to workers: it uses 'lock', a _thread.lock, which "
         "cannot be pickled (TypeError: cannot pickle '_thread.lock' object). Make it inside the "
         "function, or in the build function of an operator, which runs on each worker",
+    ),
+    (
+        "rows for a session",
+        give_rows,
+        "a session takes a batch or columns, not a list: give columns of values, "
+        "session.give(n=[1, 2]), or one row at a time, session.give(n=1)",
     ),
 ]
 

@@ -3,7 +3,8 @@
     python3 tools/setup.py [--python PYTHON]    make or refresh .venv (what `make setup` runs)
     python3 tools/setup.py lock [OPTION ...]    resolve the lock files anew (`make lock`)
 
-It needs no root, no compiler and no Java, and copes with what a bare machine may lack:
+It needs no root, no compiler and no Java. It installs with uv where that is on the PATH, which is
+faster, and with pip otherwise. It copes with what a bare machine may lack:
 
 * `python3` may be too old: the newest suitable Python of the PATH is used, whoever started this.
 * `ensurepip` may be missing (Debian ships it apart, in python3-venv): then the pip of that Python,
@@ -147,10 +148,14 @@ def probe(command: Optional[str]) -> Optional[Python]:
 
 def install(pip: List[str]) -> None:
     """Install what the lock names, this repository in place, and a Java if there is none."""
-    pip_install = pip + ["install", "--quiet", "--disable-pip-version-check"]
+    uv = shutil.which("uv")
+    if uv:
+        pip_install = [uv, "pip", "install", "--quiet", "--python", VENV_PYTHON]
+    else:
+        # PySpark comes as source: an old pip would run its setup.py in the environment itself.
+        pip_install = pip + ["install", "--quiet", "--disable-pip-version-check", "--use-pep517"]
     say(f"installing what {LOCK} names (600 MB and some minutes, the first time)")
-    # PySpark comes as source: an old pip would run its setup.py in the environment itself.
-    run(pip_install + ["--use-pep517", "--require-hashes", "-r", LOCK])
+    run(pip_install + ["--require-hashes", "-r", LOCK])
     run(pip_install + ["--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation"])
     finder = os.path.join(ROOT, "src", "jeton", "spark", "java.py")
     if subprocess.call([VENV_PYTHON, "-I", finder], stdout=subprocess.DEVNULL) != 0:
@@ -167,10 +172,12 @@ def lock(pip: List[str], options: List[str]) -> None:
     resolve = [VENV_PYTHON, "-m", "uv", "pip", "compile", "--quiet", "--no-emit-index-url"]
     resolve += ["--universal", "--python-version", dotted(OLDEST), "--generate-hashes"]
     resolve += ["--custom-compile-command", "make lock"] + options
-    extras = ["--extra", "inspect"]  # the tests run the live page
-    run(resolve + extras + ["--group", "dev", "-o", LOCK, "pyproject.toml"])
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        java = tomllib.load(file)["project"]["optional-dependencies"]["java"]
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    java = extras.pop("java")
+    # The tests run all of it.
+    chosen = [word for extra in sorted(extras) for word in ("--extra", extra)]
+    run(resolve + chosen + ["--group", "dev", "-o", LOCK, "pyproject.toml"])
     # The extra alone: it needs nothing of the rest, and is installed apart from it.
     run(resolve + ["--no-annotate", "-o", JAVA_LOCK, "-"], text="\n".join(java))
 

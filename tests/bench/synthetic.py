@@ -85,6 +85,10 @@ def _unnumbered() -> Iterator[Line]:
                 }
     yield {"experiment": "idle", "workers": 2, "cpu_most": 0.011, "cpu_per_worker": 0.01}
     yield {"experiment": "memory", "flow_control": "with", "records": 10**6, "peak_mb": 12.0}
+    for how, most in (("all at once", 900.0), ("batched", 200.0), ("fluid", 50.0)):
+        load = {"keys": 10**7, "workers": 2, "rate_per_worker": plan.HIGH}
+        curve = [[tenth / 10, most / (1 + tenth)] for tenth in range(40)]
+        yield {"experiment": "migration", "plan": how, **load, "max_ms": most, "over_time": curve}
     for system, rate in (
         ("jeton", 20e6),
         ("bytewax batches", 8e6),

@@ -26,6 +26,7 @@ PANELS = {
     "chain-workers": 4,
     "wordcount-sustained": 1,
     "traffic": 2,
+    "migration": 1,
 }
 """The number of panels of each figure."""
 
@@ -59,6 +60,15 @@ def test_every_mechanism_has_a_curve_and_latencies_have_the_noise(drawn: Path) -
             assert len(found) == PANELS[name]
     assert len(ids(drawn / "wordcount-quantum.svg", "noise-")) == 6  # none at the medians
     assert len(ids(drawn / "chain-length.svg", "noise-")) == 2
+
+
+def test_every_plan_of_a_migration_has_a_curve_and_its_maximum(drawn: Path) -> None:
+    drawing = drawn / "migration.svg"
+    plans = ("all-at-once", "batched", "fluid")
+    assert ids(drawing, "curve-migration-") == [f"curve-migration-{plan}-0" for plan in plans]
+    text = drawing.read_text()
+    for label in ("all at once: at most 900 ms", "batched: at most 200 ms", "fluid: at most 50 ms"):
+        assert label in text
 
 
 def test_runs_that_did_not_finish_have_a_bar(drawn: Path) -> None:
@@ -265,6 +275,8 @@ GOAL_FLIPS: list[tuple[str, Callable[[Line], bool], Line, str]] = [
     ("Notifications collapse", TOKENS_12, {"dnf": True}, "does not"),
     ("Watermarks-X degrade", CHAIN_256, {"p50_ms": 0.3}, "does not"),
     ("idle query", when(experiment="idle"), {"cpu_most": 0.021}, "does not"),
+    ("fluid's greatest", when(plan="fluid"), {"max_ms": 181.0}, "does not"),
+    ("fluid's greatest", when(plan="batched"), {"max_ms": 9999.0}, "holds"),
     ("Ten times", when(system="slow"), {"records_per_s": 3e6}, "does not"),
     ("Ten times", when(system="bytewax batches"), {"records_per_s": 15e6}, "holds"),
     ("Twice", when(system="bytewax batches"), {"records_per_s": 15e6}, "does not"),

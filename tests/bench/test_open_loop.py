@@ -109,6 +109,6 @@ def test_the_command_prints_one_line_of_json(name: str, capsys: pytest.CaptureFi
     wanted = {
         *("experiment", "mechanism", "host", "workers", "rate_per_worker", "achieved_per_worker"),
         *("p50_ms", "p99_ms", "p999_ms", "max_ms", "dnf", "rss_mb", "progress_messages"),
-        *("noise_p999_ms", "length" if name == "chain" else "quantum_log2"),
+        *("answers_p50_ms", "noise_p999_ms", "length" if name == "chain" else "quantum_log2"),
     }
     assert wanted <= reported.keys()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tools.browser import find
 
 from jeton.inspector.server import PageServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -28,11 +27,12 @@ FLAGS = [
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     # Not for longer: Playwright's event loop counts as running in this thread until it is stopped.
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on the PATH: apt-get install chromium")
+    chromium = find()
+    if chromium is None:
+        pytest.skip("there is no chromium on the PATH: make browser")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        started = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield started
         started.close()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser.proxy import proxied
 from tests.inspector.driven import driven, stuck
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_the_graph_is_there_and_frontiers_move(visit: Visit) -> None:
         assert boxes.count() == len(run.flow.operators)
         named = [boxes.nth(at).get_attribute("aria-label") for at in range(boxes.count())]
         assert named == [f"Operator {plan.name}" for plan in run.flow.operators]
-        facts = '#facts div:has(dt:text-is("Frontier at means")) dd'
+        facts = '#frontiers div:has(dt:text-is("Frontier at means")) dd'
         before, after = changes(page, facts)
         assert reached(after) > reached(before)
         assert page.locator("#workers tbody tr").count() == 2
@@ -104,6 +105,73 @@ def test_pause_step_and_resume(visit: Visit) -> None:
         page.locator("#resume").click()
         page.wait_for_selector('#status:text-is("running")')
         assert run.paused_at is None
+
+
+def test_state_moves_between_workers(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("#migrate:enabled")
+        page.keyboard.press("m")
+        page.wait_for_selector("#moving[open]")
+        assert page.locator("#rebalance").is_hidden()
+        page.locator("#giver").select_option("1")
+        page.locator("#taker").select_option("0")
+        page.locator("#plan").fill("1024")
+        page.locator("#move").click()
+        page.wait_for_selector('#said:text-is("2048 bins are moving from worker 1 to worker 0")')
+        page.wait_for_selector('#workers tbody tr:first-child td:nth-child(10):text-is("4096")')
+        assert run.placement[1] == []
+
+
+def test_keys_and_buttons_wait_for_the_first_snapshot(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        held = [re.compile("/events$"), re.compile("/snapshot$")]
+        for address in held:
+            page.route(address, lambda route: route.abort())
+        page.reload()
+        page.wait_for_selector('#status:text-is("lost the connection")')
+        assert page.locator(".tools button:enabled").count() == 0
+        # As a browser does that keeps the state of buttons over a reload.
+        page.evaluate("() => document.querySelectorAll('button').forEach(b => b.disabled = false)")
+        for name in ("why", "pause", "step", "resume", "checkpoint", "migrate"):
+            page.keyboard.press(name[0])
+            page.locator(f"#{name}").click()
+        page.locator("#at").press("Enter")
+        page.locator(operator(page, "mean")).click()
+        assert page.locator("#chosen").inner_text().lower() == "mean"
+        assert page.locator("#said").inner_text() == ""
+        for address in held:
+            page.unroute(address)
+        page.wait_for_selector("body[data-snapshots]")
+        page.keyboard.press("m")
+        page.wait_for_selector("#moving[open]")
+
+
+def test_it_works_behind_a_proxy_with_a_path_that_keeps_events_back(visit: Visit) -> None:
+    with driven(stuck()) as run, proxied(run.inspect()) as url:
+        page = visit(url.removesuffix("/"))
+        page.wait_for_selector("body[data-snapshots]")
+        before, after = changes(page, '#frontiers div:has(dt:text-is("Frontier at means")) dd')
+        assert reached(after) > reached(before)
+        page.locator("#pause").click()
+        page.wait_for_selector('#said:has-text("paused at")')
+        page.wait_for_selector("#resume:enabled")
+        page.locator("#resume").click()
+        page.wait_for_selector('#status:text-is("running")')
+
+
+def test_selected_text_stays_until_it_is_copied(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        select = "() => getSelection().selectAllChildren(document.querySelector('#frontiers dd'))"
+        page.evaluate(select)
+        chosen = page.evaluate("() => getSelection().toString()")
+        changes(page, "#clock")
+        assert page.evaluate("() => getSelection().toString()") == chosen
+        page.evaluate("() => getSelection().removeAllRanges()")
+        changes(page, "#frontiers")
 
 
 def test_an_error_of_a_button_is_shown(visit: Visit) -> None:

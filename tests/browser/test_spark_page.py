@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+import jeton as jt
 from jeton.connectors.sources import Batches
 from tests.browser.test_page import changes, operator, reached
 from tests.inspector.driven import stuck
@@ -57,7 +58,7 @@ def test_a_query_on_spark_is_seen_and_steered(
             "Operator high",
         ]
         page.wait_for_selector("#workers tbody tr:nth-child(2)")
-        before, after = changes(page, '#facts div:has(dt:text-is("Frontier at means")) dd')
+        before, after = changes(page, '#frontiers div:has(dt:text-is("Frontier at means")) dd')
         assert reached(after) > reached(before)
 
         # A stuck token is found by clicking on the output that it holds.
@@ -83,9 +84,38 @@ def test_a_query_on_spark_is_seen_and_steered(
         page.wait_for_selector('#status:text-is("running")')
         assert query.paused_at is None
 
+        # State moves to the other worker, and back to where the load is even.
+        page.locator("#migrate").click()
+        page.locator("#giver").select_option("0")
+        page.locator("#taker").select_option("1")
+        page.locator("#move").click()
+        page.wait_for_selector('#said:has-text("2048 bins have moved")')
+        page.wait_for_selector('#workers tbody tr:last-child td:nth-child(10):text-is("4096")')
+        assert query.placement[0] == []
+        page.locator("#migrate").click()
+        page.locator("#rebalance").click()
+        page.wait_for_selector('#said:has-text("bins have moved"):not(:has-text("2048"))')
+        assert query.placement[0] != []
+
         # A checkpoint.
         page.locator("#checkpoint").click()
         page.wait_for_selector('#said:has-text("is committed")')
         taken = re.search(r"checkpoint (\d+) is committed", page.locator("#said").inner_text())
         assert taken is not None
     page.wait_for_selector('#status:text-is("ended")')
+
+
+def test_the_page_of_a_batch_is_for_looking_only(visit: Visit, spark: SparkSession) -> None:
+    flow = jt.Flow("batch")
+    numbers = flow.input("n", time="id", schema={})
+    flow.output("small", numbers.filter(lambda batch: batch.times < 30))
+    frames = flow.on_spark({"n": spark.range(1000)}, workers=2)
+    page = visit(frames.inspect())
+    page.wait_for_selector('#status:text-is("not started")')
+    for button in ("why", "pause", "step", "resume", "checkpoint", "migrate"):
+        assert page.locator(f"#{button}").is_disabled()
+    page.locator(operator(page, "filter")).click()
+    assert frames["small"].count() == 30
+    page.wait_for_selector('#status:text-is("complete")')
+    assert page.locator("#workers tbody tr").count() == 2
+    assert page.locator('#facts div:has(dt:text-is("Records in")) dd').inner_text() == "1000"

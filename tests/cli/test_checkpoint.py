@@ -42,7 +42,7 @@ def commit(path: Path, *, streaming: bool = False, workers: int = 2) -> Checkpoi
                 for worker in run.workers
             }
             positions = {"words": {"0": version * 10, "1": 7}}
-            meta = {"sink": "memory"} if streaming else {"query": "3f9a", "positions": positions}
+            meta = {"sink": "memory"} if streaming else {"query": "3f9a", "partitions": positions}
             store.commit(version, list(bases.values()), flow="live", meta=meta)
     return store
 
@@ -240,7 +240,7 @@ def test_the_newest_version_is_found_while_a_query_makes_others(
         newest = max(store.versions())
         if newest < 4:
             parts = load(store, newest).parts
-            store.commit(newest + 1, parts, flow="live", meta={"query": "3f9a", "positions": {}})
+            store.commit(newest + 1, parts, flow="live", meta={"query": "3f9a", "partitions": {}})
             store.clean(keep=1)
         return load(self, version)
 

@@ -42,7 +42,9 @@ def test_the_commands() -> None:
         "jeton inspect",
         "jeton why",
         "jeton log",
+        "jeton package",
         "jeton demo",
+        "jeton compile",
         "jeton completion",
         "jeton version",
     ]
@@ -143,3 +145,10 @@ def test_the_page_shows_what_is_printed(
         ran += 1
     assert ran >= 3
     monkeypatch.delitem(sys.modules, "averages")
+
+
+def test_a_demo_without_spark_shows_what_runs_in_process() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from jeton.cli import main; main(['demo'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "window ending at 10: 1.5" in done.stdout
+    assert done.stderr == "jeton demo: error: Spark is not installed: pip install 'jeton[spark]'\n"

@@ -236,7 +236,6 @@ ON_SPARK = ["--master", "local", "--format", "means=arrow"]
             [f"{FLOWS}:averages", *INPUT, *ON_SPARK, "--output", "means=x/"],
             "Spark cannot write a folder of arrow files",
         ),
-        ([f"{FLOWS}:averages", "--input", "readings=s3://b/x.csv"], "is not on this machine"),
     ],
 )
 def test_wrong_usage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,8 +15,8 @@ import pytest
 import jeton as jt
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
-from jeton.connectors.deliveries import open_rows
-from jeton.connectors.sinks import Memory, Parquet, Sink
+from jeton.connectors.sinks import Memory, Parquet, Sink, SinkContext
+from jeton.connectors.sinks.driver_sink import RowsToDriver
 from jeton.errors import SnapshotError
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
@@ -39,7 +39,8 @@ class Driver(CheckpointCommitter):
     ) -> None:
         handed = {}
         for name, tables in rows.items():
-            writer = open_rows(self._store.files, 0, self._attempt)
+            context = SinkContext(self._query, self._attempt, worker=0, files=self._store.files)
+            writer = RowsToDriver().open(context)
             for table in tables:
                 writer.write(table)
             handed[name] = writer.stage(version)
@@ -57,7 +58,7 @@ def committer(path: Path, sinks: Mapping[str, Sink] | None = None, store: Any = 
 
 def show(run: Driver, restore_point: RestorePoint, sink: Parquet, version: int) -> None:
     """Commit a version with one row: its number."""
-    writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
+    writer = sink.open(SinkContext(restore_point.query, restore_point.attempt, worker=0))
     writer.write(pa.table({"n": [version]}))
     run.commit(version, {0: PART}, {}, {"rows": writer.stage(version)}, 0.0)
 
@@ -133,7 +134,7 @@ def test_strange_entries_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / "log" / name).touch()
     run.commit(1, {0: PART}, {}, {}, 0.0)
     assert run.recover().attempt == 2
-    assert len(list((tmp_path / "log").iterdir())) == 3 + 2
+    assert len(list((tmp_path / "log").iterdir())) == 3 + 3
 
 
 class Gather(Files):
@@ -175,6 +176,48 @@ def test_a_query_of_an_earlier_release_keeps_its_name(tmp_path: Path) -> None:
     assert committer(tmp_path).recover().query == "3f9a"
     (tmp_path / "query.json").unlink()
     assert committer(tmp_path).recover().query == "3f9a"
+
+
+class Failing(Parquet):
+    """Does not commit for some time."""
+
+    fails = 0
+
+    def commit(self, context: SinkContext, version: int, staged: Sequence[Any]) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise OSError("the folder is not there")
+        super().commit(context, version, staged)
+
+
+@pytest.mark.parametrize("restarts", ["in the same driver", "in a new driver"])
+def test_a_sink_that_failed_to_commit_gets_its_rows_after_a_restart(
+    tmp_path: Path, restarts: str
+) -> None:
+    """The sinks before it have their rows already, and do not get them twice."""
+    sinks = {name: Failing(tmp_path / name) for name in ("first", "second", "third")}
+    run = committer(tmp_path / "checkpoint", sinks)
+    restore_point, rows = run.recover(), {name: list[int]() for name in sinks}
+    for version in range(1, 5):
+        staged = {}
+        for name, sink in sinks.items():
+            writer = sink.open(SinkContext(restore_point.query, restore_point.attempt, worker=0))
+            writer.write(pa.table({"n": [version]}))
+            staged[name] = writer.stage(version)
+            rows[name].append(version)
+        sinks["second"].fails = 2
+        with pytest.raises(OSError, match="not there"):
+            run.commit(version, {0: PART}, {}, staged, 0.0)
+        seen = {name: len([*(tmp_path / name).glob("part-*")]) for name in sinks}
+        assert seen == {"first": version, "second": version - 1, "third": version - 1}
+        if restarts == "in a new driver":
+            run = committer(tmp_path / "checkpoint", sinks)
+        with pytest.raises(OSError, match="not there"):
+            run.recover()
+        restore_point = run.recover()
+        assert restore_point.version == version
+        for name in sinks:
+            assert written(tmp_path / name) == [(n,) for n in rows[name]]
 
 
 def test_a_commit_whose_outcome_is_unknown_is_found(tmp_path: Path) -> None:

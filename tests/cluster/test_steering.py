@@ -48,7 +48,7 @@ class Loop:
             self.steering.hear(0, header, payload)
 
     def match(self) -> None:
-        self.steering.hear(0, {"kind": "matched", "output": "out"}, to_bytes(ROWS))
+        self.steering.hear(0, {"kind": "matched", "output": "out", "reason": ""}, to_bytes(ROWS))
 
 
 def test_a_command_that_cannot_be_sent_does_not_block_others() -> None:
@@ -74,7 +74,7 @@ def test_requests_are_carried_out_in_order_and_end_with_the_attempt() -> None:
     for request in (third, worker.steering.ask(steering.resuming())):
         with pytest.raises(WorkersLeft, match="gone"):
             request.result()
-    assert worker.steering.at == steering.At(5, None)
+    assert worker.steering.at == steering.At(5, "integer")
 
 
 @pytest.mark.parametrize("paused", [False, True])

@@ -11,6 +11,7 @@ import jeton as jt
 from jeton.cluster.worker_io import WorkerSources
 from jeton.connectors.sources import Files
 from jeton.runtime.agent import Agent
+from tests.helpers import planned
 
 NINE = datetime.datetime(2024, 5, 1, 9)
 
@@ -31,7 +32,8 @@ def test_times_of_json_lines(tmp_path: Path, text: str, time: datetime.datetime,
     schema = {"at": datetime.datetime, "user": str}
     flow.output("out", flow.input("visits", time="at", schema=schema))
     agent = Agent(flow)
-    feed = WorkerSources(agent, {"visits": Files(tmp_path, format="json", end=True)})
+    sources = {"visits": Files(tmp_path, format="json", end=True)}
+    feed = WorkerSources(agent, sources, planned(sources))
     while not feed.ended:
         feed.read(busy=False)
     while agent.worker.has_work:
@@ -42,7 +44,7 @@ def test_times_of_json_lines(tmp_path: Path, text: str, time: datetime.datetime,
 
 def test_a_last_line_without_an_end_is_read_without_a_schema(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"at": "2024-05-01T09:00:00", "n": 1}')
-    reader = Files(tmp_path, format="json", end=True).open(0, 1)
+    reader = Files(tmp_path, format="json", end=True).open("0/1", None)
     records = reader.read()
     assert records is not None
     assert records.to_pylist() == [{"at": NINE, "n": 1}]

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jeton.cluster.worker_io import Committing
 from jeton.connectors.published import Published
-from jeton.connectors.sinks import Delivery, Memory, Parquet, Sink, Writer
+from jeton.connectors.sinks import Delivery, Memory, Parquet, Sink, SinkContext, Writer
 from jeton.connectors.sources import Files
-from jeton.errors import GraphError, JetonError, SnapshotError
+from jeton.errors import JetonError, SnapshotError
 from jeton.storage.checkpoints import Checkpoint, Checkpoints
 from tests.cluster.test_checkpoint_committer import PART, committer, show
 
@@ -25,14 +26,18 @@ def numbers(*values: Any) -> pa.Table:
     return pa.table({"time": [0] * len(values), "n": values})
 
 
-def opened(sink: Parquet, *, staged: bool) -> Writer:
-    return sink.open_staged(0, "q", 1) if staged else sink.open(0, "run")
+def context(attempt: int = 1) -> SinkContext:
+    return SinkContext("q", attempt, worker=0)
 
 
-def finish(sink: Parquet, writers: list[Writer], *, staged: bool) -> None:
+def opened(sink: Parquet, *, staged: bool) -> Writer | Committing:
+    return sink.open(context()) if staged else Committing(sink, context(), every=None)
+
+
+def finish(sink: Parquet, writers: list[Writer | Committing], *, staged: bool) -> None:
     for writer in writers:
-        if staged:
-            sink.commit("q", 1, writer.stage(1))  # type: ignore[attr-defined]
+        if isinstance(writer, Writer):
+            sink.commit(context(), 1, writer.stage(1))
         writer.close()
 
 
@@ -60,17 +65,18 @@ def test_two_outputs_may_have_one_folder(tmp_path: Path, *, staged: bool) -> Non
 class Query:
     """The driver's side of a query with two outputs in one folder, and what it stages."""
 
-    def __init__(self, path: Path, folder: str = "out") -> None:
+    def __init__(self, path: Path, folder: str = "out", attempt: int = 1) -> None:
         self.store = Checkpoints(path / "checkpoint")
         self.folder = path / folder
         self.sinks = {name: Parquet(self.folder) for name in ("x", "y")}
         self.published = Published(self.store.files, self.sinks)
+        self.published.begin("q", attempt)
 
     def commit(self, version: int, *, epoch: int = 1) -> Checkpoint:
         """Up to the manifest, from which on a version counts."""
         staged = {}
         for at, (name, sink) in enumerate(self.sinks.items()):
-            writer = sink.open_staged(0, "q", epoch)
+            writer = sink.open(context(epoch))
             writer.write(numbers(2 * version + at))
             staged[name] = writer.stage(version)
         return self.store.commit(version, [], flow="f", epoch=epoch, meta={"sinks": staged})
@@ -90,7 +96,7 @@ def test_what_a_crash_kept_hidden_is_shown_for_all_outputs_before_any_is_rolled_
     made = query.commit(1)
     query.commit(2)
     assert shown(query.folder) == []
-    Query(tmp_path).published.recover("q", made, attempt=9)
+    Query(tmp_path, attempt=9).published.recover(made)
     assert shown(query.folder) == [2, 3]
     assert not list(query.folder.glob(".*"))
 
@@ -98,24 +104,24 @@ def test_what_a_crash_kept_hidden_is_shown_for_all_outputs_before_any_is_rolled_
 def test_files_that_were_shown_belong_to_their_readers(tmp_path: Path) -> None:
     query = Query(tmp_path)
     first = query.commit(1)
-    query.published.show("q", first)
+    query.published.show(first)
     second = query.commit(2)
-    query.published.show("q", second)
+    query.published.show(second)
     (tmp_path / "checkpoint" / "shown" / ".nfs0001").touch()
     assert query.consume() == [2, 3, 4, 5]
     # Also if the newest version was spoilt, or the folder is another one.
     for found in (second, first):
-        Query(tmp_path).published.recover("q", found, attempt=9)
-        Query(tmp_path, "elsewhere").published.recover("q", found, attempt=9)
+        Query(tmp_path, attempt=9).published.recover(found)
+        Query(tmp_path, "elsewhere", 9).published.recover(found)
 
 
 def test_files_that_nobody_can_have_seen_are_missed(tmp_path: Path) -> None:
     query = Query(tmp_path)
-    query.published.show("q", query.commit(1))
+    query.published.show(query.commit(1))
     made = query.commit(2)
     with pytest.raises(JetonError, match=r"elsewhere/part-.* is not there, .* of version 2"):
-        Query(tmp_path, "elsewhere").published.recover("q", made, attempt=9)
-    Query(tmp_path).published.recover("q", made, attempt=9)
+        Query(tmp_path, "elsewhere", 9).published.recover(made)
+    Query(tmp_path, attempt=9).published.recover(made)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 
@@ -125,11 +131,12 @@ def test_a_version_that_is_made_again_is_not_taken_for_the_one_that_was_given_up
     query = Query(tmp_path)
     first = query.commit(1)
     for made in (first, query.commit(2), query.commit(3)):
-        query.published.show("q", made)
-    query.published.recover("q", first, attempt=9)
+        query.published.show(made)
+    query.published.begin("q", 9)
+    query.published.recover(first)
     assert shown(query.folder) == [2, 3]
     again = query.commit(2, epoch=2)
-    Query(tmp_path).published.recover("q", again, attempt=9)
+    Query(tmp_path, attempt=9).published.recover(again)
     assert shown(query.folder) == [2, 3, 4, 5]
 
 
@@ -145,10 +152,12 @@ def test_files_are_on_the_disk_under_the_names_that_the_version_has(
             safe.update(path.name for path in tmp_path.iterdir())
 
     monkeypatch.setattr(os, "fsync", fsync)
-    writer = Parquet(tmp_path, rows=1).open_staged(0, "q", 1)
+    writer = Parquet(tmp_path, rows=1).open(context())
     for at in range(3):
         writer.write(numbers(at))
-    assert safe == {f".{name}" for name in writer.stage(1)}
+    staged = writer.stage(1)
+    assert len(staged) == 3
+    assert safe == {path.name for path in tmp_path.iterdir()}
 
 
 # Types
@@ -180,7 +189,7 @@ def test_a_type_may_show_later_in_memory() -> None:
 
 
 def test_types_that_do_not_go_together_are_told_with_the_folder(tmp_path: Path) -> None:
-    writer = Parquet(tmp_path).open_staged(0, "q", 1)
+    writer = Parquet(tmp_path).open(context())
     writer.write(numbers(1))
     writer.write(numbers("one"))
     with pytest.raises(JetonError, match=rf"rows for {tmp_path} have types .* Field n has"):
@@ -196,13 +205,13 @@ def test_folders_are_what_they_are_where_they_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     relative = make("out")
-    assert relative.path == tmp_path / "out"
+    assert str(relative.path) == str(tmp_path / "out")
     assert relative.path.is_absolute()
-    assert make(tmp_path.as_uri()).path == tmp_path
-    assert make(f"file:{tmp_path}").path == tmp_path
-    for url in ("s3://bucket/out", "hdfs:/out"):
-        with pytest.raises(GraphError, match=f"'{url}' is not a folder that the driver and all"):
-            make(url)
+    assert str(make(tmp_path.as_uri()).path) == str(tmp_path)
+    assert str(make(f"file:{tmp_path}").path) == str(tmp_path)
+    # Those of stores are absolute, and are opened when they are used.
+    assert repr(make("s3://bucket/out/").files) == "<Files in s3://bucket/out>"
+    assert repr(make("hdfs:/out").files) == "<Files in hdfs:///out>"
 
 
 @pytest.mark.parametrize("folder", ["shown", "delivered"])
@@ -213,7 +222,7 @@ def test_a_lost_mark_is_not_missed(tmp_path: Path, folder: str, which: int) -> N
     run = committer(tmp_path / "c", {"rows": sink, "more": memory})
     restore_point = run.recover()
     for version in (1, 2):
-        writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
+        writer = sink.open(SinkContext(restore_point.query, restore_point.attempt, worker=0))
         writer.write(numbers(version))
         staged = {"rows": writer.stage(version)}
         run.commit(version, {0: PART}, {"more": [numbers(version)]}, staged, 0.0)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jeton as jt
+from jeton.connectors.source_plan import share
 from jeton.connectors.source_reader import SourceReader
 from jeton.connectors.sources import Batches
 from jeton.core.times import START_OF_TIME
 from jeton.runtime.agent import Agent
+from tests.helpers import planned
 
 Make = Callable[[int, int], Iterable[Any]]
 
@@ -35,7 +37,8 @@ class Fed:
         agent = Agent(flow)
         self.handle = agent.worker.handles[flow.handle("input", "n")]
         source = Batches(make, partitions)
-        self.feed = SourceReader("n", self.handle, source, *at, known, clock=lambda: self.now)
+        mine = share(planned({"n": source}, at[1], {"n": known or {}})["n"], *at)
+        self.feed = SourceReader("n", self.handle, source, mine, clock=lambda: self.now)
 
     def read(self, times: int) -> None:
         for _ in range(times):
@@ -62,7 +65,7 @@ def test_floors_move_with_their_partitions() -> None:
     before = Fed(flow, steady, 2)
     before.read(10)
     positions = before.feed.positions()
-    assert {n: at["floor"] for n, at in positions.items()} == {"0": 1_000_899, "1": 899}
+    assert {n: at["floor"] for n, at in positions.items()} == {"0/2": 1_000_899, "1/2": 899}
     after = [Fed(flow, steady, 2, positions, (worker, 2)) for worker in (0, 1)]
     for fed in after:
         fed.read(20)
@@ -87,9 +90,9 @@ def test_a_record_below_the_floor_before_a_restart_is_late_after_it() -> None:
 
 
 def test_checkpoints_without_floors_are_read() -> None:
-    old = {"0": {"position": 10, "ended": False, "time": 42}}
+    old = {"0/1": {"position": 10, "ended": False, "time": 42}}
     fed = Fed(flow_of(), steady, 1, old)
-    assert fed.feed.positions()["0"]["floor"] == 42
+    assert fed.feed.positions()["0/1"]["floor"] == 42
     fed.feed.read()
     assert fed.handle.time == 1_001_009 - 10
 
@@ -126,12 +129,12 @@ def test_an_idle_partition_is_idle_after_a_restart() -> None:
     fed.now = 6.0
     fed.read(1)
     positions = fed.feed.positions()
-    assert [positions[number]["idle"] for number in ("0", "1")] == [False, True]
+    assert [positions[number]["idle"] for number in ("0/2", "1/2")] == [False, True]
     after = Fed(flow_of(0, idle_after=5.0), quiet, 2, positions)
     after.read(1)
     # It does not wait five more seconds for a partition that was quiet before.
     assert (fed.handle.time, after.handle.time) == (100, 110)
-    del positions["1"]["idle"]  # as in checkpoints of earlier versions
+    del positions["1/2"]["idle"]  # as in checkpoints of earlier versions
     earlier = Fed(flow_of(0, idle_after=5.0), quiet, 2, positions)
     earlier.read(1)
     assert earlier.handle.time == 50

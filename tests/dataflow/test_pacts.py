@@ -94,7 +94,7 @@ def shares(pact: SpreadExchange, keys: list[Any], workers: int) -> Counter[tuple
     batch = jt.Batch({"key": pa.array(keys)}, times=[0] * len(keys))
     return Counter(
         (key, worker, GUEST in part)
-        for worker, part in pact.router(Placement.even(workers))(batch)
+        for worker, part in pact.router(Placement.even(workers), 0)(batch)
         for key in pa.array(part["key"]).to_pylist()
     )
 
@@ -134,7 +134,7 @@ def test_other_keys_go_to_their_owners_as_without_spread() -> None:
 
 @pytest.mark.parametrize("period", [1, 2, 3, 8])
 def test_no_pattern_of_records_sends_a_hot_key_to_one_worker(period: int) -> None:
-    route = SpreadExchange("key", spread=4).router(Placement.even(4))
+    route = SpreadExchange("key", spread=4).router(Placement.even(4), 0)
     batch = jt.Batch({"key": [7, *range(100, 99 + period)]}, times=[0] * period)
     counts = Counter(
         worker for _ in range(400) for worker, part in route(batch) if 7 in part["key"].tolist()
@@ -255,3 +255,52 @@ def test_order_between_two_workers_is_kept(seed: int | None) -> None:
             run.turn()
         run.finish()
     assert seen == list(range(20))
+
+
+def test_records_of_a_hot_key_stay_on_one_of_its_workers() -> None:
+    batch = jt.Batch({"key": [7] * 3000}, times=[0] * 3000)
+    pact = SpreadExchange("key", spread=2, stays=True)
+    owner = next(worker for worker, _ in jt.Exchange("key").route(batch, 4))
+    found = {}
+    for here in range(4):
+        parts = pact.router(Placement.even(4), here)(batch)
+        [(worker, part)] = [(worker, part) for worker, part in parts if len(part)]
+        found[here] = worker
+        assert len(part) == 3000
+        assert (GUEST in part) == (worker != owner)
+    other = (owner + 1) % 4
+    assert found[owner] == owner
+    assert found[other] == other
+    # The workers that are none of its two choose different ones.
+    assert {found[here] for here in range(4) if here not in (owner, other)} == {owner, other}
+
+
+def test_keys_that_become_hot_and_cold_again_go_back_to_their_owners() -> None:
+    route = SpreadExchange("key", spread=2, stays=True).router(Placement.even(2), 0)
+    plain = jt.Exchange("key")
+    rng = np.random.default_rng(1)
+
+    def guests(hot: int) -> set[int]:
+        """The keys with guests, after many records of which one key has half."""
+        for _ in range(20):
+            keys = rng.integers(0, 10_000, 20_000)
+            keys[rng.random(20_000) < 0.5] = hot
+            batch = jt.Batch({"key": keys}, times=[0] * 20_000)
+            parts = list(route(batch))
+        assert sum(len(part) for _, part in parts) == 20_000
+        own = {w: part for w, part in parts if GUEST not in part}
+        for worker, part in plain.route(batch, 2):
+            assert set(own[worker]["key"].tolist()) <= set(part["key"].tolist())
+        return {k for _, part in parts if GUEST in part for k in part["key"].tolist()}
+
+    elsewhere = [
+        key
+        for key in range(100)
+        for worker, _ in plain.route(jt.Batch({"key": [key]}, times=[0]), 2)
+        if worker == 1
+    ]
+    for hot in elsewhere[:3]:
+        found = guests(hot)
+        assert hot in found
+        # Those that share the place of the hot one by chance.
+        assert len(found) < 30

@@ -123,6 +123,7 @@ def test_explain_has_inputs_keys_and_columns(capsys: pytest.CaptureFixture[str])
         ["5 exchange", "from 4 more by a function"],
         ["6 broadcast", "from 5 exchange by Broadcast"],
         ["7 all", "output, from 6 broadcast"],
+        ["Waits for times to pass: 2 join"],
     ]
 
 

@@ -7,8 +7,10 @@ workers. So whatever is lost or done twice shows in its output.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from jeton.connectors.sources import Rate
 from jeton.spark.java import ensure_java
 from jeton.spark.query import Query
 from jeton.spark.session import local_session
+from jeton.storage.files import Files
 
 RATE = 20_000
 EVERY = 0.2
@@ -52,14 +55,45 @@ def records(folder: Path, limit: int) -> Rate:
     return Rate(RATE, make, limit=limit)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the query keeps its files, and the settings by which Spark reaches them."""
+
+    root: str
+    settings: dict[str, str]
+
+    @staticmethod
+    def of(folder: Path) -> Place:
+        """That of a folder: the folder itself, unless a file in it names another one."""
+        try:
+            named = json.loads((folder / "place.json").read_text())
+        except FileNotFoundError:
+            return Place(str(folder), {})
+        return Place(named["root"], named["settings"])
+
+    def write(self, folder: Path) -> None:
+        """Have queries of a folder keep their files here."""
+        (folder / "place.json").write_text(json.dumps(vars(self)))
+
+    def files(self, name: str) -> Files:
+        """The files of a part of the query."""
+        return Files(f"{self.root}/{name}")
+
+    @property
+    def spark_settings(self) -> dict[str, Any]:
+        """The settings of a session."""
+        return {f"spark.hadoop.{key}": value for key, value in self.settings.items()}
+
+
 def start(spark: SparkSession, folder: Path, limit: int) -> Query:
     (folder / "pids").mkdir(parents=True, exist_ok=True)
+    root = Place.of(folder).root
     return flow().start(
         spark,
         sources={"records": records(folder, limit)},
-        sinks={name: Parquet(folder / name) for name in ("windows", "counts")},
+        sinks={name: Parquet(f"{root}/{name}") for name in ("windows", "counts")},
         workers=2,
-        checkpoint=folder / "checkpoint",
+        checkpoint=f"{root}/checkpoint",
         every=EVERY,
         restarts=50,
     )
@@ -75,10 +109,15 @@ def undisturbed(limit: int) -> dict[str, bytes]:
 
 def committed(folder: Path) -> dict[str, bytes]:
     """The output."""
-    return {
-        name: in_bytes(pa.concat_tables(map(pq.read_table, (folder / name).glob("part-*"))))
-        for name in ("windows", "counts")
-    }
+    found = {}
+    for output in ("windows", "counts"):
+        files, tables = Place.of(folder).files(output), []
+        for name in files.names(files.root):
+            if name.startswith("part-"):
+                with files.local_copy(files.root / name) as copy:
+                    tables.append(pq.read_table(copy))
+        found[output] = in_bytes(pa.concat_tables(tables))
+    return found
 
 
 def in_bytes(table: pa.Table) -> bytes:
@@ -89,7 +128,7 @@ def in_bytes(table: pa.Table) -> bytes:
     return bytes(stream.getvalue().to_pybytes())
 
 
-def cluster_session(master: str) -> SparkSession:
+def cluster_session(master: str, **more: Any) -> SparkSession:
     ensure_java()
     settings: dict[str, Any] = {
         "spark.driver.host": "127.0.0.1",
@@ -100,6 +139,7 @@ def cluster_session(master: str) -> SparkSession:
         # If an executor is missing, Spark looks again after so long: 15 seconds by default.
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        **more,
     }
     builder: SparkSession.Builder = SparkSession.builder
     return builder.master(master).appName("campaign").config(map=settings).getOrCreate()
@@ -107,7 +147,8 @@ def cluster_session(master: str) -> SparkSession:
 
 def main(folder: Path, limit: int, cluster: str) -> None:
     """The driver: goes on from wherever the one before it was killed."""
-    spark = cluster_session(cluster) if cluster else local_session(workers=2)
+    more = Place.of(folder).spark_settings
+    spark = cluster_session(cluster, **more) if cluster else local_session(2, **more)
     query = start(spark, folder, limit)
     query.await_running(LIMIT)
     (folder / "running").touch()

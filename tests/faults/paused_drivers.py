@@ -25,12 +25,13 @@ import pyarrow.parquet as pq
 
 import jeton as jt
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
-from jeton.connectors.deliveries import open_rows
-from jeton.connectors.sinks import Callback, Delivery, Parquet, Sink
+from jeton.connectors.sinks import Callback, Delivery, Parquet, Sink, SinkContext
+from jeton.connectors.sinks.driver_sink import RowsToDriver
 from jeton.storage.checkpoints import Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
 from jeton.storage.files import Files
 from jeton.storage.leases import Superseded
+from jeton.storage.store import FileInfo
 
 ROWS = 2
 """Rows of a version."""
@@ -100,9 +101,13 @@ class SteppedFiles(Files):
         _running[-1].step()
         super().delete(path)
 
-    def _fill(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
+    def info(self, path: PurePosixPath) -> FileInfo | None:
         _running[-1].step()
-        super()._fill(path, buffers)
+        return super().info(path)
+
+    def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
+        _running[-1].step()
+        super().write(path, buffers)
 
 
 @dataclass
@@ -143,8 +148,10 @@ class Place:
         at = int(restore_point.positions.get("in", {}).get("0", {}).get("at", 0))
         try:
             base = restore_point.base(0, 1)
-            writer = sink.open_staged(0, restore_point.query, restore_point.attempt)
-            rows = open_rows(store.files, 0, restore_point.attempt)
+            context = SinkContext(
+                restore_point.query, restore_point.attempt, worker=0, files=store.files
+            )
+            writer, rows = sink.open(context), RowsToDriver().open(context)
             for version in range(restore_point.next_version, restore_point.next_version + versions):
                 table = pa.table({"n": range(at, at + ROWS)})
                 at += ROWS
@@ -199,7 +206,7 @@ class Place:
         """Whether every row up to where the newest version is has come exactly once."""
         found = Checkpoints(self.folder / "checkpoint").latest()
         assert found is not None
-        at = found.meta["positions"]["in"]["0"]["at"]
+        at = found.meta["partitions"]["in"]["0"]["at"]
         assert found.share(0, 1).operators["op"]["s"]["at"].to_pylist() == [at]
         files = self.folder.glob("*/part-*")
         written = sorted(n for path in files for n in pq.read_table(path)["n"].to_pylist())

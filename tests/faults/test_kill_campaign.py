@@ -12,33 +12,41 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 from typing import Any
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from jeton.spark import store_access
 from jeton.spark.query import Query
+from jeton.storage import store_settings
+from jeton.storage.checkpoints import Checkpoints
 from tests.faults import campaign
+from tests.storage.s3_server import BUCKET, s3_server, settings_of
+from tests.storage.webhdfs_server import webhdfs_server
 
 PROGRAM = Path(campaign.__file__)
 LIMIT = 300.0
+PLACES = ("disk", "s3", "hadoop", "name node")
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, pause: float = 0.01) -> None:
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def workers(folder: Path) -> list[int]:
     """The processes that have made records since the last kill, and still live."""
     found = [int(path.name) for path in (folder / "pids").iterdir()]
+    assert os.getpid() not in found, "this process is to be killed, which runs the tests"
     return [pid for pid in found if Path(f"/proc/{pid}").exists()]
 
 
@@ -60,8 +68,45 @@ def check(folder: Path, limit: int) -> None:
     assert campaign.committed(folder) == campaign.undisturbed(limit)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_workers(spark: SparkSession, tmp_path: Path, kills: int) -> None:
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> Iterator[campaign.Place]:
+    """Where a query keeps its files: on a disk, in a bucket, or where only Java can reach them."""
+    before = store_settings.current()
+    with ExitStack() as stack:
+        made = campaign.Place(str(tmp_path), {})
+        if request.param == "s3":
+            endpoint = stack.enter_context(s3_server())
+            made = campaign.Place(f"s3a://{BUCKET}/kills", dict(settings_of(endpoint).values))
+        elif request.param == "hadoop":
+            # A name of its own: Hadoop remembers file systems by name.
+            name = f"kills{token_hex(4)}"
+            (tmp_path / "data").mkdir()
+            link = {f"fs.viewfs.mounttable.{name}.link./data": (tmp_path / "data").as_uri()}
+            made = campaign.Place(f"viewfs://{name}/data", link)
+        elif request.param == "name node":
+            made = campaign.Place(f"{stack.enter_context(webhdfs_server())[0]}/kills", {})
+        made.write(tmp_path)
+        for key, value in made.settings.items():
+            spark.conf.set(key, value)
+        store_access.adopt(spark)
+        yield made
+        for key in made.settings:
+            spark.conf.unset(key)
+    store_settings.use(before)
+
+
+@pytest.mark.parametrize(
+    ("place", "kills"),
+    [
+        ("disk", 3),
+        ("s3", 2),
+        *(pytest.param(where, 20, marks=pytest.mark.long) for where in PLACES),
+    ],
+    indirect=["place"],
+)
+def test_workers(spark: SparkSession, tmp_path: Path, place: campaign.Place, kills: int) -> None:
     random = Random(kills)
     limit = campaign.RATE * (2 + 2 * kills)
     query = campaign.start(spark, tmp_path, limit)
@@ -138,17 +183,19 @@ def running(folder: Path, process: subprocess.Popen[bytes]) -> bool:
     return (folder / "running").exists()
 
 
-def last_attempt(folder: Path) -> int:
-    """The number of the latest attempt that has committed a version."""
-    names = (folder / "checkpoint" / "manifests").glob("*.json")
-    return max((int(path.stem.split("-")[1]) for path in names), default=0)
+def last_version(folder: Path) -> int:
+    """The latest version that has been committed."""
+    return max(Checkpoints(f"{campaign.Place.of(folder).root}/checkpoint").versions(), default=0)
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [1, 6])
-def test_drivers(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "kills"),
+    [("disk", 1), ("disk", 6), ("s3", 15), ("hadoop", 15), ("name node", 5)],
+    indirect=["place"],
+)
+def test_drivers(tmp_path: Path, place: campaign.Place, kills: int) -> None:
     random = Random(kills)
     limit = campaign.RATE * (3 + 2 * kills)
     for _ in range(kills):
@@ -165,11 +212,19 @@ def test_drivers(tmp_path: Path, kills: int) -> None:
     print(f"{kills} drivers killed")
 
 
-@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("kills", [6])
-def test_executors(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "kills"),
+    [
+        ("disk", 1),
+        *(
+            pytest.param(where, kills, marks=pytest.mark.long)
+            for where, kills in (("disk", 6), ("s3", 15), ("hadoop", 15))
+        ),
+    ],
+    indirect=["place"],
+)
+def test_executors(tmp_path: Path, place: campaign.Place, kills: int) -> None:
     random = Random(kills)
     limit = campaign.RATE * (3 + 3 * kills)
     # Spark leaves the executors' logs there, and has no setting for another place.
@@ -184,8 +239,9 @@ def test_executors(tmp_path: Path, kills: int) -> None:
                 executor = executor_of(random.choice(workers(tmp_path)))
                 assert executor != process.pid
                 os.kill(executor, signal.SIGKILL)
-                killed, before = time.monotonic(), last_attempt(tmp_path)
-                until(lambda b=before: last_attempt(tmp_path) > b, "a version")  # type: ignore[misc]
+                killed, before = time.monotonic(), last_version(tmp_path)
+                # One may have been under way.
+                until(lambda b=before: last_version(tmp_path) > b + 1, "a version", 0.3)  # type: ignore[misc]
                 back.append(time.monotonic() - killed)
                 forget_workers(tmp_path)
             assert process.wait(LIMIT) == 0, (tmp_path / "log").read_text()[-5000:]

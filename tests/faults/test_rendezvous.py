@@ -161,7 +161,7 @@ def test_a_flood_of_silent_strangers_keeps_nobody_out(
 ) -> None:
     """Far more than are dealt with at once, and none of them ever gives up."""
     monkeypatch.setattr(acceptor, "TIMEOUT", 3600.0)
-    server._acceptor._most = 16
+    server._door(False).acceptor._most = 16
     threads = threading.active_count()
     meeting = server.meeting("plan")
     with ExitStack() as strangers:
@@ -181,7 +181,7 @@ def test_tasks_that_are_taken_for_a_flood_come_again(
 ) -> None:
     """With room for one at a time and no patience at all, they drop each other out."""
     monkeypatch.setattr(acceptor, "GRACE", 0.0)
-    server._acceptor._most = 1
+    server._door(False).acceptor._most = 1
     meeting = server.meeting("plan")
     tasks = [Task(meeting, rank, 10 + rank, workers=12) for rank in range(12)]
     assert [task.outcome() for task in tasks] == [(1, [*range(10, 22)])] * 12
@@ -220,7 +220,7 @@ def test_a_lack_of_files_does_not_end_the_listener(
 def test_a_secret_belongs_to_one_plan_and_is_never_shown(server: Rendezvous) -> None:
     one, other = server.meeting("one"), server.meeting("other")
     assert one.secret != other.secret
-    task = WorkerTask(None, {}, {}, (), one, "run", None)  # type: ignore[arg-type]
+    task = WorkerTask(None, {}, {}, {}, one, "run", None, None)  # type: ignore[arg-type]
     for text in (repr(one), str(one), f"{one!r}", repr(task), repr(server), str(vars(server))):
         assert repr(one.secret) not in text
         assert one.secret.hex() not in text

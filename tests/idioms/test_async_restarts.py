@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from tests.idioms.asking import Arrivals, Row, Told, numbers
 
 import jeton as jt
+from jeton.dataflow.activator import ThreadActivator
 from jeton.errors import SnapshotError
 from jeton.idioms.map_async import map_async
 
@@ -24,10 +24,9 @@ def snapshot_with(run: jt.Run, *, answers: int) -> jt.state.Snapshot:
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
         run.run_to_rest()
-        with suppress(SnapshotError):  # an answer came in between
-            snapshot = run.snapshot()
-            if snapshot.operators["ask"]["answers 0"].num_rows == answers:
-                return snapshot
+        snapshot = run.snapshot()
+        if snapshot.operators["ask"]["answers 0"].num_rows == answers:
+            return snapshot
     raise AssertionError("the answers do not come")
 
 
@@ -53,6 +52,24 @@ def test_calls_under_way_are_asked_again_after_a_restart(workers: int) -> None:
         run.finish()
     assert sorted(seen.ns) == sorted(ns)
     assert sorted(service.asked[again:]) == [3, 4, 5, 8, *range(11, 40)]
+
+
+def test_a_snapshot_takes_in_what_threads_did_after_the_flow_rested() -> None:
+    flow, wakes, woken = jt.Flow("woken"), list[ThreadActivator](), list[bool]()
+
+    def waking(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+        wakes.append(info.activator.for_thread())
+        return lambda input, output: woken.append(True)
+
+    flow.output("out", flow.input("in").unary(waking))
+    with flow.open() as run:
+        run.run_to_rest()
+        before = len(woken)
+        with wakes[0] as wake:
+            wake.activate()
+        run.snapshot()
+    assert len(woken) == before + 1
 
 
 def test_inside_a_loop_there_is_no_snapshot_of_calls() -> None:

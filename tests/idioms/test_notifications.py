@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 from tests.helpers import UnaryStep, held, load, operator, seeded, stamped
@@ -16,19 +16,36 @@ Notified = list[list[Any]]
 """The times that each invocation was notified of."""
 
 
-def telling(mode: Mode, notified: Notified, on_notify: Callable[[Any, Notificator], None]) -> Any:
+Delivery = Literal["strict", "relaxed", "together"]
+"""The modes, and all that are complete in one piece."""
+
+
+def delivered(
+    notificator: Notificator, how: Delivery, frontier: jt.Antichain
+) -> Iterator[jt.TimestampToken]:
+    if how != "together":
+        yield from notificator.ready(frontier)
+        return
+    with notificator.together(frontier) as tokens:
+        yield from tokens
+    assert all(token.dropped for token in tokens)
+
+
+def telling(
+    how: Delivery, notified: Notified, on_notify: Callable[[Any, Notificator], None]
+) -> Any:
     """Asks for every time at which there was data, and writes down what is delivered when."""
 
     def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> UnaryStep:
         token.drop()
-        notificator = Notificator(info, mode=mode)
+        notificator = Notificator(info, mode="relaxed" if how == "together" else how)
 
         def step(input: jt.Input, output: jt.Output) -> None:
             for ref, batch in input:
                 for time in distinct_times(batch):
                     notificator.notify_at(ref, time)
             notified.append([])
-            for token in notificator.ready(input.frontier):
+            for token in delivered(notificator, how, input.frontier):
                 assert input.frontier.passed(token.time)
                 notified[-1].append(token.time)
                 output.session(token).give(n=0)
@@ -40,11 +57,13 @@ def telling(mode: Mode, notified: Notified, on_notify: Callable[[Any, Notificato
 
 
 def flow_of(
-    mode: Mode, notified: Notified, on_notify: Callable[[Any, Notificator], None] = lambda *_: None
+    how: Delivery,
+    notified: Notified,
+    on_notify: Callable[[Any, Notificator], None] = lambda *_: None,
 ) -> jt.Flow:
     flow = jt.Flow("notified")
     flow.output(
-        "out", flow.input("in").unary_frontier(telling(mode, notified, on_notify), name="op")
+        "out", flow.input("in").unary_frontier(telling(how, notified, on_notify), name="op")
     )
     return flow
 
@@ -53,12 +72,12 @@ def flat(notified: Notified) -> list[Any]:
     return [time for times in notified for time in times]
 
 
-@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@pytest.mark.parametrize("how", ["strict", "relaxed", "together"])
 @seeded
-def test_each_time_is_delivered_once_and_in_order(mode: Mode, seed: int | None) -> None:
+def test_each_time_is_delivered_once_and_in_order(how: Delivery, seed: int | None) -> None:
     notified: Notified = []
     table = {"time": [5, 1, 5, 3, 1, 9], "n": [0] * 6}
-    result = flow_of(mode, notified).run({"in": table}, seed=seed)
+    result = flow_of(how, notified).run({"in": table}, seed=seed)
     assert flat(notified) == [1, 3, 5, 9]
     assert result["out"]["time"].to_pylist() == [1, 3, 5, 9]
     assert not result.leaks
@@ -71,6 +90,9 @@ def test_strict_delivers_one_time_for_each_invocation_and_relaxed_all() -> None:
     assert [times for times in notified if times] == [[2], [4], [6], [8]]
     notified = []
     flow_of("relaxed", notified).run({"in": table})
+    assert [times for times in notified if times] == [[2, 4, 6, 8]]
+    notified = []
+    flow_of("together", notified).run({"in": table})
     assert [times for times in notified if times] == [[2, 4, 6, 8]]
 
 
@@ -94,10 +116,10 @@ def test_strict_yields_between_times_so_that_the_system_sees_each_of_them() -> N
         assert held(run, "op") == {}
 
 
-@pytest.mark.parametrize("mode", ["strict", "relaxed"])
-def test_nothing_is_delivered_before_the_frontier_has_passed(mode: Mode) -> None:
+@pytest.mark.parametrize("how", ["strict", "relaxed", "together"])
+def test_nothing_is_delivered_before_the_frontier_has_passed(how: Delivery) -> None:
     notified: Notified = []
-    with flow_of(mode, notified).open() as run:
+    with flow_of(how, notified).open() as run:
         run.input("in").send({"time": [3, 7], "n": [0, 0]})
         for time, expected in [(3, []), (4, [3]), (7, [3]), (8, [3, 7])]:
             run.input("in").advance_to(time)
@@ -246,9 +268,9 @@ def test_a_request_in_between_waits_for_all_inputs_too() -> None:
         run.finish()
 
 
-@pytest.mark.parametrize("mode", ["strict", "relaxed"])
+@pytest.mark.parametrize("how", ["strict", "relaxed", "together"])
 @pytest.mark.parametrize("seed", range(12))
-def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> None:
+def test_in_a_loop_the_order_extends_that_of_products(how: Delivery, seed: int) -> None:
     """Rounds of several times at once: no time comes after a greater one, each comes once."""
     notified: Notified = []
     flow = jt.Flow("looped")
@@ -257,7 +279,7 @@ def test_in_a_loop_the_order_extends_that_of_products(mode: Mode, seed: int) -> 
     numbers = flow.input("n").enter(loop).concat(again.stream)
     more, done = numbers.branch(lambda batch: batch["n"] == 0)
     again.connect(more.with_columns(n=lambda batch: batch["n"] - 1))
-    watched = numbers.unary_frontier(telling(mode, notified, lambda *_: None), pact=jt.Gather())
+    watched = numbers.unary_frontier(telling(how, notified, lambda *_: None), pact=jt.Gather())
     flow.output("watched", watched.leave())
     flow.output("done", done.leave())
     depths = [2, 0, 3, 1]

@@ -14,7 +14,14 @@ import jeton as jt
 from jeton.errors import GraphError
 from jeton.idioms.watermark_ports import MarkWriter
 from jeton.idioms.watermark_sources import marks_from_frontier, marks_from_times
-from jeton.idioms.watermarks import Forward, MarkedStream, unmarked, watermark_operator
+from jeton.idioms.watermarks import (
+    Forward,
+    ForwardLink,
+    MarkedStream,
+    unmarked,
+    watermark_chain,
+    watermark_operator,
+)
 from jeton_evaluation.programs.window_mean import marked_window_mean
 from jeton_evaluation.programs.word_count import marked_word_count
 
@@ -153,6 +160,103 @@ def test_marks_do_not_overtake_data(seed: int) -> None:
         result = run.finish()
     assert result["late"].num_rows == 0
     assert result["counts"].num_rows == 45
+
+
+class InOrder:
+    """Sorts by time; what is behind it sees its results before the mark."""
+
+    def __init__(self, info: jt.OperatorInfo) -> None:
+        self.waiting = jt.state.RecordQueue(info.kind, ["n"])
+        info.keep(self.waiting, name=f"waiting {len(info.kept)}")
+
+    def on_data(self, batch: jt.Batch) -> jt.Batch | None:
+        self.waiting.push(None, batch)
+        return None
+
+    def on_mark(self, mark: int | None) -> jt.Batch | None:
+        return self.waiting.take(mark)
+
+
+class Alone:
+    """A link as an operator of its own."""
+
+    def __init__(self, info: jt.OperatorInfo, build: Any) -> None:
+        self.link = build(info)
+        if not info.kept:
+            info.keep_nothing()
+
+    def on_data(self, port: int, ref: jt.TokenRef, batch: jt.Batch, output: jt.Output) -> None:
+        made = self.link.on_data(batch)
+        if made is not None:
+            output.session(ref).give(made)
+
+    def on_mark(self, mark: int | None, token: jt.TimestampToken, output: jt.Output) -> None:
+        made = self.link.on_mark(mark)
+        if made is not None:
+            output.session(token).give(made)
+
+
+class Odd(ForwardLink):
+    """Passes on records with an odd number."""
+
+    def on_data(self, batch: jt.Batch) -> jt.Batch | None:
+        return batch.filter(batch["n"] % 2 == 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_chain_is_its_links_as_operators(seed: int) -> None:
+    random = Random(seed)
+    links: list[Any] = [InOrder, ForwardLink, Odd]
+    builds = [random.choice(links) for _ in range(random.randint(1, 5))]
+    pact = random.choice([None, jt.Exchange("n")])
+    flow = jt.Flow("chained")
+    numbers = marks_from_times(flow.input("numbers"), 6)
+    chained = watermark_chain(numbers, builds, pact=pact)
+    alone = numbers
+    for place, build in enumerate(builds):
+        pacts = [pact if place == 0 else None]
+        late = "aside" if place == 0 else "pass"
+        alone = watermark_operator(
+            [alone],
+            lambda info, build=build: Alone(info, build),  # type: ignore[misc]
+            pacts=pacts,
+            late=late,  # type: ignore[arg-type]
+        )
+        if place == 0:
+            assert alone.late is not None
+            flow.output("late alone", alone.late)
+    assert chained.late is not None
+    flow.output("late", chained.late)
+    flow.output("chained", unmarked(chained))
+    flow.output("alone", unmarked(alone))
+    rows = [{"time": 2 * n + random.randint(0, 9), "n": random.randint(0, 9)} for n in range(60)]
+    snapshot = None
+    tables: dict[str, list[Any]] = {name: [] for name in flow.outputs}
+    for half in (rows[:30], rows[30:]):
+        workers = random.randint(1, 3)
+        with flow.open(workers=workers, seed=seed, restore=snapshot) as run:
+            for row in half:
+                run.input("numbers", random.randrange(workers)).send(
+                    {name: [value] for name, value in row.items()}
+                )
+                for _ in range(random.randint(0, 3)):
+                    run.turn()
+            run.run_to_rest()
+            if half is not rows[30:] and snapshot is None:
+                snapshot = run.snapshot()
+                found = run.results()
+            else:
+                found = run.finish()
+            for name, kept in tables.items():
+                kept += found[name].to_pylist()
+    key = lambda row: (row["time"], row["n"])  # noqa: E731
+    assert sorted(tables["chained"], key=key) == sorted(tables["alone"], key=key)
+    assert sorted(tables["late"], key=key) == sorted(tables["late alone"], key=key)
+
+
+def test_a_chain_needs_a_link() -> None:
+    with pytest.raises(GraphError, match="a chain has one link or more"):
+        watermark_chain(marks_from_frontier(jt.Flow("empty").input("n")), [])
 
 
 def test_a_window_is_late_only_once_it_is_closed() -> None:

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,11 @@ def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_
     with stuck().open() as run:
         run.inspect()
         code, _, err = said(capsys, "why", run.flow.name, "nothing")
-        assert (code, "'nothing'" in err) == (1, True)
+        assert (code, "has no output, probe or operator 'nothing'" in err) == (2, True)
+        code, _, err = said(capsys, "why", run.flow.name, "hihg")
+        assert (code, "did you mean 'high'?" in err) == (2, True)
         code, _, err = said(capsys, "why", run.flow.name, "--at", "noon")
-        assert (code, "neither an integer nor a timestamp" in err) == (1, True)
+        assert (code, "neither an integer nor a timestamp" in err) == (2, True)
     code, _, err = said(capsys, "log", str(tmp_path))
     assert (code, "there is no event log" in err) == (2, True)
     assert said(capsys, "inspect", "--open")[0] == 2
@@ -82,7 +85,7 @@ def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_
 def test_a_page_that_no_longer_answers_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     publish("gone", "http://127.0.0.1:1/secret/")
     code, _, err = said(capsys, "why", "gone")
-    assert (code, "the query does not answer" in err) == (1, True)
+    assert (code, f"gone@{os.getpid()} does not answer" in err) == (1, True)
 
 
 def test_files_of_processes_that_are_gone_are_removed(own_folder: Path) -> None:
@@ -110,6 +113,32 @@ def test_queries_of_one_name_are_told_apart_by_their_process() -> None:
     assert find("8", known).url == find("q@8", known).url == "8"
     with pytest.raises(JetonError, match="several queries are called 'q': q@7, q@8"):
         find("q", known)
+
+
+def test_queries_of_one_name_in_one_process_have_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with stuck().open() as one, stuck().open() as other:
+        urls = [one.inspect(), other.inspect()]
+        code, _, err = said(capsys, "inspect", one.flow.name)
+        names = err.strip().partition(f"several queries are called {one.flow.name!r}: ")[2]
+        assert code == 2
+        for name, url in zip(names.split(", "), urls, strict=True):
+            assert said(capsys, "inspect", name) == (0, f"{url}\n", "")
+        listed = said(capsys, "inspect")[1].splitlines()
+        assert [line.split("  ")[0] for line in listed] == names.split(", ")
+
+
+def test_a_log_shows_timestamps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flow = jt.Flow("stamps")
+    flow.output("out", flow.input("in", lateness="0s"))
+    with flow.open() as run:
+        run.log_events(tmp_path / "log", full=True)
+        for second in (1, 2):
+            run.input("in").send({"time": [datetime(2024, 5, 6, 7, 8, second)], "n": [1]})
+            run.run_to_rest()
+    assert "2024-05-06 07:08:01" in said(capsys, "log", str(tmp_path / "log"))[1]
+    assert "2024-05-06 07:08:01" in said(capsys, "log", str(tmp_path / "log"), "--replay")[1]
 
 
 def test_a_log_is_summarised_and_replayed(

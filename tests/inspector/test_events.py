@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.errors import GraphError
+from jeton.errors import GraphError, JetonError
 from jeton.inspector.events import read_events, replay_frontiers, summarise
 from jeton.runtime import event_log
-from jeton.runtime.event_log import EventWriter, LogSettings
+from jeton.runtime.event_log import EventWriter, LogSettings, SampledLog
+from jeton.runtime.monitor import Observation
 
 
 def counting() -> jt.Flow:
@@ -81,7 +83,8 @@ def test_files_are_rotated_and_the_oldest_removed(
     with EventWriter(LogSettings(path=str(tmp_path), limit=limit), "driver") as writer:
         for number in range(20_000):
             name = f"operator {number % 7}"
-            writer.add(float(number), 0, name, "sample", "[]", 0.0, number * 7919, number, 0, 0)
+            counts = (number * 7919, number, 0, 0)
+            writer.add(float(number), 0, name, "sample", "[]", 0.0, *counts, None)
     files = sorted(tmp_path.iterdir())
     assert len(files) == event_log.FILES
     assert sum(file.stat().st_size for file in files) < 2 * limit
@@ -93,14 +96,14 @@ def test_files_are_rotated_and_the_oldest_removed(
 def test_a_log_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     for number in range(2):
         with EventWriter(LogSettings(path=str(tmp_path)), "driver") as writer:
-            writer.add(float(number), 0, "map", "sample", "[]", 0.0, number, 0, 0, 0)
+            writer.add(float(number), 0, "map", "sample", "[]", 0.0, number, 0, 0, 0, None)
     assert read_events(tmp_path)["records_in"].to_pylist() == [0, 1]
 
 
 def test_what_was_written_before_a_crash_is_read(tmp_path: Path) -> None:
     writer = EventWriter(LogSettings(path=str(tmp_path)), "driver")
     for number in range(3):
-        writer.add(float(number), 0, "map", "sample", "[]", 0.0, number, 0, 0, 0)
+        writer.add(float(number), 0, "map", "sample", "[]", 0.0, number, 0, 0, 0, None)
         writer.flush()
     [file] = tmp_path.iterdir()
     whole = file.read_bytes()
@@ -116,3 +119,37 @@ def test_one_log_at_a_time_with_room_for_its_files(tmp_path: Path) -> None:
             run.log_events(tmp_path, full=True)
         with pytest.raises(GraphError, match="limit=8192 bytes or more, not 1"):
             run.log_events(tmp_path, limit=1)
+
+
+def test_a_sampled_log_keeps_the_totals_of_all_attempts_and_drivers(tmp_path: Path) -> None:
+    def observed(records: int, before: int) -> Observation:
+        of_operator = {"name": "map", "tokens": 0, "queued": 0, "frontiers": [[records]]}
+        metrics = {"operators": [{**of_operator, "records_in": records, "seconds": records / 8}]}
+        earlier = {"operators": [{**of_operator, "records_in": before, "seconds": before / 8}]}
+        reports = {0: {"metrics": metrics, "frontiers": {}}}
+        return Observation(status="running", reports=reports, before={0: earlier})
+
+    for _ in range(2):  # a driver that is started again goes on with the same folder
+        log = SampledLog(LogSettings(path=str(tmp_path)))
+        for records, before in ((100, 0), (160, 0), (16, 168), (24, 168)):
+            log.take(observed(records, before))
+        log.close()
+    totals = read_events(tmp_path)["records_in"].to_pylist()
+    assert totals == [100, 160, 184, 192] * 2
+    [summary] = summarise(tmp_path)
+    assert (summary["records_in"], summary["seconds"]) == (2 * 192, 2 * 24.0)
+
+
+def test_a_file_of_something_else_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "worker-0-000001.arrow"
+    for beginning in (b"", b"\xff\xff", b"\xff\xff\xff\xff\x80\x01"):
+        file.write_bytes(beginning)  # a writer that came no further
+        assert read_events(tmp_path).num_rows == 0
+    file.write_bytes(b"something else")
+    with pytest.raises(JetonError, match=r"worker-0-000001.arrow is not a file of an event log"):
+        read_events(tmp_path)
+    other = pa.schema({"n": pa.int64()})
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, other) as writer:
+        writer.write_table(pa.table({"n": [1]}))
+    with pytest.raises(JetonError, match="not a file of an event log, or of another version"):
+        summarise(tmp_path)

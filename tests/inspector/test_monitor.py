@@ -31,12 +31,16 @@ class Listening:
         self.calls.append(("terminated", event.exception))
 
 
-def observed(rows: int, wall: float, clock: float = 0.0, **operator: Any) -> Observation:
+def observed(
+    rows: int, wall: float, clock: float = 0.0, before: int = 0, **operator: Any
+) -> Observation:
     each = {"name": "in", "tokens": 0, "queued": 0, "invocations": 0, "frontiers": [[rows]]}
     each |= {"state_rows": 0, "state_bytes": 0, **operator}
     metrics = {"rows_in": rows, "rows_out": 0, "late": 0, "seconds": wall, "operators": [each]}
     report = {"metrics": metrics, "frontiers": {"out": [rows]}, "inputs": {"in": [rows, False]}}
-    return Observation(status="running", reports={0: report}, clock=clock)
+    return Observation(
+        status="running", reports={0: report}, clock=clock, before={0: {"rows_in": before}}
+    )
 
 
 def test_a_listener_is_called_from_the_start_to_the_end() -> None:
@@ -51,6 +55,30 @@ def test_a_listener_is_called_from_the_start_to_the_end() -> None:
     assert listening.calls[0] == ("started", "q")
     assert listening.calls[-1] == ("terminated", "it broke")
     assert listening.calls[1:3] == [("progress", 0), ("progress", 10)]
+
+
+def test_watchers_are_called_by_one_thread_at_a_time() -> None:
+    inside, most, taken = [0], [0], [0]
+
+    def watch(now: Observation) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        met.wait(0.2) if taken[0] == 0 else None
+        taken[0] += 1
+        inside[0] -= 1
+
+    met = threading.Event()
+    clocks = iter(range(1, 100))
+    monitor = Monitor("q", lambda: observed(1, 1.0, float(next(clocks))))
+    monitor.watch(watch)
+    threads = [threading.Thread(target=monitor.look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert monitor.seen is not None
+    assert monitor.seen.clock == 8.0
 
 
 def test_an_error_of_a_listener_is_logged_and_stops_nothing(
@@ -70,12 +98,12 @@ def test_an_error_of_a_listener_is_logged_and_stops_nothing(
 
 
 def test_rows_are_those_since_the_last_record_also_after_a_restart() -> None:
-    seen = [observed(100, 1.0, 1.0), observed(150, 2.0, 3.0), observed(20, 0.5, 4.0)]
+    seen = [observed(100, 1.0, 1.0), observed(150, 2.0, 3.0), observed(200, 0.5, 4.0, before=160)]
     monitor = Monitor("q", lambda: seen.pop(0))
     for _ in range(3):
         monitor.look()
-    assert [record.numInputRows for record in monitor.recent] == [100, 50, 20]
-    assert [record.inputRowsPerSecond for record in monitor.recent] == [0.0, 25.0, 20.0]
+    assert [record.numInputRows for record in monitor.recent] == [100, 50, 210]
+    assert [record.inputRowsPerSecond for record in monitor.recent] == [0.0, 25.0, 210.0]
     assert monitor.recent[1]["frontiers"] == {"out": [150]}
 
 
@@ -138,6 +166,28 @@ def test_the_operator_that_holds_back_is_behind_its_input() -> None:
         view.take(run.observe())
         keeper = view.latest["operators"][3]
         assert (keeper["behind"], keeper["still"] > 0) == (None, True)
+
+
+def test_latencies_and_bytes_are_those_of_what_came_through() -> None:
+    flow = stuck()
+    with flow.open(workers=2) as run:
+        run.inspect()
+        view = View(flow)
+        for time in range(40):
+            for worker in range(2):
+                run.input("readings", worker=worker).send({"time": [time], "k": [1], "v": [1.0]})
+            run.run_to_rest()
+            if time in (9, 39):
+                view.take(run.observe())
+        found = view.latest["latency"]["outputs"]
+        # Both workers' inputs have advanced thirty times since the first look.
+        assert sum(found["means"]["bins"]) == 60
+        assert 0 < found["means"]["p50"] <= found["means"]["p99"] < 100
+        # A token holds the other output.
+        assert (sum(found["high"]["bins"]), found["high"]["p99"]) == (0, None)
+        assert (run.agents[0].metrics().operators[2].latency_seconds or 0.0) > 0
+        sent = [each.bytes_out for each in run.agents[0].metrics().operators]
+        assert sent[0] == 40 * 3 * 8
 
 
 def test_an_input_is_behind_the_furthest_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import jeton as jt
+from jeton.inspector.prometheus import exposition
 from jeton.runtime.in_process import Run
+from jeton.runtime.monitor import Observation
 from tests.inspector.driven import driven, stuck
 
 
@@ -67,9 +70,72 @@ def test_a_request_that_names_another_host_is_refused(run: Run, host: str) -> No
     assert ask(run.inspect(), Host=host)[0] == 404
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1234", "[::1]:80", "127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:1234", "[::1]:80", "127.0.0.1", "10.1.2.3:4711"]
+)
 def test_names_of_this_machine_are_welcome(run: Run, host: str) -> None:
     assert ask(run.inspect(), Host=host)[0] == 200
+
+
+def test_names_of_a_proxy_are_welcome_if_they_are_known(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETON_INSPECT_HOSTS", "hub.example, Other.example")
+    url = run.inspect()
+    assert ask(url, Host="HUB.example:443")[0] == ask(url, Host="other.example")[0] == 200
+    assert ask(url, Host="evil.example")[0] == 404
+
+
+def test_an_address_without_its_slash_leads_to_the_page_behind_any_path(run: Run) -> None:
+    url = run.inspect()
+    status, text, _ = ask(url.removesuffix("/"))
+    assert (status, f'content="0; url={url.rsplit("/", 2)[1]}/"' in text) == (200, True)
+    assert ask(f"{url[: url.index('/', 8)]}/nothing")[0] == 404
+
+
+def test_acts_come_through_proxies_and_not_from_other_sites(run: Run) -> None:
+    url = run.inspect()
+    post: dict[str, Any] = {"method": "POST", "body": {"act": "why", "arguments": {}}}
+    post["content_type"] = "application/json"
+    origin = {"origin": "https://hub.example"}
+    for forwarded in (
+        {"x_forwarded_host": "inner.example, hub.example"},
+        {"forwarded": 'by="1.2.3.4";for=5.6.7.8;host="hub.example";proto=https'},
+        {"sec_fetch_site": "same-origin"},
+    ):
+        assert ask(url, "act", **post, **origin, **forwarded)[0] == 200
+    for foreign in (
+        origin,
+        {**origin, "x_forwarded_host": "hub.example.evil"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site", "origin": url[: url.index("/", 8)]},
+    ):
+        assert ask(url, "act", **post, **foreign)[0] == 400
+
+
+def test_state_moves_by_a_button(run: Run) -> None:
+    url = run.inspect()
+    run.input("in").send({"time": [1], "n": [1]})
+    run.run_to_rest()
+    for given, error in (
+        ({}, "choose the worker"),
+        ({"from": "0", "to": "7"}, "there is no worker 7: there are 2"),
+        ({"from": "0", "to": "0"}, "no bins for another worker"),
+        ({"from": "x", "to": "1"}, "'x' is not the number of a worker"),
+        ({"from": "0", "to": "1", "plan": "sudden"}, "how many bins move at a time, not 'sudden'"),
+    ):
+        status, answer = act(url, "migrate", **given)
+        assert (status, error in answer["error"]) == (409, True), answer
+    status, answer = act(url, "migrate", **{"from": "0", "to": "1"})
+    assert (status, answer["text"]) == (200, "2048 bins are moving from worker 0 to worker 1")
+    run.run_to_rest()
+    run.monitor.look()
+    shown = json.loads(ask(url, "snapshot")[1])
+    assert (shown["bins"], shown["migration"]) == ({"0": 0, "1": 4096}, None)
+    flow = jt.Flow("alone")
+    flow.output("out", flow.input("in"))
+    with flow.open() as alone:
+        assert "there is no other worker" in act(alone.inspect(), "migrate")[1]["error"]
 
 
 def test_acts_are_posts_of_the_page_itself(run: Run) -> None:
@@ -196,3 +262,66 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
     assert "the live page needs uvicorn, which is not installed: pip install 'jeton[inspect]'" in (
         done.stderr
     )
+
+
+def test_the_metrics_follow_the_grammar_of_prometheus() -> None:
+    flow = jt.Flow('a "b" \\ \n c')
+    flow.output("out", flow.input("in", lateness=0).key_by("n").running().count())
+    with flow.open(workers=2) as run:
+        url = run.inspect()
+        for time in (3, 7):
+            for worker in range(2):
+                run.input("in", worker=worker).send({"time": [time], "n": [1]})
+            run.run_to_rest()
+        run.monitor.look()
+        lines = ask(url, "metrics")[1].splitlines()
+    label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+    sample = re.compile(rf"([a-z_]+)\{{({label}(?:,{label})*)\}} (-?[0-9.e+-]+)")
+    kinds: dict[str, str] = {}
+    seen: dict[tuple[str, str], float] = {}
+    for line in lines:
+        if line.startswith("# TYPE "):
+            _, _, family, kind = line.split()
+            assert family not in kinds, "a family comes once, with all its samples"
+            kinds[family] = kind
+        elif not line.startswith("# HELP "):
+            found = sample.fullmatch(line)
+            assert found is not None, line
+            name, labels, value = found.groups()
+            family = list(kinds)[-1]
+            histogram = kinds[family] == "histogram"
+            assert name in {f"{family}_{part}" for part in ("bucket", "sum", "count")} or (
+                name == family and not histogram
+            )
+            assert kinds[family] != "counter" or family.endswith("_total")
+            assert (name, labels) not in seen
+            seen[name, labels] = float(value)
+    ends = [f'query="a \\"b\\" \\\\ \\n c",worker="{n}",output="out"' for n in range(2)]
+    for end in ends:
+        whole = seen["jeton_latency_seconds_count", end]
+        assert seen["jeton_latency_seconds_bucket", f'{end},le="+Inf"'] == whole > 0
+        buckets = [n for (name, labels), n in seen.items() if "_bucket" in name and end in labels]
+        assert buckets == sorted(buckets)
+
+
+def test_a_query_is_up_while_it_starts_again_and_its_counts_never_go_back() -> None:
+    def at(status: str, rows: int, before: int = 0) -> dict[str, float]:
+        metrics = {"rows_in": rows, "queued": 3, "peak_rss_mb": 2}
+        reports = {0: {"metrics": metrics, "frontiers": {}}} if rows else {}
+        now = Observation(
+            status=status, reports=reports, before={0: {"rows_in": before, "queued": 5}}
+        )
+        lines = (line for line in exposition("q", now).splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in (each.rpartition(" ") for each in lines)}
+
+    ran, rescales, again = at("running", 100), at("rescaling", 0, 120), at("running", 10, 120)
+    for found in (ran, rescales, again):
+        assert found['jeton_up{query="q"}'] == 1
+        assert sum(found[name] for name in found if name.startswith("jeton_status")) == 1
+    assert rescales['jeton_status{query="q",status="rescaling"}'] == 1
+    rows = 'jeton_rows_in_total{query="q",worker="0"}'
+    assert (ran[rows], rows in rescales, again[rows]) == (100, False, 130)
+    assert again['jeton_queued_messages{query="q",worker="0"}'] == 3
+    assert again['jeton_peak_rss_bytes{query="q",worker="0"}'] == 2 << 20
+    for status in ("ended", "failed"):
+        assert at(status, 100)['jeton_up{query="q"}'] == 0

@@ -21,6 +21,7 @@ from pyspark import cloudpickle
 
 import jeton as jt
 from jeton.columns.batch import concat
+from jeton.mesh.certificates import Credentials
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
 from jeton.runtime.agent import BEAT, Agent
@@ -59,6 +60,7 @@ def work(
     inputs: Mapping[str, pa.Table],
     tcp: bool,
     watch: Watch | None,
+    credentials: Credentials | None,
     pipe: Connection,
 ) -> None:
     """The life of one worker's process."""
@@ -66,7 +68,7 @@ def work(
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("jeton").addHandler(handler)
-    listener = Listener(SECRET)
+    listener = Listener(SECRET, credentials=credentials)
     report = Report(log=lines)
     mesh: Mesh | None = None
     try:
@@ -74,6 +76,7 @@ def work(
         pipe.send(replace(listener.address, path="") if tcp else listener.address)
         addresses: dict[int, Address] = pipe.recv()
         mesh = Mesh(index, addresses, listener, EPOCH, timeout=20.0)
+        report.stats["links"] = sorted({type(link).__name__ for link in mesh._data.values()})
         flow = make()
         agent = Agent(flow, mesh, index=index, workers=workers)
         handles = agent.worker.handles
@@ -178,13 +181,15 @@ def started(
     workers: int = 2,
     tcp: bool = False,
     watch: Watch | None = None,
+    credentials: Credentials | None = None,
 ) -> Iterator[Running]:
     """Processes that wait for the addresses of their peers; they end with the fixture."""
     tables = {name: pa.table(data) for name, data in (inputs or {}).items()}
     processes, pipes = [], []
     for index in range(workers):
         ours, theirs = CONTEXT.Pipe()
-        arguments = (index, workers, Shipped(make), tables, tcp, watch and Shipped(watch), theirs)
+        shipped = watch and Shipped(watch)
+        arguments = (index, workers, Shipped(make), tables, tcp, shipped, credentials, theirs)
         process = CONTEXT.Process(target=Shipped(work), args=arguments, daemon=True)
         process.start()
         theirs.close()

@@ -173,11 +173,15 @@ def test_times_of_the_users_own_cannot_leave() -> None:
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 stamps = st.one_of(int64, st.lists(int64, min_size=2, max_size=4).map(tuple).map(jt.Product.of))
+changes = st.lists(st.tuples(st.tuples(st.integers(0, 10**6), stamps), int64), max_size=20).map(
+    tuple
+)
 progress_batches = st.builds(
     ProgressBatch,
     st.integers(0, 1000),
     st.integers(0, 2**40),
-    st.lists(st.tuples(st.tuples(st.integers(0, 10**6), stamps), int64), max_size=20).map(tuple),
+    changes,
+    changes,
     st.sampled_from([None, *UNITS]),
 )
 
@@ -189,8 +193,8 @@ def test_progress_batches_come_back(batch: ProgressBatch) -> None:
     back = Decoder().progress(payload)
     assert back == batch
     for (_, old), (_, new) in zip(
-        (change[0] for change in batch.changes),
-        (change[0] for change in back.changes),
+        (change[0] for change in (*batch.changes, *batch.yours)),
+        (change[0] for change in (*back.changes, *back.yours)),
         strict=True,
     ):
         assert type(new) is type(old)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jeton import cli
-from jeton_evaluation.nexmark import Config, command, measure, queries
+from jeton_evaluation.nexmark import Config, command, measure, parquet, queries
 from jeton_evaluation.nexmark.measure import Figures, Latency
 from jeton_evaluation.nexmark.table import (
     BEGIN,
@@ -182,7 +182,7 @@ def test_the_documentation_has_the_marks() -> None:
         assert f"| {name} |" in text, f"{name} is not in the list of queries"
 
 
-@pytest.mark.parametrize("module", [command, measure], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [command, measure, parquet], ids=lambda m: m.__name__)
 def test_examples(module: Any, spark: SparkSession) -> None:
     result = doctest.testmod(
         module,

@@ -95,7 +95,7 @@ def test_crowded(name: str, spark: SparkSession) -> None:
     frames = {kind: spark.createDataFrame(table) for kind, table in inputs.items()}
     wanted = rows(truth.answer(spark, query, frames).toArrow())
     assert sum(wanted.values()) > 1, "this would not show much"
-    for mechanism in query.mechanisms:
+    for mechanism in (None, *query.mechanisms):
         for workers, seed in ((1, None), (3, None), (2, 1)):
             result = query.flow(mechanism=mechanism).run(inputs, workers=workers, seed=seed)
             assert rows(result[queries.RESULT]) == wanted, (mechanism, workers)
@@ -106,6 +106,6 @@ def test_nothing_comes_of_nothing(name: str) -> None:
     query = queries.get(name)
     empty = {kind: table.slice(0, 0) for kind, table in crowd(1).items()}
     inputs = wanted_columns(query, empty)
-    for mechanism in query.mechanisms:
+    for mechanism in (None, *query.mechanisms):
         result = query.flow(mechanism=mechanism).run(inputs, workers=2)[queries.RESULT]
         assert result.num_rows == 0

@@ -12,9 +12,10 @@ import jeton as jt
 from jeton.errors import BatchError
 from jeton_evaluation import nexmark
 from jeton_evaluation.nexmark import queries
-from jeton_evaluation.nexmark.queries.closing import PRICE, BestBids, closed_auctions
+from jeton_evaluation.nexmark.queries.closing import VALID
 from jeton_evaluation.nexmark.queries.windows import SLIDE, WINDOW
-from jeton_evaluation.programs.mechanisms import MECHANISMS, plain_stream
+from jeton_evaluation.programs.closing import BestBids
+from jeton_evaluation.programs.mechanisms import MECHANISMS
 from tests.operators.twins import Row, assert_same, run_twin, schedule_of
 
 SEEDS = 40
@@ -130,14 +131,13 @@ def test_auctions_close(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
-        emitted = {"auction": ["seller", "category", "start"], "bid": ["bidder", "bid_ts"]}
-        for mechanism in MECHANISMS:
-            won = closed_auctions(events, mechanism, **emitted)
-            flow.output(mechanism, plain_stream(won))
+        auctions = events.auctions.with_columns(start=lambda batch: batch.times).key_by("id")
+        bids = events.bids.key_by("auction")
+        won = auctions.group_join(bids, until="expires", where=VALID).top("price")
+        flow.output("won", won.rename({"event_time": "bid_ts"}).drop("reserve", "expires"))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
-    for rows in found.values():
-        assert_same(rows, closed(auctions, bids))
+    assert_same(found["won"], closed(auctions, bids))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -148,8 +148,9 @@ def test_averages_of_what_closes(seed: int) -> None:
 
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns=COLUMNS)
-        for mechanism in MECHANISMS:
-            flow.output(mechanism, queries.get("q4").answer(events, mechanism))
+        for mechanism in (None, *MECHANISMS):
+            name = mechanism or queries.LIBRARY
+            flow.output(name, queries.get("q4").answer(events, mechanism))
         flow.output("q6", queries.get("q6").answer(events))
 
     found = run_twin(build, {"auctions": auctions, "bids": bids}, schedule_of(seed), time="ts")
@@ -166,8 +167,9 @@ def test_windows(seed: int) -> None:
     def build(flow: jt.Flow) -> None:
         events = nexmark.add_inputs(flow, columns={"bids": COLUMNS["bids"]})
         flow.output("q5", queries.get("q5").answer(events))
-        for mechanism in MECHANISMS:
-            flow.output(mechanism, queries.get("q7").answer(events, mechanism))
+        for mechanism in (None, *MECHANISMS):
+            name = mechanism or queries.LIBRARY
+            flow.output(name, queries.get("q7").answer(events, mechanism))
 
     found = run_twin(build, {"bids": bids}, schedule_of(seed), time="ts")
     assert_same(found.pop("q5"), hot_items(bids))
@@ -179,8 +181,10 @@ def test_one_token_for_all_that_is_open() -> None:
     """However many auctions are open, the system knows of one time only."""
     flow = jt.Flow("open")
     events = nexmark.add_inputs(flow, columns=COLUMNS)
-    won = closed_auctions(events)
-    assert isinstance(won, jt.Stream)
+    bids_on = events.auctions.key_by("id").group_join(
+        events.bids.key_by("auction"), until="expires"
+    )
+    won = bids_on.max("price")
     flow.output("won", won.probe("won"))
     count = 1000
     ids = np.arange(count)
@@ -203,8 +207,10 @@ def test_one_token_for_all_that_is_open() -> None:
 def test_auctions_without_bids_hold_nothing_back() -> None:
     flow = jt.Flow("silent")
     events = nexmark.add_inputs(flow, columns=COLUMNS)
-    won = closed_auctions(events)
-    assert isinstance(won, jt.Stream)
+    bids_on = events.auctions.key_by("id").group_join(
+        events.bids.key_by("auction"), until="expires"
+    )
+    won = bids_on.max("price")
     flow.output("won", won.probe("won"))
     auction = {"ts": [1], "id": [1], "seller": [1], "category": [1], "reserve": [1]}
     with flow.open() as run:
@@ -215,10 +221,10 @@ def test_auctions_without_bids_hold_nothing_back() -> None:
         assert list(run.probe("won").frontier) == [100]
 
 
-def test_an_auction_cannot_be_put_up_twice() -> None:
+def test_where_mechanisms_are_compared_an_auction_cannot_be_put_up_twice() -> None:
     flow = jt.Flow("twice")
     events = nexmark.add_inputs(flow, columns=queries.get("q4").columns)
-    flow.output("result", queries.get("q4").answer(events))
+    flow.output("result", queries.get("q4").answer(events, "tokens"))
     auctions = {"ts": [1, 2], "id": [7, 7], "category": [1, 1], "reserve": [1, 1]}
     bids = {"ts": [1], "auction": [7], "price": [1]}
     with pytest.raises(BatchError, match="auction 7 is put up while it is open already"):
@@ -244,4 +250,4 @@ def test_the_table_forgets_and_grows() -> None:
             if id in open_:
                 open_[id] = max(open_[id], price)
         gone = random.permutation(list(open_))[: random.integers(0, 900)]
-        assert best.close(gone)[:, PRICE].tolist() == [open_.pop(id) for id in gone.tolist()]
+        assert best.close(gone).tolist() == [open_.pop(id) for id in gone.tolist()]

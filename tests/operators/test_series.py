@@ -504,3 +504,17 @@ def test_constants_beyond_all_integers_are_refused(
     for more in ([], [None]):
         with pytest.raises(BatchError, match=f"{shown}: no type of integers has"):
             compute(column(pa.array([1, *more], kind)))
+
+
+def test_values_of_pandas_in_a_list_keep_their_nanoseconds() -> None:
+    at, later = pd.Timestamp(1_700_000_000_000_000_000), pd.Timestamp(1_700_000_000_000_000_001)
+    long, longer = pd.Timedelta(1000, "ns"), pd.Timedelta(1001, "ns")
+    for zone in (None, "UTC"):
+        first, second = (each.tz_localize(zone) for each in (at, later))
+        batch = jt.Batch({"at": [second, first], "long": [longer, long]}, times=[0, 0])
+        assert batch["at"].to_list() == [second, first]
+        assert batch["at"].is_in([second]).to_list() == [True, False]
+        assert batch["at"].is_in([first]).to_list() == [False, True]
+        assert batch["long"].is_in([longer]).to_list() == [True, False]
+    whole = jt.Batch({"at": np.array([at.to_datetime64()])}, times=[0])
+    assert whole["at"].is_in([later]).to_list() == [False]

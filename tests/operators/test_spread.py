@@ -226,7 +226,7 @@ def test_partial_results_that_do_not_go_together_are_refused_where_they_meet(
 
 def destinations(records: int) -> list[int]:
     """The workers to which the records of the key 1 go, one after the other, of two workers."""
-    route = SpreadExchange("key", spread=2).router(Placement.even(2))
+    route = SpreadExchange("key", spread=2).router(Placement.even(2), 0)
     single = jt.Batch({"key": [1]}, times=[0])
     return [worker for _ in range(records) for worker, _ in route(single)]
 
@@ -346,7 +346,8 @@ def test_a_snapshot_goes_on_with_another_spread(
 
 def test_without_spread_a_snapshot_of_partial_windows_is_refused() -> None:
     with counts(2).open(workers=2) as run:
-        run.input("rows").send({"time": [1] * 8, "key": [7] * 8, "v": [1] * 8})
+        for worker in range(2):
+            run.input("rows", worker).send({"time": [1] * 8, "key": [7] * 8, "v": [1] * 8})
         run.run_to_rest()
         snapshot = run.snapshot()
     with pytest.raises(SnapshotError, match=r"no operators \['count-collect-partial'\]"):
@@ -369,7 +370,9 @@ def test_the_plan_shows_all_operators(capsys: pytest.CaptureFixture[str]) -> Non
     flow.output("sums", rows.key_by("key", spread=8).tumbling(10).sum("v"))
     flow.output("counts", rows.named("hits").key_by(spread=4).each_time().count())
     flow.explain()
-    shown = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[1:]]
+    _, *lines, waits = capsys.readouterr().out.splitlines()
+    assert waits == "Waits for times to pass: 2 sum-partial, 3 sum, 6 hits-partial, 7 hits"
+    shown = [line.split(maxsplit=1)[1] for line in lines]
     assert [" ".join(line.split()) for line in shown] == [
         "rows input, times in 'time' → key: int64, v: int64",
         "sum-split from 0 rows by 'key', spread=8 → key: int64, v: int64 | key: int64, v: int64",

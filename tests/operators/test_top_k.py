@@ -61,12 +61,15 @@ def best(
     by: str,
     ascending: bool,
     own_times: bool,
+    *,
+    ties: bool = False,
+    by_key: bool = True,
 ) -> list[Row]:
     """The twin: sort each group by value, time and all columns, and number the first."""
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         for end in ends(row["time"]):
-            groups[end, row["key"]].append(row)
+            groups[end, row["key"] if by_key else None].append(row)
     found = []
     for (end, _), group in groups.items():
         names = [name for name in group[0] if name != "time"]
@@ -75,7 +78,11 @@ def best(
                 place(row[by], ascending), row["time"], *(place(row[name]) for name in names),
             )
         )  # fmt: skip
-        for rank, row in enumerate(group[:k], start=1):
+        values = [place(row[by], ascending) for row in group]
+        for number, row in enumerate(group, start=1):
+            rank = 1 + values.index(values[number - 1]) if ties else number
+            if rank > k:
+                break
             own = {"event_time": row["time"]} if own_times else {}
             found.append(row | {"time": end, "rank": rank} | own)
     return found
@@ -107,6 +114,46 @@ def test_top_k_equals_its_twin(
 
     found = run_twin(build, {"in": rows}, schedule, schema={"in": SCHEMA})
     assert_same(found["out"], best(rows, ends, k, by, ascending, own_times))
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("by", ["price", "who", "number"])
+@pytest.mark.parametrize("by_key", [True, False])
+@settings(max_examples=20)
+@given(
+    rows=rows(),
+    k=st.integers(1, 4),
+    ascending=st.booleans(),
+    ties=st.booleans(),
+    schedule=schedules(),
+)
+def test_top_k_with_ties_and_of_all_records_together(
+    when: str,
+    by: str,
+    by_key: bool,
+    rows: list[Row],
+    k: int,
+    ascending: bool,
+    ties: bool,
+    schedule: Schedule,
+) -> None:
+    windows, ends, own_times = WHEN[when]
+    # Often in a few long batches of one window, which most records do not reach the best of.
+    many = [
+        {name: row[name] for name in SCHEMA.names}
+        | {"number": (7 * at + 3 * copy) % 5 - 2, "time": row["time"] // 10 * 10}
+        for at, row in enumerate(rows)
+        for copy in range(12)
+    ]
+    schema = SCHEMA.append(pa.field("number", pa.int64()))
+
+    def build(flow: jt.Flow) -> None:
+        keyed = flow.input("in").key_by(*["key"][: int(by_key)])
+        flow.output("out", windows(keyed).top_k(k, by=by, ascending=ascending, ties=ties))
+
+    found = run_twin(build, {"in": many}, schedule, schema={"in": schema})
+    expected = best(many, ends, k, by, ascending, own_times, ties=ties, by_key=by_key)
+    assert_same(found["out"], expected)
 
 
 @pytest.mark.parametrize("name", VALUE_TYPES)

@@ -138,6 +138,16 @@ def flat_graphs(draw: st.DrawFn, *, advancing: bool = True) -> ProgressGraph:
     return graph
 
 
+@st.composite
+def on_workers(draw: st.DrawFn, graphs: st.SearchStrategy[ProgressGraph]) -> ProgressGraph:
+    """Graphs with some inputs that all workers feed."""
+    graph = draw(graphs)
+    for node in graph.nodes:
+        for at in node.inputs:
+            graph.exchanged[at] = draw(st.booleans())
+    return graph
+
+
 @cache
 def _mostly_identity(kind: TimeKind) -> st.SearchStrategy[jt.Summary]:
     identity: st.SearchStrategy[jt.Summary] = st.just(jt.IDENTITY)

@@ -36,20 +36,34 @@ def minimal(times: Iterable[Any]) -> set[Any]:
 
 def frontiers(graph: ProgressGraph, pointstamps: Mapping[tuple[int, Any], int]) -> list[set[Any]]:
     """At each location the least times that the pointstamps with a count above zero lead to."""
-    found: list[set[Any]] = [set() for _ in graph.locations]
-    for (at, time), count in pointstamps.items():
+    [found] = worker_frontiers(graph, {(0, stamp): n for stamp, n in pointstamps.items()}, 1)
+    return found
+
+
+def worker_frontiers(
+    graph: ProgressGraph, pointstamps: Mapping[tuple[int, tuple[int, Any]], int], workers: int
+) -> list[list[set[Any]]]:
+    """The same for each worker, if each has the whole graph, and all feed exchanged inputs."""
+    found: list[list[set[Any]]] = [[set() for _ in graph.locations] for _ in range(workers)]
+    for (worker, (at, time)), count in pointstamps.items():
         if count > 0:
-            found[at].add(time)
-    steps = edges(graph)
+            found[worker][at].add(time)
+    steps = [
+        (found[giver], at, found[taker], to, summary)
+        for at, to, summary in edges(graph)
+        for giver in range(workers)
+        for taker in range(workers)
+        if giver == taker or graph.exchanged[to]
+    ]
     changed = True
     while changed:
         changed = False
-        for at, to, summary in steps:
-            led = {summary.apply(time) for time in found[at]} - {None}
-            if any(not any(known <= time for known in found[to]) for time in led):
-                found[to] = minimal(found[to] | led)
+        for giver, at, taker, to, summary in steps:
+            led = {summary.apply(time) for time in giver[at]} - {None}
+            if any(not any(known <= time for known in taker[to]) for time in led):
+                taker[to] = minimal(taker[to] | led)
                 changed = True
-    return [minimal(times) for times in found]
+    return [[minimal(times) for times in each] for each in found]
 
 
 def has_still_cycle(graph: ProgressGraph) -> bool:

@@ -1,8 +1,8 @@
 """The broadcast protocol as a small state machine: perform, seal, receive.
 
 Workers do legal things only, and hear of each other late and in any interleaving. Whatever they
-have heard, no frontier that they show is ahead of the truth, and none ever goes back; once they
-have heard all, every frontier is exact.
+have heard, no frontier that they show is ahead of a pointstamp that could lead there, and none
+ever goes back; once they have heard all, every frontier is exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.properties import oracle
-from tests.properties.generators import add, flat_graphs, flow_graphs, later_times, patience
+from tests.properties.generators import (
+    add,
+    flat_graphs,
+    flow_graphs,
+    later_times,
+    on_workers,
+    patience,
+)
 
 from jeton.errors import ProtocolError
 from jeton.progress.graph import ProgressGraph
@@ -31,7 +38,8 @@ class Party:
 
     def __init__(self, graph: ProgressGraph, index: int, workers: int) -> None:
         with patience():
-            self.tracker = Tracker(graph, workers)
+            self.tracker = Tracker(graph, elsewhere=workers - 1)
+        self.index = index
         self.outbox = Outbox(index)
         self.inbox = Inbox(workers)
         self.tokens: list[Pointstamp] = [(at, graph.kinds[at].minimum) for at in graph.sources()]
@@ -44,7 +52,7 @@ class Party:
     def receive(self, batch: ProgressBatch) -> None:
         self.inbox.accept(batch)
         with patience():
-            self.tracker.apply(batch.changes)
+            self.tracker.apply(batch.yours, batch.changes)
 
 
 class World:
@@ -54,9 +62,10 @@ class World:
         self.graph = graph
         self.draw = draw
         self.parties = [Party(graph, index, workers) for index in range(workers)]
-        self.truth: dict[Pointstamp, int] = {}
+        self.truth: dict[tuple[int, Pointstamp], int] = {}
+        """The true pointstamps, by the worker that they are on."""
         for party in self.parties:
-            add(self.truth, ((token, 1) for token in party.tokens))
+            add(self.truth, (((party.index, token), 1) for token in party.tokens))
             # With all initial tokens held, no frontier would move for long.
             keep = draw(st.sampled_from([None, *party.tokens]))
             for token in [token for token in party.tokens if token != keep]:
@@ -66,7 +75,7 @@ class World:
 
     def change(self, party: Party, at: int, time: Any, delta: int) -> None:
         party.outbox.add((at, time), delta)
-        add(self.truth, [((at, time), delta)])
+        add(self.truth, [((party.index, (at, time)), delta)])
 
     def take(self, party: Party, token: Pointstamp) -> None:
         party.tokens.append(token)
@@ -77,14 +86,19 @@ class World:
         self.change(party, *token, -1)
 
     def send(self, party: Party, right: Pointstamp) -> None:
-        """Send under a token, or under what came with a message, to any workers."""
+        """Send under a token, or under what came with a message, to the workers it may reach."""
         source, time = right
         for step in self.graph.steps[source]:
             arrives = step.summary.apply(time)
             if arrives is not None:
-                for to in self.draw(st.lists(st.sampled_from(self.parties), max_size=2)):
+                reached = self.parties if self.graph.exchanged[step.to] else [party]
+                for to in self.draw(st.lists(st.sampled_from(reached), max_size=2)):
                     to.messages.append((step.to, arrives))
-                    self.change(party, step.to, arrives, +1)
+                    if to is party:
+                        self.change(party, step.to, arrives, +1)
+                    else:
+                        party.outbox.add_at(to.index, (step.to, arrives), +1)
+                        add(self.truth, [((to.index, (step.to, arrives)), +1)])
 
     def rights(self, message: Pointstamp) -> list[Pointstamp]:
         """The outputs to which a message gives a right, and from which time on."""
@@ -157,13 +171,17 @@ class World:
         return party
 
     def tell(self, party: Party) -> None:
-        party.outbox.settle()
-        batch = party.outbox.seal()
-        if batch is not None:
-            party.receive(batch)
+        here, elsewhere = party.outbox.settle()
+        with patience():
+            party.tracker.apply(
+                here.items(), [(stamp, delta) for (_, stamp), delta in elsewhere.items()]
+            )
+        sealed = party.outbox.seal()
+        if sealed is not None:
             for other in self.parties:
                 if other is not party:
-                    other.due.setdefault(batch.worker, deque()).append(batch)
+                    due = other.due.setdefault(party.index, deque())
+                    due.append(sealed.batch_for(other.index))
 
     def hear(self, party: Party, sender: int) -> None:
         party.receive(party.due[sender].popleft())
@@ -191,19 +209,28 @@ class World:
 
     def assert_nobody_is_ahead(self) -> None:
         """No frontier is ahead of the truth, nor behind what it was before."""
-        true = oracle.frontiers(self.graph, self.truth)
-        for party in self.parties:
+        everywhere = oracle.worker_frontiers(self.graph, self.truth, len(self.parties))
+        for party, true in zip(self.parties, everywhere, strict=True):
             for at in self.graph.locations:
                 before, shown = party.shown[at], party.tracker.least(at)
                 assert all(any(s <= t for s in shown) for t in true[at]), self.graph.describe(at)
+                anywhere = party.tracker.least_anywhere(at)
+                for worker in everywhere:
+                    assert all(any(s <= t for s in anywhere) for t in worker[at])
                 assert all(any(b <= s for b in before) for s in shown), self.graph.describe(at)
                 party.shown[at] = shown
 
     def assert_all_know(self) -> None:
-        true = oracle.frontiers(self.graph, self.truth)
-        for party in self.parties:
-            assert [set(party.tracker.least(at)) for at in self.graph.locations] == true
-            assert party.tracker.pointstamps() == self.truth
+        everywhere = oracle.worker_frontiers(self.graph, self.truth, len(self.parties))
+        total: dict[Pointstamp, int] = {}
+        add(total, ((stamp, count) for (_, stamp), count in self.truth.items()))
+        for party, true in zip(self.parties, everywhere, strict=True):
+            tracker = party.tracker
+            assert [set(tracker.least(at)) for at in self.graph.locations] == true
+            for at in self.graph.locations:
+                times = [time for each in everywhere for time in each[at]]
+                assert set(tracker.least_anywhere(at)) == oracle.minimal(times)
+            assert tracker.pointstamps() == total
 
 
 def play(graph: ProgressGraph, workers: int, steps: int, draw: Draw) -> None:
@@ -234,12 +261,12 @@ def test_batches_are_accepted_in_order_and_once(arriving: list[tuple[int, int]])
                 inbox.accept(batch)
 
 
-@given(flat_graphs(), st.integers(1, 5), st.integers(5, 40), st.data())
+@given(on_workers(flat_graphs()), st.integers(1, 5), st.integers(5, 40), st.data())
 def test_flat_graphs(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
     play(graph, workers, steps, data.draw)
 
 
-@given(flow_graphs(), st.integers(1, 5), st.integers(5, 40), st.data())
+@given(on_workers(flow_graphs()), st.integers(1, 5), st.integers(5, 40), st.data())
 def test_nested_loops(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
     assume(not oracle.has_still_cycle(graph))
     play(graph, workers, steps, data.draw)

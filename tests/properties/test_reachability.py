@@ -8,28 +8,45 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 from tests.properties import oracle
-from tests.properties.generators import Changes, add, flat_graphs, flow_graphs, histories, patience
+from tests.properties.generators import (
+    Changes,
+    add,
+    flat_graphs,
+    flow_graphs,
+    histories,
+    on_workers,
+    patience,
+)
 
 from jeton.errors import ZeroCycleError
 from jeton.progress import reference
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Tracker
 
+Counts = dict[tuple[int, Any], int]
+HERE, ELSEWHERE = 0, 1
 
-def initial(graph: ProgressGraph, workers: int) -> dict[tuple[int, Any], int]:
-    return {(at, graph.kinds[at].minimum): workers for at in graph.sources()}
+
+def initial(graph: ProgressGraph, workers: int) -> Counts:
+    return {(at, graph.kinds[at].minimum): workers for at in graph.sources() if workers}
 
 
-def assert_true(tracker: Tracker, counts: dict[tuple[int, Any], int]) -> None:
+def assert_true(tracker: Tracker, here: Counts, elsewhere: Counts) -> None:
     """The tracker shows the oracle's frontiers, whichever way it is asked."""
     graph = tracker.graph
-    expected = oracle.frontiers(graph, counts)
+    stamps = {(HERE, stamp): n for stamp, n in here.items()}
+    stamps |= {(ELSEWHERE, stamp): n for stamp, n in elsewhere.items()}
+    expected, others = oracle.worker_frontiers(graph, stamps, 2)
     shown = [tracker.frontier(at) for at in graph.locations]
     assert [set(frontier) for frontier in shown] == expected
     assert all(len(frontier) == len(set(frontier)) for frontier in shown)
-    assert reference.frontiers(graph, counts) == shown
-    assert tracker.pointstamps() == counts
-    assert tracker.is_complete == (not counts)
+    assert reference.worker_frontiers(graph, stamps, 2)[HERE] == shown
+    for at in graph.locations:
+        assert set(tracker.frontier_anywhere(at)) == oracle.minimal(expected[at] | others[at])
+    total = dict(here)
+    add(total, list(elsewhere.items()))
+    assert tracker.pointstamps() == total
+    assert tracker.is_complete == (not here and not elsewhere)
 
 
 def assert_sweeps_agree(tracker: Tracker) -> None:
@@ -43,34 +60,38 @@ def assert_sweeps_agree(tracker: Tracker) -> None:
         assert list(map(set, swept)) == [set(tracker.least(at[p])) for p in positions]
 
 
-def replay(graph: ProgressGraph, history: list[Changes], workers: int) -> None:
+def replay(graph: ProgressGraph, history: list[tuple[int, Changes]], workers: int) -> None:
+    """Apply changes, each on one side, to the view of one of some workers."""
     with patience():
-        tracker = Tracker(graph, workers)
-    counts = initial(graph, workers)
-    assert_true(tracker, counts)
-    for changes in history:
+        tracker = Tracker(graph, elsewhere=workers - 1)
+    counts = (initial(graph, 1), initial(graph, workers - 1))
+    assert_true(tracker, *counts)
+    for side, changes in history:
         before = [tracker.frontier(at) for at in graph.locations]
         with patience():
-            moved = tracker.apply(changes)
-        add(counts, changes)
-        assert_true(tracker, counts)
+            moved = tracker.apply(*((changes, ()) if side == HERE else ((), changes)))
+        add(counts[side], changes)
+        assert_true(tracker, *counts)
         assert_sweeps_agree(tracker)
         for at, (segment, _) in enumerate(tracker.places):
             assert segment in moved or tracker.frontier(at) == before[at]
     # Whatever was counted, taking it all away leaves nothing behind.
     with patience():
-        tracker.apply([(pointstamp, -count) for pointstamp, count in counts.items()])
-    assert_true(tracker, {})
+        tracker.apply(*([(stamp, -count) for stamp, count in side.items()] for side in counts))
+    assert_true(tracker, {}, {})
 
 
 @st.composite
 def runs(draw: st.DrawFn, graphs: st.SearchStrategy[ProgressGraph]) -> tuple[Any, ...]:
     """A graph and what happens on it; most often the initial tokens go first."""
-    graph = draw(graphs)
-    workers = draw(st.integers(1, 2))
-    history = draw(histories(graph))
+    graph = draw(on_workers(graphs))
+    workers = draw(st.integers(1, 3))
+    sides = st.sampled_from([HERE, ELSEWHERE] if workers > 1 else [HERE])
+    history = [(draw(sides), changes) for changes in draw(histories(graph))]
     if draw(st.sampled_from([True, True, False])):
-        history.insert(0, [(stamp, -n) for stamp, n in initial(graph, workers).items()])
+        for side, count in ((HERE, 1), (ELSEWHERE, workers - 1)):
+            tokens = initial(graph, count).items()
+            history.insert(0, (side, [(stamp, -n) for stamp, n in tokens]))
     return graph, history, workers
 
 
@@ -94,10 +115,12 @@ def test_long_chain_is_one_run(length: int, data: st.DataObject) -> None:
     last = graph.add("source", inputs=0, outputs=1).outputs[0]
     for index in range(length):
         node = graph.add(f"op{index}", inputs=1, outputs=1)
-        graph.connect(last, node.inputs[0])
+        graph.connect(last, node.inputs[0], exchanged=data.draw(st.booleans()))
         last = node.outputs[0]
-    history = data.draw(histories(graph))
-    replay(graph, [[(s, -n) for s, n in initial(graph, 1).items()], *history], 1)
+    sides = st.sampled_from([HERE, ELSEWHERE])
+    history = [(data.draw(sides), changes) for changes in data.draw(histories(graph))]
+    tokens = [(stamp, -n) for stamp, n in initial(graph, 1).items()]
+    replay(graph, [(HERE, tokens), (ELSEWHERE, tokens), *history], 2)
 
 
 def assert_refused_rightly(graph: ProgressGraph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 
 import jeton as jt
 from jeton.cluster.worker_io import WorkerSources
 from jeton.connectors.sources import Batches
-from jeton.errors import FlowStalled, GraphError, TimeError
+from jeton.errors import FlowStalled, GraphError, PredicateFailed, TimeError
 from jeton.runtime import steering
+from tests.helpers import planned
 
 
 def echo(**options: Any) -> jt.Flow:
@@ -61,7 +64,7 @@ def test_timestamps_of_any_library(time: Any) -> None:
 @pytest.mark.parametrize(
     ("time", "message"),
     [
-        (7, "the times of this flow are timestamps: pause at one"),
+        (7, "the times of this flow are timestamps: a breakpoint needs one"),
         (datetime(2026, 1, 1, tzinfo=UTC), "timestamps with a time zone cannot be compared"),
         (np.datetime64("2026-01-01T00:00:00.000000001"), "is not a whole number of us"),
         (np.datetime64("NaT", "s"), "NaT"),
@@ -251,7 +254,10 @@ def test_a_partition_that_has_passed_waits_for_the_others() -> None:
     fast = [{"time": [n], "n": [n]} for n in range(100, 150)]
     source = Batches(lambda partition, _: iter((fast, slow)[partition]), 2)
     with echo(lateness=0, idle_after=10.0).open() as run:
-        run.attach(0, feed=WorkerSources(run.agents[0], {"in": source}, clock=lambda: run.now))
+        partitions = planned({"in": source})
+        run.attach(
+            0, feed=WorkerSources(run.agents[0], {"in": source}, partitions, lambda: run.now)
+        )
         feed = run.agents[0].feed
         run.pause_at(10)
         while run.agents[0].read():
@@ -259,7 +265,7 @@ def test_a_partition_that_has_passed_waits_for_the_others() -> None:
         assert run.is_paused
         assert numbers(run.results()) == [3]
         positions = feed.positions()["in"]
-        assert {number: at["position"] for number, at in positions.items()} == {"0": 1, "1": 2}
+        assert {number: at["position"] for number, at in positions.items()} == {"0/2": 1, "1/2": 2}
         run.now += 1000.0
         run.resume()
         run.agents[0].read()
@@ -394,3 +400,181 @@ def test_a_source_is_held_beside_dead_weak_proxies() -> None:
         run.resume()
         assert numbers(run.finish()) == list(range(10))
     del dead
+
+
+def ahead(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+    """Ten numbers at once, while the token stays behind them."""
+    sent: list[bool] = []
+
+    def step(output: jt.Output) -> None:
+        if not sent:
+            sent.append(True)
+            with output.session(token) as session:
+                session.give(n=np.arange(10), times=np.arange(10))
+            token.downgrade(1)
+
+    return step
+
+
+def test_a_source_that_has_sent_ahead_of_its_token() -> None:
+    flow = jt.Flow("ahead")
+    flow.output("out", flow.source(ahead, name="ticks"))
+    with flow.open(workers=2) as run:
+        run.run_to_rest()
+        with pytest.raises(TimeError, match="cannot pause at 5: source 'ticks' has passed 9"):
+            run.pause_at(5)
+        assert run.paused_at is None
+        assert run.pause_at() == 10
+    with flow.open(workers=2) as run:
+        # Before it has sent anything, the same time is ahead.
+        run.pause_at(5)
+        run.run_to_rest()
+        assert numbers(run.results()) == sorted([0, 1, 2, 3, 4] * 2)
+
+
+def test_tokens_ahead_of_a_breakpoint_have_sent_nothing() -> None:
+    flow = jt.Flow("free")
+    flow.output("out", flow.unordered_input("in"))
+    with flow.open() as run:
+        handle = run.input("in")
+        later = handle.token.clone()
+        later.downgrade(100)
+        run.run_to_rest()
+        run.pause_at(50)
+        handle.session(handle.token, 3).give(n=3)
+        handle.session(later).give(n=100)
+        run.run_to_rest()
+        assert numbers(run.results()) == [3]
+        run.resume()
+        handle.token.drop()
+        later.drop()
+        assert numbers(run.finish()) == [3, 100]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_pause_before_anything_was_sent(workers: int) -> None:
+    flow = echo(lateness=0)
+    with flow.open(workers=workers) as run:
+        run.pause_at()
+        run.input("in").send({"time": [-7, 5, 9], "n": [1, 2, 3]})
+        run.run_to_rest()
+        assert run.is_paused
+        assert run.results()["out"].num_rows == 0
+        assert run.in_flight()["rows"].sum() == 3
+        snapshot = run.snapshot()
+        assert run.step() == -7
+        assert run.step() == 5
+        assert numbers(run.results()) == [1]
+    with flow.open(workers=2, restore=snapshot) as run:
+        assert run.pause_at() == run.pause_at()  # the records of the snapshot are still held
+        run.resume()
+        assert numbers(run.finish()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_the_start_of_time_is_a_timestamp(zone: Any) -> None:
+    flow = echo(schema={"time": pa.timestamp("us", None if zone is None else "UTC"), "n": int})
+    with flow.open() as run:
+        at = run.pause_at()
+        assert isinstance(at, datetime)
+        assert at.tzinfo == zone or str(at.tzinfo) == "UTC"
+        assert at.year == 1
+        run.run_to_rest()
+        assert "at the start of time" in str(run.why("out"))
+        assert run.step(until=datetime(2026, 1, 1, tzinfo=zone)).year == 2026
+
+
+# Predicates that fail
+
+
+def raises(batch: jt.Batch) -> Any:
+    raise ValueError("no such price")
+
+
+FAULTY: list[tuple[Any, str]] = [
+    (raises, "ValueError: no such price"),
+    (lambda batch: batch["nix"] > 1, "there is no column 'nix'"),
+    (lambda batch: None, "it returned None, not a mask of the rows or a bool"),
+    (lambda batch: "yes", r"it returned 'yes' \(a str\), not a mask"),
+    (lambda batch: 1, "it returned 1"),
+    (lambda batch: batch["n"], "its mask is of type int64, not boolean"),
+    (lambda batch: [True, False, True], "the mask has 3 values, but the batch has 2"),
+    (lambda batch: exit(3), r"SystemExit\(3\)"),
+]
+
+
+@pytest.mark.parametrize(("predicate", "message"), FAULTY)
+def test_a_predicate_that_fails_pauses_the_run(predicate: Any, message: str) -> None:
+    with echo().open(workers=2) as run:
+        run.pause_when("out", predicate)
+        run.input("in").send({"time": [3, 4], "n": [1, 2]})
+        with pytest.raises(PredicateFailed, match=message) as failed:
+            run.run_to_rest()
+        assert "[operator 'out', worker 0, time 3]" in str(failed.value)
+        assert (run.matched, run.paused_at) == (None, 5)
+        run.input("in").send({"time": [5], "n": [3]})
+        run.run_to_rest()
+        assert run.is_paused
+        assert numbers(run.results()) == [1, 2]
+        first = run.why("out").holders[0]
+        assert first.what == "input"  # worker 1 was never advanced
+        (held,) = [each for each in run.why("out", at=5).holders if each.what == "breakpoint"]
+        assert re.search(f"since the predicate of pause_when.*failed: .*{message}", held.text)
+        run.resume()
+        assert numbers(run.finish()) == [1, 2, 3]
+
+
+def test_a_predicate_that_cannot_be_called() -> None:
+    with echo().open() as run, pytest.raises(GraphError, match=r"pause_when needs a function.*5"):
+        run.pause_when("out", 5)  # type: ignore[arg-type]
+
+
+def test_masks_of_other_libraries() -> None:
+    masks: list[Any] = [
+        lambda batch: pa.array([False, None, True]),
+        lambda batch: pd.Series([False, False, True]),
+        lambda batch: [False, False, True],
+        jt.col("n") > 2,
+        lambda batch: np.array([False, False, True]),
+    ]
+    for mask in masks:
+        with echo().open() as run:
+            run.pause_when("out", mask)
+            run.input("in").send({"time": [1, 2, 3], "n": [1, 2, 3]})
+            run.run_to_rest()
+            assert run.matched is not None
+            assert run.matched["n"].to_pylist() == [3]
+
+
+# The ends of time, and times before any record
+
+
+@pytest.mark.parametrize("time", [2**63, -(2**63) - 1])
+def test_a_time_that_does_not_fit_64_bits(time: int) -> None:
+    with echo().open() as run:
+        with pytest.raises(TimeError, match="is outside"):
+            run.pause_at(time)
+        assert run.paused_at is None
+
+
+def test_the_last_time_there_is() -> None:
+    with echo(lateness=0).open() as run:
+        run.pause_at(10)
+        run.input("in").send({"time": [2**63 - 1], "n": [1]})
+        run.run_to_rest()
+        assert run.step() == 2**63 - 1
+        with pytest.raises(GraphError, match=r"at the last time there is.*resume\(\)"):
+            run.step()
+        run.resume()
+        run.run_to_rest()
+        assert numbers(run.results()) == [1]
+        with pytest.raises(TimeError, match="cannot pause: input 'in' has passed the last time"):
+            run.pause_at()
+
+
+def test_a_timestamp_before_any_record_is_returned_as_one() -> None:
+    time = datetime(2024, 1, 1, tzinfo=UTC)
+    with echo().open(workers=2) as run:
+        assert run.pause_at(time) == time
+        assert run.paused_at == time
+        assert run.step(until=time + timedelta(days=1)) == time + timedelta(days=1)

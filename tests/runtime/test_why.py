@@ -8,18 +8,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 import jeton as jt
 from jeton.cluster.control import Control
-from jeton.errors import GraphError
+from jeton.errors import GraphError, TimeError, TokenError
 from jeton.runtime.agent import Agent, NoSink
 from jeton.runtime.commands import CollectFacts
+from jeton.runtime.why import Question
 from jeton.runtime.worker_facts import BusyWatch, WorkerFacts, collect
 from tests import stalls
 from tests.stalls import STALLS, headline
@@ -185,7 +188,7 @@ def test_times_are_shown_as_timestamps() -> None:
         run.run_to_rest()
         why = run.why("out", at=datetime(2024, 5, 7))
         assert headline(why).startswith("'out' is at 2024-05-06 07:08:09: input 'in'")
-        assert why.to_dict()["places"][0]["frontier"] == [1714979289000000]
+        assert why.to_dict()["places"][0]["frontier"] == ["2024-05-06T07:08:09"]
         assert not run.why("out", at=datetime(2024, 5, 5)).holders
 
 
@@ -309,3 +312,190 @@ def test_a_breakpoint_left_on_is_named() -> None:
         run.resume()
         run.run_to_rest()
         assert not [each for each in run.why("out").holders if each.what == "breakpoint"]
+
+
+def test_a_breakpoint_is_named_where_inputs_have_not_ended() -> None:
+    flow = jt.Flow("ended")
+    flow.output("out", flow.input("in"))
+    with flow.open(workers=2) as run:
+        run.input("in", 0).close()
+        run.run_to_rest()
+        run.pause_at(20)
+        run.input("in", 1).advance_to(30)
+        run.run_to_rest()
+        (held,) = run.why("out").holders
+        assert (held.what, held.workers, held.time) == ("breakpoint", (1,), 20)
+
+
+# Inputs that have not advanced
+
+
+def test_an_input_with_a_lateness_is_behind_its_latest_record() -> None:
+    flow = jt.Flow("late")
+    flow.output("out", flow.input("in", lateness=5))
+    with flow.open() as run:
+        run.input("in").send({"time": [3, 10, 7], "n": [1, 2, 3]})
+        run.run_to_rest()
+        assert headline(run.why("out")) == (
+            "'out' is at 5: input 'in' on worker 0 is at 5: its latest record is at 10, and its "
+            "lateness is 5"
+        )
+
+
+def test_a_partition_with_a_lateness_is_behind_its_latest_record() -> None:
+    flow = jt.Flow("late")
+    flow.output("out", flow.input("in", lateness="10s"))
+    with flow.open() as run:
+        slow, fast = (run.input("in").partition(name) for name in "ab")
+        slow.send({"time": [datetime(2024, 5, 6, 7)], "n": [1]})
+        fast.send({"time": [datetime(2024, 5, 6, 8)], "n": [1]})
+        run.run_to_rest()
+        assert headline(run.why("out")) == (
+            "'out' is at 2024-05-06 06:59:50: input 'in' on worker 0 is at 2024-05-06 06:59:50: "
+            "partition a of its source has had no record after 2024-05-06 07:00:00, and the "
+            "lateness is 0:00:10, while 1 partition is at 2024-05-06 07:59:50: give the input "
+            "idle_after= if it need not wait"
+        )
+        snapshot = run.snapshot()
+    with flow.open(restore=snapshot) as run:
+        for name in "ab":
+            run.input("in").partition(name)
+        run.run_to_rest()
+        says = "partition a of its source is at 2024-05-06 06:59:50, and has had no record, while"
+        assert says in headline(run.why("out"))
+
+
+def test_a_source_that_has_passed_a_breakpoint_is_not_read() -> None:
+    flow = jt.Flow("passed")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.pause_at(10)
+        run.input("in").partition("a").send({"time": [10, 15], "n": [1, 2]})
+        run.run_to_rest()
+        (first, second) = run.why("out", at=15).holders
+        assert first.what == "breakpoint"
+        assert second.detail == "its source is not read further, since it has passed the breakpoint"
+
+
+# Times as the flow has them
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def zoned() -> jt.Flow:
+    flow = jt.Flow("zoned")
+    rows = flow.input("in", lateness="1s")
+    flow.output("out", rows.key_by("n").tumbling("1h").count())
+    flow.output("loop", rows.iterate(stalls.around))
+    return flow
+
+
+def test_times_of_holders_are_those_of_records() -> None:
+    start = datetime(2024, 5, 6, 7, tzinfo=BERLIN)
+    with zoned().open() as run:
+        run.input("in").send({"time": [start], "n": [2]})
+        run.run_to_rest()
+        why = run.why("out", at=start + timedelta(hours=1))
+        second = timedelta(seconds=1)
+        assert [each.time for each in why.holders] == [start - second, start + timedelta(hours=1)]
+        (place,) = why.places
+        assert (place.frontier, place.at) == ((start - second,), start + timedelta(hours=1))
+        (shown,) = json.loads(json.dumps(why.to_dict()))["places"]
+        assert shown["frontier"] == ["2024-05-06T06:59:59+02:00"]
+        assert [each["time"] for each in shown["holders"]] == [
+            "2024-05-06T06:59:59+02:00",
+            "2024-05-06T08:00:00+02:00",
+        ]
+        held = [each for each in run.why("loop", at=start).holders if each.what == "token"]
+        assert [each.time for each in held] == [jt.Product(start, 0)]
+        assert "2024-05-06 07:00:00+02:00 in round 0" in held[0].text
+        assert held[0].to_dict()["time"] == ["2024-05-06T07:00:00+02:00", 0]
+        inside = run.why("iterate.turning", at=(start, 0))
+        assert inside.places[0].at == jt.Product(start, 0)
+        run.pause_at(start + timedelta(minutes=1))
+        run.input("in").send({"time": [start + timedelta(minutes=2)], "n": [3]})
+        run.run_to_rest()
+        (paused,) = [each for each in run.why("out").holders if each.what == "breakpoint"]
+        assert paused.time == start + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("at", [5, datetime(2024, 5, 6), "2024-05-06", 2.5, True])
+def test_a_time_of_another_kind_is_refused(at: Any) -> None:
+    with zoned().open() as run:
+        run.input("in").send({"time": [datetime(2024, 5, 6, tzinfo=BERLIN)], "n": [2]})
+        with pytest.raises(TimeError, match=r"why\(…, at=…\)"):
+            run.why("out", at=at)
+
+
+def test_times_beyond_those_of_python() -> None:
+    flow = jt.Flow("far", unit="s")
+    flow.output("out", flow.input("in", lateness="0s"))
+    with flow.open() as run:
+        far = np.array([2**60], "datetime64[s]")
+        run.input("in").send({"time": far, "n": [1]})
+        run.run_to_rest()
+        why = run.why("out")
+        assert headline(why).startswith("'out' is at 36534630048-05-13T13:56:16: input 'in'")
+        assert why.holders[0].time.year == 9999
+        assert json.dumps(why.to_dict())
+
+
+def test_errors_of_inputs_and_tokens_show_timestamps() -> None:
+    start = datetime(2024, 5, 6, 7)
+
+    def early(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, _ in input:
+                held = ref.retain()
+                with held:
+                    held.downgrade(held.time - 1_000_000)
+
+        return step
+
+    flow = jt.Flow("errors")
+    flow.output("out", flow.input("in").unary(early, name="early"))
+    with flow.open() as run:
+        handle = run.input("in")
+        handle.send({"time": [start], "n": [1]})
+        handle.advance_to(start)
+        with pytest.raises(TimeError) as went_back:
+            handle.advance_to(datetime(2023, 5, 6))
+        assert str(went_back.value) == (
+            "input 'in' is at 2024-05-06 07:00:00 and cannot go back to 2023-05-06 00:00:00 "
+            "[operator 'in', worker 0, time 2024-05-06 07:00:00]"
+        )
+        part = handle.partition("a", floor=handle.time)
+        with pytest.raises(TimeError, match="is at 2024-05-06 07:00:00 and cannot go back to 2023"):
+            part.advance_to(datetime(2023, 5, 6))
+        says = "token at 2024-05-06 07:00:00 for .* cannot be downgraded to 2024-05-06 06:59:59"
+        with pytest.raises(TokenError, match=says):
+            run.run_to_rest()
+
+
+def test_the_time_that_messages_wait_is_seen_by_the_watch(no_thread_is_left: None) -> None:
+    flow = stalls.with_lateness(lambda stream: stream.unary(stubborn, name="slow"))
+    agent = Agent(flow)
+    agent.worker.handles[flow.handle("input", "in")].send({"time": [3], "n": [1]})
+    while agent.turn():
+        pass
+    with BusyWatch(agent, every=0.01):
+        while not agent.heads:
+            pass
+        agent.turn()
+        question = Question(flow, agent.worker.graph, collect([agent]))
+        (waits,) = [each for each in question.why("out").holders if each.what == "message"]
+    assert waits.since is not None
+    agent.close()
+
+
+def test_a_run_that_has_failed_says_so() -> None:
+    flow = stalls.with_lateness(lambda stream: stream.map(lambda batch: {"n": batch["nix"]}))
+    with flow.open() as run:
+        run.input("in").send({"time": [1], "n": [1]})
+        with pytest.raises(jt.errors.MissingColumn):
+            run.run_to_rest()
+        assert "the run has failed: MissingColumn: there is no column 'nix'" in str(run.why("out"))
+        assert run.why("out").holders[0].what == "query"

@@ -19,18 +19,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.helpers import planned, rows_writer
 
 import jeton as jt
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import CheckpointWriter, RestorePoint
 from jeton.cluster.coordinator import REST_PATIENCE, CheckpointSchedule, Coordinator
 from jeton.cluster.worker_io import OutputSink, WorkerSources
-from jeton.connectors.deliveries import open_rows
 from jeton.connectors.sinks import Callback, Delivery
 from jeton.connectors.sources import Batches
 from jeton.runtime.in_process import Run
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
+from jeton.storage.store import FileInfo
 
 PARTITIONS = 3
 TABLES = 30
@@ -70,6 +71,11 @@ class SimulatedFiles(Files):
     def names(self, folder: PurePosixPath) -> list[str]:
         self.disk.operate()
         return [PurePosixPath(p).name for p in self.disk.files if PurePosixPath(p).parent == folder]
+
+    def info(self, path: PurePosixPath) -> FileInfo | None:
+        self.disk.operate()
+        found = self.disk.files.get(str(path))
+        return None if found is None else FileInfo(len(found))
 
     def read(self, path: PurePosixPath) -> bytes:
         self.disk.operate()
@@ -262,15 +268,15 @@ class Query:
         agent = run.agents[worker]
         here, there = self.connect()
         coordinator.join(worker, here)
-        staged = {
-            name: open_rows(restore_point.store.files, worker, restore_point.attempt)
-            for name in self.flow.outputs
-        }
+        staged = {name: rows_writer(restore_point, worker) for name in self.flow.outputs}
         writer = CheckpointWriter.of(restore_point, agent, there, staged, background=False)
         run.attach(
             worker,
             feed=WorkerSources(
-                agent, {"numbers": SOURCE}, restore_point.positions, lambda: run.now
+                agent,
+                {"numbers": SOURCE},
+                planned({"numbers": SOURCE}, len(run.agents), restore_point.positions),
+                lambda: run.now,
             ),
             sink=OutputSink(agent, self.flow.outputs, writer),
             driver=there,

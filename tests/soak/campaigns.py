@@ -112,6 +112,20 @@ def oracle(folder: Path, random: Random, number: int, seconds: float) -> Seen:
     return program("tests.soak.oracle_cases", folder, *arguments, seconds=seconds)
 
 
+def moves(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """State of every keyed operator moves at random in simulated runs that crash."""
+    seconds = min(2 * RUN, seconds)
+    arguments = random.randrange(1 << 40), seconds
+    return program("tests.soak.moves", folder, *arguments, seconds=seconds)
+
+
+def rescaled(folder: Path, random: Random, number: int, seconds: float) -> Seen:
+    """State moves and the number of workers changes on Spark, while workers are killed."""
+    seconds = min(2 * RUN, seconds)
+    arguments = random.randrange(1 << 24), seconds
+    return program("tests.soak.rescaled", folder, *arguments, seconds=seconds)
+
+
 def long_tests(folder: Path, random: Random, number: int, seconds: float) -> Seen:
     """The tests that are marked as long, file by file, as far as the time goes."""
     until = time.monotonic() + seconds
@@ -160,12 +174,14 @@ LANES: Final = (
     (
         Campaign("kills", kills, share=3.0),
         Campaign("deletions", deletions, share=1.0),
+        Campaign("rescaled", rescaled, share=1.0),
     ),
     (
         Campaign("pauses", pauses, share=1.0),
         Campaign("stalls", stalls, share=1.5),
         Campaign("strangers", strangers, share=0.5),
         Campaign("oracle", oracle, share=3.0),
+        Campaign("moves", moves, share=1.5),
         Campaign("long tests", long_tests, share=2.0, once=True),
     ),
 )

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import jeton as jt
-from jeton.connectors.sinks import Parquet, StagedWriter
-from jeton.connectors.sources import Reader, Source
+from jeton.connectors.sinks import Parquet, SinkContext, Writer
+from jeton.connectors.sources import Reader, Source, number_of, numbered
 from tests.soak.fatal import Plans, Planter, guarded
 from tests.soak.sessions import cluster
 
@@ -42,13 +42,13 @@ class Numbers(Source):
         self._folder = folder
         self._partitions = partitions
 
-    def partitions(self, workers: int) -> int:
+    def partitions(self, workers: int) -> dict[str, None]:
         """As many as were asked for."""
-        return self._partitions
+        return numbered(self._partitions)
 
-    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+    def open(self, partition: str, position: Any | None) -> Reader:
         """Read on from a position."""
-        return _NumbersReader(self._folder, partition, partitions, position or 0)
+        return _NumbersReader(self._folder, *number_of(partition), position or 0)
 
     def last(self, partition: int) -> int:
         """How many records a partition had in the end."""
@@ -105,13 +105,14 @@ class FatalParquet(Parquet):
         super().__init__(path)
         self._plans = plans
 
-    def open_staged(self, worker: int, query: str, attempt: int) -> StagedWriter:
+    def open(self, context: SinkContext) -> Writer:
         """Write on this worker, past the points `write` and `stage`."""
-        return _FatalWriter(super().open_staged(worker, query, attempt), self._plans, worker)
+        assert context.worker is not None
+        return _FatalWriter(super().open(context), self._plans, context.worker)
 
 
-class _FatalWriter:
-    def __init__(self, writer: StagedWriter, plans: Plans, worker: int) -> None:
+class _FatalWriter(Writer):
+    def __init__(self, writer: Writer, plans: Plans, worker: int) -> None:
         self._writer = writer
         self._plans = plans
         self._worker = worker

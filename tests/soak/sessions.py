@@ -19,12 +19,12 @@ QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def cluster(folder: Path, slots: int) -> SparkSession:
     """A session on a cluster of two executors in processes of their own."""
-    return _session(folder, f"local-cluster[2,{slots // 2},1024]")
+    return on_master(folder, f"local-cluster[2,{slots // 2},1024]")
 
 
 def local(folder: Path, slots: int) -> SparkSession:
     """A session in one process, whose tasks may fail a few times as on a cluster."""
-    return _session(folder, f"local[{slots},4]")
+    return on_master(folder, f"local[{slots},4]")
 
 
 def has_stopped(spark: SparkSession) -> bool:
@@ -45,7 +45,8 @@ def executors(spark: SparkSession) -> list[int]:
     return found
 
 
-def _session(folder: Path, master: str) -> SparkSession:
+def on_master(folder: Path, master: str, more: dict[str, Any] | None = None) -> SparkSession:
+    """A session on a master, with a few more settings."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -69,6 +70,7 @@ def _session(folder: Path, master: str) -> SparkSession:
         "spark.deploy.maxExecutorRetries": "-1",
         # Executors run in folders of their own, but the code of the campaigns is here.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT))),
+        **(more or {}),
     }
     builder: SparkSession.Builder = SparkSession.builder
     session = builder.master(master).appName("soak").config(map=settings).getOrCreate()

@@ -39,7 +39,7 @@ def processes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     # A Python worker is a child of its executor's daemon, and that of the executor.
     with open(f"/proc/{os.getppid()}/stat") as stat:
         executor = int(stat.read().rsplit(")", 1)[1].split()[1])
-    yield pa.RecordBatch.from_pydict({"executor": [executor]})
+    yield pa.RecordBatch.from_pydict({"executor": [executor], "jeton": [jt.__file__]})
 
 
 def main(master: str) -> None:
@@ -53,9 +53,11 @@ def main(master: str) -> None:
     rows = sorted((row.id, row.k, row["count"]) for row in counts.collect())
     assert rows == [(end, k, 100) for end in range(1000, 10_001, 1000) for k in range(10)]
 
-    where = spark.range(2).repartition(2).mapInArrow(processes, "executor long", barrier=True)
-    executors = {row.executor for row in where.collect()}
+    schema = "executor long, jeton string"
+    where = spark.range(2).repartition(2).mapInArrow(processes, schema, barrier=True).collect()
+    executors = {row.executor for row in where}
     assert len(executors) == 2, executors
+    print("executors import", *sorted({row.jeton for row in where}))
 
     with pytest.raises(GraphError, match="slots for 2 tasks"):
         flow.on_spark({"n": frame}, workers=3)

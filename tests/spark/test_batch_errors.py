@@ -18,12 +18,16 @@ from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
 
 def test_missing_and_unknown_inputs(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(GraphError, match=r"\['bids'\] are missing and \['bid'\] are not among"):
+    with pytest.raises(GraphError, match=r"no input 'bid': did you mean 'bids'"):
         tumbling().on_spark({"bid": views["bids"]})
+    with pytest.raises(GraphError, match=r"a source for each of its inputs, .* none for 'bids'"):
+        tumbling().on_spark({})
+    with pytest.raises(GraphError, match=r"ordered= is True, False or None, not 'yes' \(a str\)"):
+        tumbling().on_spark({"bids": views["bids"]}, ordered="yes")  # type: ignore[call-overload]
 
 
 def test_a_missing_time_column(views: dict[str, DataFrame]) -> None:
-    with pytest.raises(GraphError, match="names 'ts' as its time column, but its DataFrame has"):
+    with pytest.raises(GraphError, match="names 'ts' as its time column, but its rows have"):
         tumbling().on_spark({"bids": views["bids"].drop("ts")})
 
 
@@ -121,7 +125,7 @@ def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) ->
         "long-lived": lambda: flow.start(spark, sources={"in": source}, workers=1),
     }
     for setting in settings:
-        conf.set(setting, "true")
+        conf.set(setting, "True")
     try:
         with pytest.raises(GraphError, match=r"SPARK-24942\): start .* with spark.dynamic"):
             calls[way]()

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sinks import Memory
 from jeton.connectors.sources import Batches
-from jeton.errors import GraphError, TimeError
+from jeton.errors import GraphError, PredicateFailed, TimeError
 from jeton.spark.query import Query
 from tests.simulation.test_breakpoints import (
     LAST,
@@ -178,7 +178,7 @@ def test_looking_at_a_paused_query(spark: SparkSession) -> None:
             query.state("hour")
         with pytest.raises(TimeError, match="needs a time of the flow"):
             query.pause_at("tomorrow")
-        with pytest.raises(TimeError, match="timestamps: pause at one"):
+        with pytest.raises(TimeError, match="timestamps: a breakpoint needs one"):
             query.pause_at(5)
         with pytest.raises(TimeError, match="cannot pause at 2026-01-01 00:00:00: input 'readi"):
             query.pause_at(START)
@@ -320,3 +320,41 @@ def test_a_predicate_that_cannot_be_loaded_does_not_end_the_query(spark: SparkSe
         query.pause_at()
         assert query.is_active
         query.resume()
+
+
+def test_a_predicate_that_fails_pauses_the_query(spark: SparkSession) -> None:
+    flow = jt.Flow("predicate")
+    flow.output("readings", flow.input("readings", lateness="0s"))
+
+    def some_readings(partition: int, partitions: int) -> Iterator[Any]:
+        for table in readings(partition, partitions):
+            if table is not None and table["value"] == [200]:
+                return
+            yield table
+
+    sink = Memory()
+    with flow.start(
+        spark,
+        sources={"readings": Batches(some_readings, 2)},
+        sinks={"readings": sink},
+        workers=2,
+    ) as query:
+        query.pause_when("readings", lambda batch: batch["price"] > 1)
+        for _ in range(2):
+            with pytest.raises(PredicateFailed, match=r"no column 'price'.*\[operator 'readings"):
+                query.await_paused(LIMIT)
+        assert query.is_paused
+        assert query.matched is None
+        at = query.paused_at
+        assert query.in_flight()["time"].min() >= at
+        (held, *_) = query.why("readings").holders
+        assert held.what == "breakpoint"
+        assert held.time == at
+        assert "since the predicate of pause_when('readings', …) failed: MissingCol" in held.text
+        query.step()
+        query.await_paused(LIMIT)
+        query.resume()
+        assert query.await_termination(LIMIT)
+    table = sink.table()
+    assert table is not None
+    assert sorted(table["value"].to_pylist()) == sorted([*range(200)] * 2)

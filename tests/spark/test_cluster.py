@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from jeton.cli import main
 from jeton.spark.java import ensure_java
 
 PROGRAM = Path(__file__).with_name("on_cluster.py")
@@ -58,11 +59,13 @@ def test_two_executors_in_processes_of_their_own() -> None:
 
 
 @contextmanager
-def daemon(*arguments: str, ready: str, folder: Path) -> Iterator[None]:
+def daemon(
+    *arguments: str, ready: str, folder: Path, environment: dict[str, str]
+) -> Iterator[None]:
     """A master or a worker of a standalone cluster, once it says that it is ready."""
     process = subprocess.Popen(
         [str(HOME / "bin" / "spark-class"), *arguments],
-        env={**surroundings(), "SPARK_LOG_DIR": str(folder), "SPARK_WORKER_DIR": str(folder)},
+        env={**environment, "SPARK_LOG_DIR": str(folder), "SPARK_WORKER_DIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,6 +93,8 @@ def daemon(*arguments: str, ready: str, folder: Path) -> Iterator[None]:
             process.kill()
             process.wait(10.0)
         listener.join(10.0)
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def free_port() -> int:
@@ -98,8 +103,9 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.long
-def test_a_standalone_cluster(tmp_path: Path) -> None:
+@contextmanager
+def standalone(folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    """A standalone cluster of two workers with a core each; gives the address of its master."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     spark = "org.apache.spark.deploy"
@@ -109,7 +115,8 @@ def test_a_standalone_cluster(tmp_path: Path) -> None:
             daemon(
                 *(f"{spark}.master.Master", *at, "--port", str(port), "--webui-port", "0"),
                 ready="I have been elected leader",
-                folder=tmp_path,
+                folder=folder,
+                environment=environment,
             )
         )
         for _ in range(2):
@@ -118,9 +125,55 @@ def test_a_standalone_cluster(tmp_path: Path) -> None:
                     *(f"{spark}.worker.Worker", *at, "--cores", "1", "--memory", "1g"),
                     *("--webui-port", "0", master),
                     ready="Successfully registered with master",
-                    folder=tmp_path,
+                    folder=folder,
+                    environment=environment,
                 )
             )
+        yield master
+
+
+@pytest.mark.long
+def test_a_standalone_cluster(tmp_path: Path) -> None:
+    with standalone(tmp_path, surroundings()) as master:
         began = time.monotonic()
         run_on(master)
         print(f"{time.monotonic() - began:.0f} s on {master}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("with_python", [False, True])
+def test_a_packed_environment(tmp_path: Path, with_python: bool) -> None:
+    """`jeton package` and `spark-submit --archives`, on machines without Jeton."""
+    archive = tmp_path / "env.tar.gz"
+    assert main(["package", "-o", str(archive), *(["--python"] if with_python else [])]) == 0
+    bare = {name: value for name, value in surroundings().items() if name != "PYTHONPATH"}
+    python = Path(sys.base_prefix, "bin")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("sh", "bash", "dirname", "gzip", "tar", "chmod", "ls", "readlink", "uname", "env"):
+        found = shutil.which(tool)
+        assert found is not None, tool
+        (tools / tool).symlink_to(found)
+    # Machines that have no Python at all, and such that have one without packages.
+    path = str(tools) if with_python else f"{python}:{tools}"
+    java = Path(os.path.realpath(shutil.which("java") or "")).parents[1]
+    there = {**bare, "PATH": path, "PYSPARK_PYTHON": "unset"}
+    there.setdefault("JAVA_HOME", str(java))
+    with standalone(tmp_path, there) as master:
+        submitted = subprocess.run(
+            [
+                *(HOME / "bin" / "spark-submit", "--master", master),
+                *("--archives", f"{archive}#env", PROGRAM, master),
+            ],
+            env={
+                **bare,
+                "PYSPARK_PYTHON": "./env/bin/python",
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            },
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    assert f"all is well on {master}" in submitted.stdout, submitted.stderr[-5000:]
+    [found] = re.findall("executors import (.*)", submitted.stdout)
+    assert all("/env/lib/jeton/" in each for each in found.split()), found

@@ -1,29 +1,27 @@
-"""Spark Connect: no context at the client, so workers meet by Spark's own means."""
+"""Spark Connect: the client has no context, so workers meet by Spark's means, or at the client."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import jeton as jt
-from jeton.connectors.sources import Batches
-from jeton.errors import GraphError
+from jeton.cluster.rendezvous import Meeting
 from jeton.spark import application, batch
+from jeton.spark.tasks import join_peers
+from tests.spark.on_connect import counting
 
-HERE = Path(__file__).parent
-
-
-def counting() -> jt.Flow:
-    flow = jt.Flow("counting")
-    numbers = flow.input("n", time="id", schema={"k": int})
-    flow.output("counts", numbers.key_by("k").tumbling(1000).count())
-    return flow
+ROOT = Path(__file__).parents[2]
+COUNTS = [(end, k, 100) for end in range(1000, 4001, 1000) for k in range(10)]
 
 
 @pytest.fixture
@@ -34,48 +32,72 @@ def no_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_context")
-@pytest.mark.parametrize("workers", [None, 3])
+@pytest.mark.parametrize(("workers", "tls"), [(None, None), (3, True)])
 def test_workers_meet_without_a_server_at_the_driver(
-    spark: SparkSession, workers: int | None
+    spark: SparkSession, workers: int | None, tls: bool | None
 ) -> None:
     frame = spark.range(0, 4000, 1, 2).selectExpr("id", "id % 10 as k")
-    counts = counting().on_spark({"n": frame}, workers=workers)["counts"]
-    assert sorted((row.id, row.k, row["count"]) for row in counts.collect()) == [
-        (end, k, 100) for end in range(1000, 4001, 1000) for k in range(10)
-    ]
+    counts = counting().on_spark({"n": frame}, workers=workers, tls=tls)["counts"]
+    assert sorted((row.id, row.k, row["count"]) for row in counts.collect()) == COUNTS
 
 
-@pytest.mark.usefixtures("no_context")
-def test_a_long_lived_query_says_what_it_needs(spark: SparkSession) -> None:
-    with pytest.raises(GraphError, match="Spark Connect has none"):
-        counting().start(spark, sources={"n": Batches(lambda partition, _: iter(()))})
+def test_a_driver_that_cannot_be_reached(spark: SparkSession) -> None:
+    """As a client of Spark Connect behind a firewall."""
+    nowhere = Meeting("127.0.0.1", 9, b"", "plan")
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import BarrierTaskContext
+
+        with join_peers(BarrierTaskContext.get(), nowhere, False):
+            yield from batches
+
+    frame = spark.range(0, 2, 1, 2).mapInArrow(task, "id long", barrier=True)
+    with pytest.raises(Exception, match=r"cannot reach the driver at 127.0.0.1:9 .*client.host"):
+        frame.collect()
 
 
-PROGRAM = """
-import sys
-from jeton.spark.java import ensure_java
-ensure_java()
-from pyspark.sql import SparkSession
-from tests.spark.test_connect import counting
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-frame = spark.range(0, 4000, 1, 2).selectExpr("id", "id % 10 as k")
-counts = counting().on_spark({"n": frame}, workers=2)["counts"]
-print("rows:", counts.count(), counts.agg({"count": "sum"}).collect()[0][0])
-spark.stop()
-"""
-
-
-@pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("grpc", "grpc_status", "zstandard")),
-    reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard",
-)
-def test_a_real_connect_session() -> None:
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What a program found out under Spark Connect."""
+    names = ("grpc", "grpc_status", "google.rpc", "zstandard")
+    try:
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+    except ModuleNotFoundError:
+        missing = ["google.rpc"]
+    if missing:
+        pytest.skip("Spark Connect needs pip install 'pyspark[connect]': make setup")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=HERE.parent.parent,
+        [sys.executable, "-m", "tests.spark.on_connect"],
+        cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert "rows: 40 4000" in done.stdout, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: value for line in lines for name, value in json.loads(line).items()}
+
+
+def test_a_batch(found: dict[str, Any]) -> None:
+    assert [tuple(row) for row in found["batch"]] == COUNTS
+
+
+def test_a_long_lived_query(found: dict[str, Any]) -> None:
+    assert found["long_lived"] == [1000, [[n, 200] for n in range(5)]]
+
+
+def test_a_query_goes_on_from_its_checkpoint(found: dict[str, Any]) -> None:
+    assert found["stopped"] == [["ended", "ended"], 4000, 4000]
+
+
+def test_a_query_is_cancelled_and_says_why_it_waits(found: dict[str, Any]) -> None:
+    assert found["cancelled"] == ["ended", True]
+
+
+def test_an_error_of_the_users(found: dict[str, Any]) -> None:
+    assert "ZeroDivisionError: division by zero [operator 'map'" in found["failing"]
+
+
+def test_streams_say_what_they_need(found: dict[str, Any]) -> None:
+    assert "a stream needs a classic Spark session" in found["streaming"]

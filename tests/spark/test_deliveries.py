@@ -21,12 +21,14 @@ from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control
 from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
 from jeton.cluster.worker_io import CREDIT, ToDriver
-from jeton.connectors.deliveries import SinkFailed, open_rows
 from jeton.connectors.sinks import Callback, Delivery, Memory, Retry
+from jeton.connectors.sinks.driver_sink import SinkFailed
 from jeton.errors import JetonError, SnapshotError
+from jeton.spark.jobs import Jobs
 from jeton.spark.query import Query
 from jeton.storage.checkpoints import Checkpoints
 from tests.cluster.test_checkpoint_committer import PART, Driver, committer
+from tests.helpers import rows_writer
 from tests.spark.gated import LIMIT, until
 
 QUICK = Retry(times=2, first_wait=0.0)
@@ -116,7 +118,7 @@ def test_whatever_a_sink_raises_ends_the_attempt(tmp_path: Path, error: BaseExce
     schedule = CheckpointSchedule(coordinator, run, restore_point, failed=failed.set)
     here, there = map(Control, socket.socketpair())
     coordinator.join(0, there)
-    writer = open_rows(restore_point.store.files, 0, restore_point.attempt)
+    writer = rows_writer(restore_point)
     writer.write(pa.table({"n": [1]}))
     schedule.hear(0, {"kind": "complete"})
     news = here.receive()
@@ -189,6 +191,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.spark.test_deliveries import PART, start, tables
+from tests.helpers import rows_writer
 
 def take(table, delivery):
     with open(sys.argv[2], "a") as file:
@@ -240,7 +243,10 @@ def joined(
 ) -> tuple[Query, Coordinator, list[Control], Any]:
     """A query whose workers have joined: their ends of the connections."""
     spark: Any = Cancelled()
-    query, present = Query("q", spark, workers, sinks, "tag", jt.Flow("q")), Coordinator(workers)
+    query, present = (
+        Query("q", spark, workers, sinks, Jobs(spark, "tag"), jt.Flow("q")),
+        Coordinator(workers),
+    )
     query.begin(present)
     ends = []
     for rank in range(workers):

@@ -34,6 +34,12 @@ def flow_and_inputs(name: str) -> tuple[jt.Flow, dict[str, Columns]]:
         return example.lookup(), {"orders": example.ORDERS}
     if name == "priority":
         return example.parking(), {"payments": example.PAYMENTS}
+    if name == "migration":
+        # To the worker that there always is.
+        return example.shop(), {
+            "purchases": example.PURCHASES,
+            "moves": {**example.MOVE, "worker": [0] * 256},
+        }
     if name == "flow_control":
         return example.divisors(), {"ranges": example.RANGES}
     if name == "shared_index":
@@ -62,7 +68,7 @@ def rows(table: Iterable[Mapping[str, Any]], *, leave_out: str = "") -> Counter[
     )
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_on_spark(name: str, workers: int, spark: SparkSession) -> None:
     if name == "tumbling_average":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -80,7 +83,7 @@ def test_the_page_of_a_stream_shows_its_latest_micro_batch(
 
 
 def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(
-    spark: SparkSession,
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     flow = jt.Flow("rate")
     flow.output("out", flow.input("numbers", lateness=0))
@@ -95,13 +98,68 @@ def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(
         assert query.sample("numbers").empty
         query.monitor.look()
         with urlopen(f"{url}metrics", timeout=LIMIT) as answer:
-            assert b'jeton_up{query="rate",status="running"} 1' in answer.read()
+            assert b'jeton_up{query="rate"} 1' in answer.read()
         while query.sample("numbers").empty:
             pass
         while not all("seconds" in each for each in query.metrics()["operators"]):
             assert query.is_active
         assert {record.name for record in query.recent_progress} <= {"rate"}
+        query.log_events(tmp_path / "log", full=True)
+        with pytest.raises(jt.errors.GraphError, match="full event log of query 'rate' is written"):
+            query.log_events(tmp_path / "log", full=True)
     query.monitor.join()
     assert pages() == []
     assert query.last_progress is not None
     assert query.last_progress.status == "ended"
+
+
+SPARK_UI = """
+import json, re, sys, urllib.request
+import jeton as jt
+from jeton.connectors.sources import Rate
+from jeton.spark import local_session
+
+spark = local_session(2, **{"spark.ui.enabled": True, "spark.ui.port": 0})
+flow = jt.Flow("seen")
+flow.output("out", flow.input("n", lateness=0))
+source = Rate(1000, lambda positions: {"n": positions})
+with flow.start(spark, sources={"n": source}, workers=1, inspect=True) as query:
+    query.await_running()
+    for line in sys.stdin:
+        asked = urllib.request.Request(line.strip())
+        if asked.full_url.endswith("/act"):
+            asked.data = json.dumps({"act": "why", "arguments": {"name": "out"}}).encode()
+            asked.add_header("content-type", "application/json")
+            asked.add_header("origin", spark.sparkContext.uiWebUrl)
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                print(answer.status, answer.geturl(), flush=True)
+        except urllib.error.HTTPError as error:
+            print(error.code, error.geturl(), flush=True)
+"""
+
+
+def test_the_page_is_shown_through_spark_s_ui() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", SPARK_UI],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        lines = iter(child.stderr.readline, "")
+        url = next(line.split()[-1] for line in lines if "through Spark's UI at" in line)
+        assert re.fullmatch(r"http://127.0.0.1:\d+/proxy/jeton-\d+/[\w-]+/", url)
+        for path in ("", "graph", "snapshot", "metrics", "act"):
+            print(url + path, file=child.stdin)
+            assert child.stdout.readline() == f"200 {url}{path}\n"
+        wrong = f"{url.rsplit('/', 2)[0]}/nothing/"
+        print(wrong, file=child.stdin)
+        assert child.stdout.readline() == f"404 {wrong}\n"
+        child.stdin.close()
+        assert child.wait(LIMIT) == 0

@@ -1,6 +1,6 @@
 """Internals of Spark: each use on the PySpark that is installed, and where it is missing.
 
-`make spark-versions` runs this on other versions of PySpark.
+`make matrix` runs this on other versions of PySpark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import daemon
+from pyspark import InheritableThread, daemon
 from pyspark.errors.exceptions import captured
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F
@@ -54,6 +54,99 @@ def test_slots(spark: SparkSession) -> None:
     assert internals.slots_of(NONE) is None
 
 
+def test_executors_that_leave(spark: SparkSession, tmp_path: Path) -> None:
+    """Here none does; tests/spark/test_decommission.py has a cluster where one does."""
+    context: Any = spark.sparkContext
+
+    def job() -> None:
+        context.addJobTag("stays")
+        spark.range(2, numPartitions=2).mapInArrow(waiting, "id long").collect()
+
+    def waiting(batches: Any) -> Any:
+        until((tmp_path / "looked").exists, "the look at the executors")
+        yield from batches
+
+    thread = InheritableThread(target=job, session=spark)
+    thread.start()
+    store, tracker = context._jsc.sc().statusStore(), context._jsc.sc().statusTracker()
+
+    def used() -> set[str]:
+        return {
+            executor
+            for number in tracker.getJobIdsForTag("stays")
+            for stage in context.statusTracker().getJobInfo(number).stageIds
+            for executor in internals.executors_of(store, stage)
+        }
+
+    until(lambda: used() == {"driver"}, "tasks")
+    assert internals.leaving_executors(context, "stays") == []
+    (tmp_path / "looked").touch()
+    thread.join()
+    assert internals.executors_of(store, 1 << 30) == set()
+    assert internals.leaving_executors(NONE, "stays") is None
+
+
+def test_settings_for_stores(spark: SparkSession, tmp_path: Path) -> None:
+    given = {
+        "fs.s3a.endpoint": "127.0.0.1:9000",
+        "fs.s3a.secret.key": "hush",
+        "fs.s3a.bucket.logs.session.token": "token, with a comma",
+        "yarn.scheduler.class": "left out",
+    }
+    for key, value in given.items():
+        spark.conf.set(key, value)
+    try:
+        found = internals.hadoop_settings(spark)
+    finally:
+        for key in given:
+            spark.conf.unset(key)
+    del given["yarn.scheduler.class"]
+    assert given.items() <= found.items()
+    assert all(key.startswith(internals.STORES) for key in found)
+    # Hadoop has hundreds of defaults.
+    assert len(found) < 60
+    assert "fs.s3a.secret.key" not in internals.hadoop_settings(spark)
+
+
+def test_secrets_of_a_credential_provider(spark: SparkSession, tmp_path: Path) -> None:
+    path, name = (
+        f"localjceks://file{tmp_path}/keys.jceks",
+        "hadoop.security.credential.provider.path",
+    )
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    conf = jvm.org.apache.hadoop.conf.Configuration()
+    conf.set(name, path)
+    provider = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(conf)[0]
+    secret = context._gateway.new_array(jvm.char, 4)
+    for at, letter in enumerate("hush"):
+        secret[at] = letter
+    provider.createCredentialEntry("fs.s3a.secret.key", secret)
+    provider.flush()
+    spark.conf.set(name, path)
+    try:
+        assert internals.hadoop_settings(spark)["fs.s3a.secret.key"] == "hush"
+    finally:
+        spark.conf.unset(name)
+
+
+def test_settings_for_stores_where_the_session_has_no_parts(spark: SparkSession) -> None:
+    known = [("spark.hadoop.fs.s3a.endpoint", "a"), ("spark.ui.enabled", "false")]
+    conf = SimpleNamespace(getAll=lambda: known)
+    without: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    assert internals.hadoop_settings(without) == {"fs.s3a.endpoint": "a"}
+    # A client of Spark Connect has the settings of its server.
+    client: Any = SimpleNamespace(conf=SimpleNamespace(getAll=dict(known)))
+    assert internals.hadoop_settings(client) == {"fs.s3a.endpoint": "a"}
+
+
+def test_the_address_of_a_client_of_spark_connect() -> None:
+    client: Any = SimpleNamespace(client=SimpleNamespace(host="127.0.0.1"))
+    assert internals.client_address(client) == "127.0.0.1"
+    with pytest.raises(MissingInternal, match=r"set spark\.jeton\.client\.host"):
+        internals.client_address(NONE)
+
+
 def test_a_stage_is_cancelled_with_its_cause(spark: SparkSession) -> None:
     failure = Failure.of(ValueError("no"), worker=1)
     internals.cancel_stage(spark.sparkContext, 1 << 30, failure)  # there is no such stage
@@ -82,6 +175,14 @@ def test_partitions_are_known_without_a_run(spark: SparkSession) -> None:
     for unknown in (numbers.repartition(2), numbers.coalesce(1), numbers.union(numbers)):
         assert internals.partitions_of(unknown) is None
     assert internals.partitions_of(NONE) is None
+
+
+def test_the_size_of_a_dataframe_is_estimated_without_a_run(spark: SparkSession) -> None:
+    numbers = spark.range(0, 1000, 1, 3)
+    assert internals.size_of(numbers.where("id > 990")) == 8000
+    for unknown in (numbers.crossJoin(numbers), numbers.selectExpr("explode(array(id, id))")):
+        assert internals.size_of(unknown) is None
+    assert internals.size_of(NONE) is None
 
 
 def test_operators_of_a_stream(spark: SparkSession) -> None:

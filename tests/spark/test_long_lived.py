@@ -341,11 +341,13 @@ def test_two_queries_at_once(spark: SparkSession) -> None:
 
 def test_what_cannot_start_is_refused_at_once(spark: SparkSession) -> None:
     source = Batches(endless)
-    with pytest.raises(GraphError, match=r"needs sources for its inputs \['numbers'\]"):
+    with pytest.raises(
+        GraphError, match=r"needs a source for each of its inputs, .* for 'numbers'"
+    ):
         counting().start(spark)
-    with pytest.raises(GraphError, match=r"has no inputs \['words'\]"):
+    with pytest.raises(GraphError, match=r"has no input 'words'"):
         counting().start(spark, sources={"words": source, "numbers": source})
-    with pytest.raises(GraphError, match=r"has no outputs \['sums'\]"):
+    with pytest.raises(GraphError, match=r"has no output 'sums'"):
         counting().start(spark, sources={"numbers": source}, sinks={"sums": Memory()})
     with pytest.raises(GraphError, match=r"9 workers .* slots for 4 tasks"):
         counting().start(spark, sources={"numbers": source}, workers=9)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.connectors.sinks import Callback, Memory, Parquet
-from jeton.connectors.sources import Batches, Reader, Source
+from jeton.connectors.sources import Batches, Reader, Source, numbered
 from jeton.errors import GraphError, QueryFailed, SnapshotError
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
@@ -173,11 +173,13 @@ def test_an_operator_that_is_another_now_is_an_error(spark: SparkSession, place:
 # What cannot take part
 
 
-def test_what_cannot_take_checkpoints_is_refused(spark: SparkSession, place: Place) -> None:
+def test_what_is_not_a_sink_or_cannot_take_checkpoints_is_refused(
+    spark: SparkSession, place: Place
+) -> None:
     class Plain:
-        def open(self, worker: int, run: str) -> Any: ...
+        def open(self, context: Any) -> Any: ...
 
-    with pytest.raises(GraphError, match=r"outputs \['rolling'\] .* cannot commit"):
+    with pytest.raises(GraphError, match=r"sink of 'rolling' is .*, which is not a sink: "):
         place.start(spark, sinks={"rolling": Plain()})
     query = counting().start(spark, sources={"numbers": place.gate.source()})
     with pytest.raises(GraphError, match="start it with checkpoint="):
@@ -192,10 +194,10 @@ class Mute(Reader):
 
 
 class MuteSource(Source):
-    def partitions(self, workers: int) -> int:
-        return workers
+    def partitions(self, workers: int) -> dict[str, None]:
+        return numbered(workers)
 
-    def open(self, partition: int, partitions: int, position: Any = None) -> Reader:
+    def open(self, partition: str, position: Any) -> Reader:
         return Mute()
 
 

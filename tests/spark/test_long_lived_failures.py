@@ -19,7 +19,7 @@ import jeton as jt
 from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
-from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry
+from jeton.connectors.sinks import Callback, Delivery, Parquet, Retry, SinkContext
 from jeton.connectors.sources import Batches
 from jeton.errors import JetonError, OperatorFailed, QueryFailed, SnapshotError
 from jeton.spark.query import Query
@@ -45,6 +45,34 @@ def test_a_killed_worker_is_made_up_for(spark: SparkSession, place: Place) -> No
     assert query.metrics()["checkpoints"]["restarts"] == 1
     place.check()
     print(f"back {back:.1f} s after a worker was killed")
+
+
+def test_a_killed_worker_goes_on_from_what_changed(spark: SparkSession, place: Place) -> None:
+    """Several versions of changes, a file of which is lost; then changes of what was restored."""
+    query = place.start(spark)
+    for upto in (1, 2, 3, 4):
+        place.read_to(query, upto)
+        version = query.checkpoint(LIMIT)
+    store = Checkpoints(place.checkpoint)
+    stored = store.load(version)
+    chains = [chain for part in stored.parts for chain in part.chains.values()]
+    assert len(chains) == 4, "of two operators on two workers"
+    assert max(len(chain.links) for chain in chains) >= 3
+    lost = min(stored.files)
+    assert not lost.startswith(f"{version:012d}")
+    (place.checkpoint / "parts" / lost).unlink()
+    place.read_to(query, 5)
+    pid = place.kill(1)
+    until(lambda: query.metrics()["checkpoints"]["restarts"] == 1, "the query to be restarted")
+    until(lambda: query.status == "running" and pid.exists(), "the query to be back")
+    place.gate.open_to(6)
+    after = query.checkpoint(LIMIT)
+    again = {chain.token for part in store.load(after).parts for chain in part.chains.values()}
+    assert not again & {chain.token for chain in chains}
+    assert lost not in store.load(after).files, "it has been made up for"
+    place.gate.open_to(TABLES)
+    assert query.await_termination(LIMIT)
+    place.check()
 
 
 def failing(times: int, folder: Path) -> jt.Flow:
@@ -257,7 +285,8 @@ def test_if_nothing_is_whole_that_is_an_error(spark: SparkSession, place: Place)
 
 def test_staged_files_cannot_be_seen_before_the_commit(tmp_path: Path) -> None:
     sink = Parquet(tmp_path, rows=10)
-    writer = sink.open_staged(0, "q", 1)
+    first, second = SinkContext("q", 1, worker=0), SinkContext("q", 2)
+    writer = sink.open(first)
     for at in range(5):
         writer.write(pa.table({"n": np.arange(at * 6, at * 6 + 6)}))
     staged = writer.stage(7)
@@ -265,15 +294,15 @@ def test_staged_files_cannot_be_seen_before_the_commit(tmp_path: Path) -> None:
     writer.write(pa.table({"n": np.arange(100)}))
     writer.close()
     assert not list(tmp_path.glob("part-*"))
-    sink.commit("q", 7, staged)
-    sink.commit("q", 7, staged)
+    sink.commit(first, 7, staged)
+    sink.commit(first, 7, staged)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 7, attempt=2)
+    sink.roll_back(second, 7)
     assert not list(tmp_path.glob(".*"))
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("another", 0, attempt=2)
+    sink.roll_back(SinkContext("another", 2), 0)
     assert written(tmp_path) == [(n,) for n in range(30)]
-    sink.roll_back("q", 6, attempt=1)
+    sink.roll_back(first, 6)
     assert written(tmp_path) == [(n,) for n in range(30)], "a driver that was superseded"
-    sink.roll_back("q", 6, attempt=2)
+    sink.roll_back(second, 6)
     assert not list(tmp_path.iterdir())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from random import Random
-
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +10,7 @@ import jeton as jt
 from jeton.connectors.sinks import Memory
 from jeton.connectors.sources import Rate
 from jeton.errors import GraphError, JetonError, TimeError
+from jeton.spark import Rebalance
 from tests.spark.gated import LIMIT, TABLES, Place, until
 
 
@@ -86,30 +83,32 @@ def test_a_hot_worker_gives_bins_away(spark: SparkSession) -> None:
         assert query.rebalance(within=0.5).moves == {}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20))
-def test_random_migrations_and_kills(spark: SparkSession, place: Place, seed: int) -> None:
-    random = Random(seed)
-
-    def move() -> None:
-        bins = random.sample(range(4096), random.choice([1, 100, 4096]))
-        plan = random.choice(["all_at_once", 64 if len(bins) < 4096 else 1024])
-        # The query is started again after a kill.
-        with suppress(JetonError):
-            query.migrate({b: random.randrange(query.workers) for b in bins}, plan=plan)
-
-    with place.start(spark, workers=random.choice([2, 3])) as query:
-        query.await_running()
-        for tables in range(2, TABLES, 2):
-            place.gate.open_to(tables)
-            thread = threading.Thread(target=move)
-            thread.start()
-            if random.random() < 0.4:
-                with suppress(ProcessLookupError, FileNotFoundError):
-                    place.kill(random.randrange(2))
-            place.gate.open_to(tables + 1)
-            thread.join(LIMIT)
-            assert not thread.is_alive()
-        place.gate.open_to(TABLES)
+def test_bins_move_by_themselves(spark: SparkSession) -> None:
+    limit = 100_000
+    flow = jt.Flow("skewed", bins=256)
+    flow.output("n", flow.input("n", lateness=0).key_by("n").running().count())
+    owners = jt.state.bins_of([np.arange(1000)]) % 256
+    mine = np.flatnonzero(owners % 2 == 0)
+    ticks = Rate(10_000, lambda positions: {"n": mine[positions % len(mine)]}, limit=limit)
+    policy = Rebalance(every=0.2, seconds=0.2, looks=2, cool_down=600.0, least=0.0, plan=16)
+    sinks = {"n": Memory()}
+    with flow.start(spark, sources={"n": ticks}, sinks=sinks, workers=2, rebalance=policy) as query:
+        until(lambda: query.metrics()["rebalancing"]["migrations"] > 0, "a move")
+        [decision] = [decision for _, decision in query.rebalancing if decision.moves]
+        assert set(decision.moves.values()) == {1}
+        assert "worker 0 has 100 % more than the mean" in decision.reason
+        assert any("waiting for look 2 of 2" in each.reason for _, each in query.rebalancing)
+        assert set(decision.moves) <= set(query.placement[1])
+        query.monitor.look()
+        assert query.last_progress is not None
+        assert query.last_progress.rebalancing["bins_moved"] == len(decision.moves)
+        # What the user wants is done at once.
+        query.migrate(dict.fromkeys(query.placement[1], 0), plan=64)
+        assert query.placement[1] == []
         assert query.await_termination(LIMIT)
-    place.check()
+        until(lambda: "cool-down" in query.rebalancing[-1][1].reason, "the cool-down")
+    counts: dict[int, list[int]] = {}
+    for row in query.table("n").collect():
+        counts.setdefault(row["n"], []).append(row["count"])
+    assert sum(map(len, counts.values())) == limit
+    assert all(sorted(found) == list(range(1, len(found) + 1)) for found in counts.values())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
-from random import Random
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +11,10 @@ from pyspark.sql import SparkSession
 import jeton as jt
 from jeton.connectors.sources import Rate
 from jeton.errors import GraphError, JetonError
-from tests.spark.gated import LIMIT, TABLES, Place
+from jeton.inspector.events import summarise
+from jeton.inspector.prometheus import exposition
+from jeton.runtime.monitor import Observation
+from tests.spark.gated import LIMIT, PARTITIONS, ROWS, TABLES, Place, until
 
 
 def test_it_goes_on_with_other_workers_and_every_row_comes_once(
@@ -91,23 +93,34 @@ def test_it_says_why_it_cannot(spark: SparkSession, place: Place) -> None:
     place.check()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(20))
-def test_random_changes_and_kills(spark: SparkSession, place: Place, seed: int) -> None:
-    random = Random(seed)
-    with place.start(spark, workers=2) as query:
-        query.await_running()
-        for tables in range(2, TABLES, 2):
-            place.gate.open_to(tables)
-            killed = random.random() < 0.4
-            change = threading.Thread(target=query.rescale, args=(random.choice((1, 2, 3, 4)),))
-            change.start()
-            if killed:
-                # A worker of the number before may have ended, and the next not begun to read.
-                with suppress(ProcessLookupError, FileNotFoundError):
-                    place.kill(random.randrange(2))
-            change.join(LIMIT)
-            assert not change.is_alive()
+def test_counts_and_the_event_log_go_on_and_it_is_up_meanwhile(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    with place.start(spark) as query:
+        query.log_events(tmp_path / "log")
+        query.monitor.every = 0.05
+        seen: list[tuple[str, float, int]] = []
+
+        def note(now: Observation) -> None:
+            up = [line for line in exposition("q", now).splitlines() if line.startswith("jeton_up")]
+            seen.append((now.status, float(up[0].rpartition(" ")[2]), now.total("rows_in")))
+
+        query.monitor.watch(note)
+        until(lambda: "seconds" in (query.metrics()["operators"] or [{}])[0], "measures")
+        place.read_to(query, 4)
+        for workers in (3, 1):
+            query.rescale(workers, timeout=LIMIT)
+        query.monitor.look()
+        read = seen[-1][2]
+        assert query.metrics()["rows_in"] < read, "of the present workers"
         place.gate.open_to(TABLES)
         assert query.await_termination(LIMIT)
+    query.monitor.join()
+    counts = [rows for _, _, rows in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] == PARTITIONS * TABLES * ROWS
+    assert "rescaling" in {status for status, _, _ in seen}
+    assert {up for status, up, _ in seen if status != "ended"} == {1.0}
+    operators = {each["operator"]: each for each in summarise(tmp_path / "log")}
+    assert operators["numbers"]["records_out"] == counts[-1]
     place.check()

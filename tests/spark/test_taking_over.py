@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,12 @@ from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Callback
+from jeton.connectors.source_plan import SourcePlan
 from jeton.mesh.link import PeerLost
+from jeton.spark.jobs import Jobs
 from jeton.spark.long_lived import _Attempts
 from jeton.spark.query import Query
+from jeton.spark.wire_settings import WireSettings
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.leases import Superseded
@@ -134,12 +138,17 @@ def test_errors_before_an_attempt_are_judged_as_those_in_one(
     ):
         failures: list[OSError] = []
         jobs: list[int] = []
-        spark: Any = None
-        query = Query("q", spark, 1, {}, "tag", jt.Flow("q"))
+        spark: Any = SimpleNamespace(sparkContext=None)
+        jobs_of = Jobs(spark, "tag")
+        query = Query("q", spark, 1, {}, jobs_of, jt.Flow("q"))
         path = tmp_path / f"{most} {len({*again})}"
         query.committer = committer(path, store=Checkpoints(path, files=Moody(path)))
         restore_point = query.committer.recover()
         failures = again
-        _Attempts(query, spark, jt.Flow("f"), {}, {}, "tag", Restarts(most)).run(restore_point)
+        plan, limit = SourcePlan("q", {}), Restarts(most)
+        attempts = _Attempts(
+            query, spark, jt.Flow("f"), {}, {}, plan, None, jobs_of, limit, WireSettings(), None
+        )
+        attempts.run(restore_point)
         assert query.status == status
         assert len(jobs) == (2 if status == "ended" else 1)

@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
 from jeton.cluster.failures import Failure
-from jeton.connectors.sinks import WorkerSink
+from jeton.connectors.sinks import DirectSink, SinkContext, Writer
 from jeton.connectors.sources import Batches
 from jeton.errors import JetonError, OperatorFailed, QueryFailed, UserError, WorkerFailed
+from jeton.spark import Frames
 from jeton.spark.application import Application
 from jeton.spark.streaming import on_stream
 
@@ -62,7 +63,8 @@ def numbers(spark: SparkSession) -> DataFrame:
 
 
 def judged(spark: SparkSession, judge: Callable[[jt.Batch], Any], **options: Any) -> DataFrame:
-    return judging(judge).on_spark({"n": numbers(spark)}, workers=2, **options)["n"]
+    frames: Frames = judging(judge).on_spark({"n": numbers(spark)}, workers=2, **options)
+    return frames["n"]
 
 
 ACTIONS: dict[str, Callable[[DataFrame, Path], object]] = {
@@ -373,15 +375,17 @@ def endless(partition: int, partitions: int) -> Iterator[Any]:
         yield None
 
 
-class Full(WorkerSink):
-    def open(self, worker: int, run: str) -> Any:
-        return self
+class Full(DirectSink):
+    def open(self, context: SinkContext) -> Writer:
+        return FullWriter()
 
+
+class FullWriter(Writer):
     def write(self, table: Any) -> None:
         raise KeyboardInterrupt
 
-    def close(self) -> None:
-        pass
+    def stage(self, version: int) -> list[Any]:
+        return []
 
 
 def accept(batch: jt.Batch) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from jeton.connectors.sinks import Callback
 from tests.stalls import (
     LIMIT,
     STALLS,
@@ -16,6 +19,7 @@ from tests.stalls import (
     ask_stalled,
     ask_stopped,
     ask_without_slots,
+    asked,
     headline,
     planted,
     with_lateness,
@@ -52,3 +56,37 @@ def test_a_query_that_has_ended_says_so(spark: SparkSession) -> None:
     with planted(spark, Planted(with_lateness(lambda stream: stream), "")) as query:
         query.await_running(LIMIT)
     assert headline(query.why("out")) == "'out' is not complete: query 'stalled' has ended"
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_a_sink_at_the_driver_that_is_slow_with_few_rows(
+    spark: SparkSession, tmp_path: Path, checkpoints: bool
+) -> None:
+    go_on = threading.Event()
+    flow = with_lateness(lambda stream: stream)
+    sink = Callback(lambda table: go_on.wait())
+    options: dict[str, Any] = {"checkpoint": tmp_path, "every": 0.5} if checkpoints else {}
+    stall = Planted(flow, "", sink=sink, release=go_on.set)
+    with planted(spark, stall, **options) as query:
+        says = (
+            r"'out' is complete up to 5, but not all of its rows are out: the sink of output 'out' "
+            r"has not taken .* for \d.*: it has been taking (it|one of them) for .*test_why.py:\d+"
+        )
+        why = asked(query, says, at=5)
+        (slow, *_) = why.holders
+        assert (slow.what, slow.operator) == ("sink", "out")
+        assert slow.count >= 1
+        assert slow.since is not None
+        assert slow.since >= 1.0
+        assert any("go_on.wait()" in line for line in slow.stack)
+        # The frontier stands where the source ended: the sink comes before that.
+        assert [each.what for each in query.why("out").holders[:2]] == ["sink", "input"]
+
+
+def test_rows_that_wait_for_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    flow = with_lateness(lambda stream: stream)
+    with planted(spark, Planted(flow, ""), checkpoint=tmp_path, every=None) as query:
+        says = r"12 rows of output 'out' wait for the next checkpoint: there was none for \d.*()"
+        asked(query, says, at=5)
+        query.checkpoint()
+        assert str(query.why("out", at=5)) == "'out' is complete up to 5"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jeton.errors import BatchError
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_slots import KeySlots
 
@@ -72,3 +73,17 @@ def test_a_table_grows_as_far_as_it_must(rows: int) -> None:
         slots, new = table.find_or_add((keys,))
         assert len(new) == rows
         assert (table.find_or_add((keys,))[0] == slots).all()
+
+
+def test_most_keys_go_at_once() -> None:
+    index = HashIndex(1)
+    words = np.arange(10_000, dtype=np.uint64) * np.uint64(977)
+    slots, _ = index.find_or_add((words,))
+    index.remove(slots[1000:])
+    assert len(index) == 1000
+    assert (index.find((words,)) >= 0).tolist() == [True] * 1000 + [False] * 9000
+    again, new = index.find_or_add((words,))
+    assert new.tolist() == list(range(1000, 10_000))
+    assert len(np.unique(again)) == index.slots_made == 10_000
+    with pytest.raises(BatchError, match="remove each slot once"):
+        index.remove(np.append(again[:6000], again[0]))

@@ -19,8 +19,8 @@ from jeton.core.errors import SnapshotError
 from jeton.state.snapshot import bins_of
 from jeton.storage.checkpoints import Checkpoints, Part
 from jeton.storage.chunk_format import GROUPS
-from jeton.storage.files import NoAtomicCreate
 from jeton.storage.leases import Superseded
+from jeton.storage.store import NoAtomicCreate, StoreRefused
 from tests.storage.stored_rows import SOME, Rows, newest, read, table_of, write
 
 CATEGORY = pa.dictionary(pa.int32(), pa.string())
@@ -246,6 +246,16 @@ def test_stores_without_an_atomic_create_are_refused(
     with pytest.raises(NoAtomicCreate, match=r"its file system \(Operation not supported\)"):
         Checkpoints(tmp_path).take_lease()
     assert not list((tmp_path / "log").iterdir())
+
+
+@pytest.mark.parametrize("below", [".", "below"])
+def test_a_file_in_place_of_the_folder_is_named_at_once(tmp_path: Path, below: str) -> None:
+    (tmp_path / "notes.txt").write_text("not a folder")
+    store = Checkpoints(tmp_path / "notes.txt" / below, wait=lambda seconds: pytest.fail("waits"))
+    with pytest.raises(StoreRefused, match=r"notes\.txt is a file, not a folder: give the path"):
+        store.versions()
+    with pytest.raises(StoreRefused, match=r"notes\.txt is a file, not a folder: give the path"):
+        write(store, 1, {1: 1})
 
 
 def test_a_link_that_was_made_though_the_call_failed(

@@ -153,12 +153,12 @@ def test_another_format_is_believed_if_its_digest_fits(tmp_path: Path) -> None:
     write(store, 2, {1: "new"})
     path = max((tmp_path / "manifests").iterdir())
     manifest = json.loads(path.read_text())
-    for format in (1, 2, 4):
+    for format in (1, 2, 3, 5):
         path.write_text(json.dumps(manifest | {"format": format}))
         assert read(newest(store)) == {1: "old"}
-    digest = blake2b(f"4 {manifest['body']}".encode(), digest_size=16).hexdigest()
-    path.write_text(json.dumps({"format": 4, "digest": digest, "body": manifest["body"]}))
-    with pytest.raises(SnapshotError, match="is of format 4, but this Jeton reads formats up to 3"):
+    digest = blake2b(f"5 {manifest['body']}".encode(), digest_size=16).hexdigest()
+    path.write_text(json.dumps({"format": 5, "digest": digest, "body": manifest["body"]}))
+    with pytest.raises(SnapshotError, match="is of format 5, but this Jeton reads formats up to 4"):
         store.latest()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jeton.connectors.sinks import Parquet
+from jeton.connectors.sinks import Parquet, SinkContext
 from jeton.errors import SnapshotError
 from tests.cluster.test_checkpoint_committer import PART, committer, show
 from tests.spark.gated import written
@@ -33,7 +33,8 @@ class Earlier:
 
     def commit(self, version: int) -> None:
         """A version with one row: its number."""
-        writer = self.sink.open_staged(0, "3f9a", self.attempt)
+        context = SinkContext("3f9a", self.attempt, worker=0)
+        writer = self.sink.open(context)
         writer.write(pa.table({"n": [version]}))
         staged = writer.stage(version)
         body = json.dumps(
@@ -49,7 +50,7 @@ class Earlier:
         digest = blake2b(f"2 {body}".encode(), digest_size=16).hexdigest()
         manifest = self.manifests / f"{version:012d}-{self.attempt}.json"
         manifest.write_text(json.dumps({"format": 2, "digest": digest, "body": body}))
-        self.sink.commit("3f9a", version, staged)
+        self.sink.commit(context, version, staged)
         for old in (*self.shown.iterdir(), *sorted(self.manifests.iterdir())[:-2]):
             old.unlink()
         (self.shown / f"{version:012d}-{self.attempt}").touch()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
-from jeton.storage.leases import Committed, Entry, Lease, Superseded
+from jeton.storage.leases import Committed, Entry, Lease, Superseded, later_than, stays
 from tests.cluster.test_checkpoint_committer import PART, committer
 
 
@@ -21,43 +24,106 @@ class Failing(Files):
 
     fails = False
 
-    def _make_durable(self, path: PurePosixPath) -> None:
-        super()._make_durable(path)
-        if self.fails and path.name == "log":
+    def put(self, path: PurePosixPath, data: bytes) -> None:
+        super().put(path, data)
+        if self.fails:
             self.fails = False
             raise OSError(errno.EIO, "the disk does not answer")
 
 
 class Replaced(Files):
-    """Files whose listing misses an entry of the log, as when rivals have replaced it since."""
+    """Files where a rival goes on just after an entry of the log was created."""
 
-    rivals = False
-    gone = ""
+    rival: Callable[[], object] | None = None
 
     def put(self, path: PurePosixPath, data: bytes) -> None:
         super().put(path, data)
-        if self.rivals and path.parent.name == "log":
-            self.gone = path.name
-
-    def names(self, folder: PurePosixPath) -> list[str]:
-        return [name for name in super().names(folder) if name != self.gone]
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            rival()
 
 
-def test_an_entry_that_is_not_listed_was_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entries", range(1, 9))
+def test_an_entry_that_is_gone_was_replaced(tmp_path: Path, entries: int) -> None:
     """Entries are deleted when there are newer ones: the maker of this one was superseded."""
+
+    def go_on() -> None:
+        rival = Checkpoints(tmp_path)
+        for version in range(3, 3 + entries):
+            rival.commit(version, [], flow="f")
+
     files = Replaced(tmp_path)
     store = Checkpoints(tmp_path, files=files)
     store.commit(1, [], flow="f")
-    files.rivals = True
+    files.rival = go_on
     with pytest.raises(Superseded, match="another run has taken over"):
         store.commit(2, [], flow="f")
-    assert files.gone
+    assert not files.exists(files.root / "log" / "000000000003.json") or entries < 2
+
+
+class Lagging(Files):
+    """Files whose listings may be any earlier ones, or none at all."""
+
+    data: st.DataObject
+    before: ClassVar[dict[PurePosixPath, list[list[str]]]] = {}
+
+    def names(self, folder: PurePosixPath) -> list[str]:
+        known = self.before.setdefault(folder, [[]])
+        known.append(super().names(folder))
+        return self.data.draw(st.sampled_from(known), "listed")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_one_run_holds_the_lease_although_listings_lag(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Runs that sleep and wake up in any order: the accepted entries are one history."""
+    path = tmp_path_factory.mktemp("lagging")
+    Lagging.before.clear()
+    runs: list[Lease] = []
+    accepted: list[tuple[int, str]] = []
+    version = 0
+    for _ in range(data.draw(st.integers(1, 40), "acts")):
+        fresh = not runs or data.draw(st.integers(0, 4), "which") == 0
+        if fresh:
+            files = Lagging(path)
+            files.data = data
+            runs.append(Lease(files))
+            runs[-1].take(lambda newest: newest or Entry())
+            accepted.append((runs[-1].own.number, runs[-1].own.token))
+            assert runs[-1].own.versions == tuple(
+                Committed(v, 0, f"{v}.json") for v in range(1, version + 1)
+            ), "it has seen every version that was committed"
+            continue
+        run = data.draw(st.sampled_from(runs), "run")
+        try:
+            run.append(run.own.with_version(Committed(version + 1, 0, f"{version + 1}.json")))
+        except Superseded:
+            assert run is not runs[-1]
+        else:
+            assert run is runs[-1], "it was superseded"
+            version += 1
+            accepted.append((run.own.number, run.own.token))
+    assert [number for number, _ in accepted] == list(range(1, len(accepted) + 1))
+
+
+@pytest.mark.parametrize("newest", [*range(1, 70), 1023, 1024, 1025])
+def test_a_later_number_is_found_from_any_earlier_one(newest: int) -> None:
+    there = {number for number in range(1, newest + 1) if stays(number, newest)}
+    for number in range(newest):
+        found = number
+        while later := [each for each in later_than(found) if each in there]:
+            found = later[-1]
+        assert found == newest
+    assert len(there) <= 2 * newest.bit_length()
 
 
 def test_a_number_that_is_free_again_does_not_count(tmp_path: Path) -> None:
     """Old entries are deleted: a run that slept for long finds the number after its own free."""
     asleep, awake = Lease(Files(tmp_path)), Lease(Files(tmp_path))
-    asleep.take(lambda newest: newest or Entry())
+    for _ in range(4):
+        asleep.take(lambda newest: newest or Entry())
     awake.take(lambda newest: newest or Entry())
     for version in range(1, 6):
         awake.append(awake.own.with_version(Committed(version, 0, f"{version}.json")))

@@ -11,11 +11,11 @@ import pytest
 
 from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
-from jeton.connectors.deliveries import Deliveries
-from jeton.connectors.sinks import Callback
+from jeton.connectors.sinks import Callback, SinkContext
 from jeton.errors import SnapshotError, StoreUnavailable
 from jeton.storage.checkpoints import Checkpoints
-from jeton.storage.files import WAITS, Files
+from jeton.storage.files import Files
+from jeton.storage.store import WAITS
 from tests.cluster.test_checkpoint_committer import PART, committer
 from tests.storage.stored_rows import newest, read, write
 
@@ -116,7 +116,7 @@ def test_a_run_is_not_superseded_by_an_entry_that_cannot_be_read(tmp_path: Path)
     Checkpoints(tmp_path).take_lease()
     files: Any = Unsteady(tmp_path)
     store.files._files = files  # type: ignore[attr-defined]
-    files.fails = range(2, 1000)
+    files.fails = range(1, 1000)
     with pytest.raises(StoreUnavailable):
         store.require_lease()
 
@@ -124,7 +124,7 @@ def test_a_run_is_not_superseded_by_an_entry_that_cannot_be_read(tmp_path: Path)
 def test_rows_for_a_sink_are_given_up_only_if_damaged(tmp_path: Path) -> None:
     def deliver(files: Files) -> None:
         sink = Callback(lambda table: None)
-        Deliveries(files, "rows", sink, lambda seconds: False).commit("q", 1, ["a.arrow"])
+        sink.commit(SinkContext("q", files=files), 1, ["a.arrow"])
 
     rows = Checkpoints(tmp_path, wait=lambda seconds: None)
     with pytest.raises(SnapshotError, match=r"are damaged.*empty file"):

@@ -496,6 +496,17 @@ def _idle(runs: Runs) -> Seen:
     return most < 0.02, f"{most:.2%} of a core, the busier worker"
 
 
+@goal("migration")
+def _fluid(runs: Runs) -> Seen:
+    """While half of the bins of 10⁷ keys move, fluid's greatest latency is 5 times lower."""
+    found = {
+        plan: float(runs.one("migration", keys=10**7, workers=2, plan=plan)["max_ms"])
+        for plan in ("all at once", "batched", "fluid")
+    }
+    seen = ", ".join(f"{plan} {in_ms(most)}" for plan, most in found.items())
+    return found["all at once"] >= 5 * found["fluid"], f"at most: {seen}"
+
+
 @goal("peers")
 def _peers(runs: Runs) -> Seen:
     """Ten times the throughput of the best peer that works record by record."""

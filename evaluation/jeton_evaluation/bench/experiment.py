@@ -124,7 +124,9 @@ def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
     seen = [report[what] for report in reports for what in ("latencies", "waits")]
     latencies = Histogram.from_json(*seen)
     noise = Histogram.from_json(*(report["noise"] for report in reports))
+    answers = Histogram.from_json(*(report["answers"] for report in reports))
     p50, p99, p999 = latencies.quantiles_ms((0.5, 0.99, 0.999))
+    [answers_p50] = answers.quantiles_ms((0.5,))
     late = latencies.max > load.give_up * 1e9
     [noise_p999] = noise.quantiles_ms((0.999,))
     return {
@@ -138,6 +140,7 @@ def trial(program: Program, load: Load, host: Host, about: Line) -> Line:
         "p99_ms": p99,
         "p999_ms": p999,
         "max_ms": round(latencies.max / 1e6, 4),
+        "answers_p50_ms": answers_p50,
         "dnf": late or any(report["dnf"] for report in reports),
         "rss_mb": max(report["rss_mb"] for report in reports),
         "cpu_per_worker": round(sum(report["cpu"] for report in reports) / host.workers, 3),
@@ -231,7 +234,8 @@ def in_words(line: Line, unit: str) -> str:
     return (
         f"{line['mechanism']}, {line['rate_per_worker']:,.0f} {unit}/s × {line['workers']}: "
         f"{verdict}; p50 {line['p50_ms']:.3f} ms, p99 {line['p99_ms']:.3f}, "
-        f"p999 {line['p999_ms']:.3f}, max {line['max_ms']:.1f} "
+        f"p999 {line['p999_ms']:.3f}, max {line['max_ms']:.1f}, "
+        f"answers of a worker p50 {line['answers_p50_ms']:.3f} "
         f"(noise: p999 {line['noise_p999_ms']:.3f}, max {line['noise_max_ms']:.1f}); "
         f"{line['cpu_per_worker']:.0%} of a core a worker, {line['rss_mb']} MB"
     )

@@ -43,6 +43,12 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 for _name, _style in STYLES.items():
     _style["markerfacecolor"] = _style["color"] if _name == "tokens" else "none"
+PLANS: dict[str, dict[str, Any]] = {
+    "all at once": {"color": "#0072b2", "linestyle": "--", "linewidth": 1.2},
+    "batched": {"color": "#009e73", "linestyle": "-.", "linewidth": 1.2},
+    "fluid": {"color": "#d55e00", "linestyle": "-", "linewidth": 1.2},
+}
+"""The plans of a migration."""
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 10.0,
@@ -111,6 +117,8 @@ def figures(runs: Runs) -> Iterator[tuple[str, Figure]]:
         yield "wordcount-sustained", sustained(searched)
     if len(counted := runs.where("traffic")):
         yield "traffic", traffic(counted)
+    if len(moved := runs.where("migration")):
+        yield "migration", migration(moved)
 
 
 def _word_count(words: Any) -> Iterator[tuple[str, Figure]]:
@@ -314,6 +322,35 @@ def traffic(counted: Any) -> Figure:
     axes[0].set_ylabel("bytes for each time")
     figure.suptitle("Coordination between workers for each time that is completed", fontsize=11)
     _legend(figure, counted["mechanism"].unique(), noise=False)
+    return figure
+
+
+def migration(moved: Any) -> Figure:
+    """Latency over time while half of the bins move, with the maximum of each plan."""
+    from matplotlib.figure import Figure
+
+    loads = list(moved.groupby(["keys", "workers", "rate_per_worker"]))
+    figure = Figure(figsize=(1.4 + 3.6 * len(loads), 4.4), layout="constrained")
+    axes = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
+    for at, (panel, ((keys, workers, rate), found)) in enumerate(zip(axes, loads, strict=True)):
+        panel.set_gid(f"migration-panel-0-{at}")
+        for plan, style in PLANS.items():
+            for line in found[found["plan"] == plan].tail(1).to_dict("records"):
+                times, lags = zip(*line["over_time"], strict=True)
+                label = f"{plan}: at most {line['max_ms']:,.0f} ms"
+                [drawn] = panel.plot(times, np.clip(lags, 1e-2, None), label=label, **style)
+                drawn.set_gid(f"curve-migration-{plan.replace(' ', '-')}-{at}")
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
+        panel.set_xlabel(
+            f"seconds from the start of the migration\n{short(keys)} keys, {workers} workers with "
+            f"{short(rate)} records/s each"
+        )
+        panel.legend(loc="upper right", fontsize=8, frameon=False)
+        panel.margins(y=0.25)
+        _grid(panel)
+    axes[0].set_ylabel("latency")
+    figure.suptitle("Keyed counts while half of the bins move between workers", fontsize=11)
     return figure
 
 

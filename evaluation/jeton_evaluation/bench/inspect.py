@@ -5,7 +5,9 @@ process reads the stream of the open page, as a browser does. The log has a row 
 of an operator. Both cost something for each batch and nothing for each record, so that they cost
 more where batches are small.
 
-With a rate, it is the word count under an open loop instead, as a query on Spark, at that rate.
+With a rate, it is the word count under an open loop instead, as a query on Spark, at that rate: the
+rate that it keeps, its latencies, and its share of a core, with the median of all rounds at the
+end.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,7 +32,7 @@ import numpy as np
 
 import jeton as jt
 from jeton_evaluation.bench import experiment, wordcount
-from jeton_evaluation.bench.harness import Line, Rounds, Say, Table, command, numbers
+from jeton_evaluation.bench.harness import Line, Say, Table, command, numbers
 from jeton_evaluation.bench.open_loop import Load
 
 if TYPE_CHECKING:
@@ -60,10 +63,13 @@ TABLE = Table(
     }
 )
 
+ROUNDS = 101
+PACED_ROUNDS = 5
+"""Rounds at a rate: all of them take about three minutes."""
 PACED = Table(
     {
         "variant": "variant:<12",
-        "round": "round:>6",
+        "round": "round:>8",
         "M records/s per worker": "rate:>24.1f",
         "p50, ms": "p50_ms:>10.3f",
         "p99, ms": "p99_ms:>10.3f",
@@ -74,7 +80,10 @@ PACED = Table(
 
 def run(
     say: Say,
-    rounds: Rounds = 101,
+    rounds: Annotated[
+        int | None,
+        f"rounds, of which the median counts (default: {ROUNDS}, at a rate {PACED_ROUNDS})",
+    ] = None,
     batches: Annotated[int, "batches in a round, for each worker"] = 50,
     batch: Annotated[str, "N,N,… records in a batch"] = "65536,4096",
     workers: Annotated[int, "workers in one process, or on Spark"] = 1,
@@ -90,13 +99,16 @@ def run(
     lines = []
     if rate is not None:
         say(PACED.head)
-        for line in at_rate(Load(rate=rate, seconds=seconds), workers, rounds):
+        for line in at_rate(Load(rate=rate, seconds=seconds), workers, rounds or PACED_ROUNDS):
+            say(PACED.row(line))
+            lines.append(line)
+        for line in medians(lines):
             say(PACED.row(line))
             lines.append(line)
         return lines
     say(TABLE.head)
     for size in numbers(batch):
-        for line in compare(rounds, batches, size, workers):
+        for line in compare(rounds or ROUNDS, batches, size, workers):
             say(TABLE.row(line))
             lines.append(line)
     return lines
@@ -171,13 +183,27 @@ def measure(variant: str, batches: int, batch: int, workers: int) -> Iterator[tu
 def at_rate(load: Load, workers: int, rounds: int) -> Iterator[Line]:
     """The word count at a rate in each round and variant, on one session of Spark's."""
     program = partial(wordcount.program, mechanism="tokens")
+    # Those that are looked at have a page or a log of their own.
+    os.environ["JETON_INSPECT"] = "0"
     with experiment.open_host("spark", workers) as host:
+        experiment.trial(program, replace(load, seconds=1.0), host, {})  # compiles
         for number in range(rounds):
             for variant in VARIANTS if number % 2 else reversed(VARIANTS):
                 about = {"experiment": "inspect", "variant": variant, "round": number}
                 watched = partial(looking_at, variant)
                 line = experiment.trial(program, load, replace(host, watched=watched), about)
                 yield {**line, "rate": line["achieved_per_worker"] / 1e6}
+
+
+def medians(lines: list[Line]) -> list[Line]:
+    """The median of the rounds, for each variant."""
+    found = []
+    for variant in VARIANTS:
+        rounds = [line for line in lines if line["variant"] == variant]
+        fields = ("rate", "achieved_per_worker", "p50_ms", "p99_ms", "cpu_per_worker")
+        middle = {name: median(line[name] for line in rounds) for name in fields}
+        found.append({**rounds[0], **middle, "round": "median"})
+    return found
 
 
 @contextmanager

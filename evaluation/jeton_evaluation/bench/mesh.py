@@ -1,4 +1,4 @@
-"""The cost of a message between two worker processes, compared with a raw socket.
+"""The cost of a message between two worker processes: Unix sockets, TCP, TLS, a raw socket.
 
 The one benchmark that looks behind the public API, since it measures the wire itself.
 """
@@ -16,27 +16,49 @@ from typing import Any
 import numpy as np
 
 import jeton as jt
+from jeton.mesh.certificates import issue
 from jeton.mesh.link import Link
+from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.receive import receive_exactly
+from jeton.mesh.tls import Tls
+from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import Decoder, Encoder, Kind
 from jeton_evaluation.bench.harness import Line, Say, in_turn
 
 
 def mesh(say: Say) -> Line:
-    """Round trips and throughput of a link between two processes, and of a raw socket."""
+    """Round trips and throughput of links between two processes, and of a raw Unix socket."""
     figures: Line = {}
+    tls = Tls(issue(1)[1])
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
         count = 3000 if size == 8 else 300
-        raw, link = in_turn(3, partial(_raw, batch, count), partial(_link, batch, count))
-        bytes_moved = size * 8 * 2
-        figures[f"round_trip_us_{size * 8}"] = link * 1e6
-        figures[f"round_trip_raw_us_{size * 8}"] = raw * 1e6
-        say(
-            f"round trip of {label}: a raw socket {raw * 1e6:.0f} µs, a link {link * 1e6:.0f} µs "
-            f"({bytes_moved / link / 1e6:,.0f} MB/s)"
+        raw, *links = in_turn(
+            3,
+            partial(_raw, batch, count),
+            partial(_link, batch, count, socket.socketpair, None),
+            partial(_link, batch, count, _tcp, None),
+            partial(_link, batch, count, _tcp, tls),
         )
+        figures[f"round_trip_raw_us_{size * 8}"] = raw * 1e6
+        said = [f"a raw socket {raw * 1e6:.0f} µs"]
+        for suffix, name, link in zip(
+            ("", "_tcp", "_tls"), ("a link", "by TCP", "with TLS"), links, strict=True
+        ):
+            figures[f"round_trip{suffix}_us_{size * 8}"] = link * 1e6
+            said.append(f"{name} {link * 1e6:.0f} µs ({size * 16 / link / 1e6:,.0f} MB/s)")
+        say(f"round trip of {label}: {', '.join(said)}")
     return figures
+
+
+def _tcp() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection over the loopback interface."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = socket.create_connection(server.getsockname())
+        there = server.accept()[0]
+    for sock in (here, there):
+        prepare(sock, Keepalive())
+    return here, there
 
 
 def _raw(batch: jt.Batch, count: int) -> float:
@@ -50,12 +72,20 @@ def _raw(batch: jt.Batch, count: int) -> float:
         sock.sendall(data)
         receive_exactly(sock, len(data))
 
-    return _between(echo, ask, count)
+    return _between(echo, ask, count, socket.socketpair)
 
 
-def _link(batch: jt.Batch, count: int) -> float:
+def _link(
+    batch: jt.Batch,
+    count: int,
+    connect: Callable[[], tuple[socket.socket, socket.socket]],
+    tls: Tls | None,
+) -> float:
     def echo(sock: socket.socket) -> None:
-        link, encoder, decoder = Link(sock, 0), Encoder(), Decoder()
+        if tls is not None:
+            sock = tls.accept(sock)
+            sock.sendall(sock.recv(1))
+        link, encoder, decoder = link_over(sock, 0), Encoder(), Decoder()
         for _ in range(count):
             _send(link, encoder.message(1, *_next(link, decoder)))
 
@@ -63,19 +93,28 @@ def _link(batch: jt.Batch, count: int) -> float:
 
     def ask(sock: socket.socket) -> None:
         if not state:
-            state.extend((Link(sock, 1), Encoder(), Decoder()))
+            if tls is not None:
+                sock = tls.to_worker(sock)
+                sock.sendall(b"!")
+                sock.recv(1)
+            state.extend((link_over(sock, 1), Encoder(), Decoder()))
         link, encoder, decoder = state
         _send(link, encoder.message(1, 0, batch))
         _next(link, decoder)
 
-    return _between(echo, ask, count)
+    seconds = _between(echo, ask, count, connect)
+    state[0].close()
+    return seconds
 
 
 def _between(
-    echo: Callable[[socket.socket], None], ask: Callable[[socket.socket], None], count: int
+    echo: Callable[[socket.socket], None],
+    ask: Callable[[socket.socket], None],
+    count: int,
+    connect: Callable[[], tuple[socket.socket, socket.socket]],
 ) -> float:
     """Seconds for one round trip between two processes."""
-    here, there = socket.socketpair()
+    here, there = connect()
     child = get_context("fork").Process(target=echo, args=(there,))
     child.start()
     start = perf_counter()

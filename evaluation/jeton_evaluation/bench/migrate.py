@@ -14,50 +14,73 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 import jeton as jt
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.harness import Line, Say, Workers, command
+from jeton_evaluation.bench.runs import machine, short
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BINS = 256
 MILLISECOND = 1_000_000
-SETTLE = 2.0
+SETTLE = 3.0
 """Seconds before and after the migration."""
+POINTS = 400
+"""Points of a curve, at most: each is the greatest latency of its part of the time."""
+BATCHED = 16
+"""Bins that move at a time in a batched migration."""
+PLANS: dict[str, str | int] = {"all at once": "all_at_once", "batched": BATCHED, "fluid": "fluid"}
 
 
 def run(
     say: Say,
     workers: Workers = 2,
-    keys: Annotated[int, "keys"] = 1_000_000,
-    rate: Annotated[int, "records a second, of all workers together"] = 1_000_000,
-) -> Line:
-    """Measure latency while state moves, by each plan."""
-    plans: dict[str, str | int] = {"all at once": "all_at_once", "batched": 16, "fluid": "fluid"}
-    lines: Line = {"keys": keys, "rate": rate, "workers": workers}
+    keys: Annotated[int, "keys"] = 10_000_000,
+    rate: Annotated[int, "records a second of each worker"] = 4_000_000,
+    bins: Annotated[int, "bins, half of which move"] = 256,
+    rounds: Annotated[int, "rounds, of which the one with the median maximum counts"] = 1,
+    out: Annotated[Path | None, "also append the lines to this file"] = None,
+) -> list[Line]:
+    """Measure latency while state moves, by each plan, in one session."""
+    lines: list[Line] = []
     with experiment.open_host("spark", workers) as where:
         assert where.spark is not None
-        for name, plan in plans.items():
-            line = lines[name] = measure(where.spark, workers, keys, rate, plan)
-            say(
-                f"{name:12} {keys:,} keys: at most {line['most']:8.1f} ms while {line['rows']:,} "
-                f"rows moved in {line['steps']} steps and {line['seconds']:.2f} s; "
-                f"{line['before']:.1f} ms before"
-            )
+        found: dict[str, list[Line]] = {name: [] for name in PLANS}
+        for _ in range(rounds):
+            for name, plan in PLANS.items():
+                line = measure(where.spark, workers, keys, rate, bins, plan)
+                found[name].append(line)
+                say(
+                    f"{name:12} at most {line['max_ms']:8.1f} ms while {line['rows']:,} rows moved "
+                    f"in {line['steps']} steps and {line['took_s']:.2f} s; median "
+                    f"{line['before_ms']:.1f} ms before, {line['p50_ms']:.1f} ms during it"
+                )
+    for name, measured in found.items():
+        middle = sorted(measured, key=lambda line: float(line["max_ms"]))[(rounds - 1) // 2]
+        about = {"plan": name, "keys": keys, "workers": workers, "bins": bins}
+        run = f"migration/{name}/{short(keys)} keys/{short(rate)}/w{workers}"
+        about |= {"run": run, "experiment": "migration", "rate_per_worker": rate}
+        lines.append({**about, **middle})
+    sudden, fluid = (line["max_ms"] for line in (lines[0], lines[-1]))
+    say(f"{short(keys)} keys: fluid is at most {sudden / fluid:.1f} times lower than all at once")
+    if out:
+        with out.open("a") as file:
+            for line in ({**machine(), "run": "machine/migration"}, *lines):
+                file.write(json.dumps(line) + "\n")
     return lines
 
 
 main = command(run)
 
 
-def counts(keys: int, folder: str) -> jt.Flow:
+def counts(folder: str, bins: int) -> jt.Flow:
     """The flow: counts by key, and a file of each worker with the lags of its frontier."""
-    flow = jt.Flow("moving counts", bins=BINS)
+    flow = jt.Flow("moving counts", bins=bins)
 
     def lags(
         token: jt.TimestampToken, info: jt.OperatorInfo
@@ -89,14 +112,16 @@ def counts(keys: int, folder: str) -> jt.Flow:
     return flow
 
 
-def measure(spark: SparkSession, workers: int, keys: int, rate: int, plan: str | int) -> Line:
-    """One run: the greatest latency before and during the migration, in milliseconds."""
+def measure(
+    spark: SparkSession, workers: int, keys: int, rate: int, bins: int, plan: str | int
+) -> Line:
+    """One run: the latencies before and during the migration, in milliseconds."""
     from jeton.connectors.sources import Rate
 
     # All keys in turn, in an order that is not that of their bins.
-    source = Rate(rate, lambda positions: {"key": positions * 7919 % keys})
+    source = Rate(rate * workers, lambda positions: {"key": positions * 7919 % keys})
     with tempfile.TemporaryDirectory() as folder:
-        query = counts(keys, folder).start(spark, sources={"numbers": source}, workers=workers)
+        query = counts(folder, bins).start(spark, sources={"numbers": source}, workers=workers)
         with query:
             query.await_running()
             while query.metrics().get("rows_in", 0) < keys:
@@ -112,26 +137,40 @@ def measure(spark: SparkSession, workers: int, keys: int, rate: int, plan: str |
             ended = monotonic_ns()
             time.sleep(SETTLE)
         files = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    latencies = [np.array(found, dtype=np.int64) for found in files]
-    parts = []
-    for found in latencies:
-        found[:, 1] -= found[:, 1].min()
-        parts.append(found)
+    parts = [np.array(found, dtype=np.int64) for found in files]
+    for part in parts:
+        part[:, 1] -= part[:, 1].min()
     whole = np.concatenate(parts)
-    at, lag = whole[:, 0], whole[:, 1] / MILLISECOND
-    calm = (at < began) & (at > began - SETTLE * 1e9)
+    whole = whole[np.argsort(whole[:, 0])]
+    at, lag = (whole[:, 0] - began) / 1e9, whole[:, 1] / MILLISECOND
+    calm = (at < 0) & (at > -SETTLE)
     # The lag is seen when the frontier moves on, which may be after the end.
-    moving = (at >= began) & (at <= ended + 1e9)
-    tenths = [
-        [number, round(float(lag[moving][where].max()), 2)]
-        for number in range(int((ended - began) / 1e8) + 1)
-        if (where := (at[moving] - began) // 1e8 == number).any()
-    ]
+    moving = (at >= 0) & (at <= (ended - began) / 1e9 + 1)
     return {
-        "before": float(np.median(lag[calm])),
-        "most": float(lag[moving].max()),
+        "before_ms": float(np.median(lag[calm])),
+        "before_max_ms": float(lag[calm].max()),
+        "p50_ms": float(np.median(lag[moving])),
+        "max_ms": float(lag[moving].max()),
         "rows": moved.rows,
         "steps": moved.steps,
-        "seconds": moved.seconds,
-        "over_time": tenths,
+        "took_s": moved.seconds,
+        "over_time": curve(at, lag, -1.0, (ended - began) / 1e9 + 1),
     }
+
+
+def curve(
+    at: npt.NDArray[Any], lag: npt.NDArray[Any], first: float, last: float
+) -> list[list[float]]:
+    """The greatest lag of each of some equal parts of the time.
+
+    >>> at = np.array([0.0, 0.5, 1.0, 1.5])
+    >>> curve(at, np.array([1.0, 9.0, 2.0, 3.0]), 0.0, POINTS / 1.0)
+    [[0.0, 9.0], [1.0, 3.0]]
+    """
+    width = (last - first) / POINTS
+    part = np.floor((at - first) / width).astype(np.int64)
+    return [
+        [round(first + number * width, 4), round(float(lag[part == number].max()), 3)]
+        for number in range(POINTS)
+        if (part == number).any()
+    ]

@@ -18,7 +18,6 @@ import pyarrow as pa
 import jeton as jt
 from jeton_evaluation import nexmark
 from jeton_evaluation.bench import experiment
-from jeton_evaluation.bench.experiment import MechanismOption
 from jeton_evaluation.bench.harness import Line, OptionError, Say, command
 from jeton_evaluation.bench.open_loop import Load, Schedule, measure, offer_all
 from jeton_evaluation.nexmark import queries
@@ -32,16 +31,18 @@ OPEN_FOR = 0.5
 
 def run(
     say: Say,
-    mechanism: MechanismOption = "tokens",
+    mechanism: Annotated[
+        Mechanism | None, "a program that compares mechanisms (default: the query itself)"
+    ] = None,
     query: Annotated[str, "the query"] = "q4",
     **options: Any,
 ) -> Iterator[Line]:
     """Offer events to a query."""
     known = queries.get(query).mechanisms if query in queries.names() else ()
-    if mechanism not in known:
+    if not known or (mechanism is not None and mechanism not in known):
         choice = f"{query} can be had with {', '.join(known)} only"
         raise OptionError(choice if known else f"choose from {', '.join(queries.names())}")
-    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism}
+    about = {"experiment": "nexmark", "query": query, "mechanism": mechanism or queries.LIBRARY}
     flow = partial(program, query=query, mechanism=mechanism)
     return experiment.run(say, flow, about, "events", **options)
 
@@ -49,7 +50,7 @@ def run(
 main = command(run, experiment.run, rate=1e6)
 
 
-def program(load: Load, query: str, mechanism: Mechanism) -> jt.Flow:
+def program(load: Load, query: str, mechanism: Mechanism | None = None) -> jt.Flow:
     """The flow that is measured."""
     load = replace(load, unit=1000, quantum=1)
     asked = queries.get(query)

@@ -1,8 +1,9 @@
 """Open loop: load is offered at a fixed rate, whether or not the system keeps up.
 
 A source in each worker makes records when they are due. A measuring operator at the end records
-how long after its due time each record was complete: when the frontier passed its time. Both are
-plain user code; the flow between them is measured.
+how long after its due time each record was complete: when the frontier of all workers passed its
+time. It also records when the frontier of its own worker did, behind which all answers of that
+worker are out. Both are plain user code; the flow between them is measured.
 
 All workers run on one machine and read one clock, so times are that clock's nanoseconds, or another
 unit of it, cut to a quantum. Before the load begins, each worker measures the machine's noise and
@@ -113,6 +114,10 @@ class Trial:
         self.offered = self.rows_out = 0
         self.stalled = False
         self.latencies = Histogram()
+        self.answered = 0
+        """All answers of this worker before this time are out."""
+        self.answers = Histogram()
+        """How long they took, with as many of them as there are records of this worker."""
         self.waits = Histogram()
         """In a run that stalled: how long the records that were due had waited by then."""
         self.noise = Histogram()
@@ -131,7 +136,7 @@ class Trial:
         """All workers are there: records are due from this time on."""
         self.began = (agreed & self.mask) + self.load.quantum
         self.due = self.plan(self.began)
-        self.complete = self.began
+        self.complete = self.answered = self.began
         self.first = (self.began + int(self._length(self.load.warm_up))) & self.mask
         self.last = (self.first + int(self._length(self.load.seconds))) & self.mask
         self.end = (self.last + int(self._length(self.load.cool_down))) & self.mask
@@ -168,18 +173,27 @@ class Trial:
         self.wake_clock()
 
     def completed(self, upto: int, now: int) -> None:
-        """The frontier has passed all times before ``upto``."""
-        low, high = max(self.complete, self.first), min(upto, self.last)
+        """The frontier of all workers has passed all times before ``upto``."""
+        self._note(self.latencies, self.complete, upto, now)
+        self.complete = max(self.complete, upto)
+
+    def has_answered(self, upto: int, now: int) -> None:
+        """The frontier of this worker has passed all times before ``upto``."""
+        self._note(self.answers, self.answered, upto, now)
+        self.answered = max(self.answered, upto)
+
+    def _note(self, latencies: Histogram, since: int, upto: int, now: int) -> None:
+        low, high = max(since, self.first), min(upto, self.last)
         if high > low and self.due is not None:
             count = self.due.count_before(high) - self.due.count_before(low)
             unit = self.load.unit
-            self.latencies.record_evenly(now - high * unit, now - low * unit, count)
-        self.complete = max(self.complete, upto)
+            latencies.record_evenly(now - high * unit, now - low * unit, count)
 
     def report(self) -> dict[str, Any]:
         """All that was seen."""
         return {
             "latencies": self.latencies.to_json(),
+            "answers": self.answers.to_json(),
             "noise": self.noise.to_json(),
             "began": self.began,
             "offered": self.offered,
@@ -290,18 +304,33 @@ def offer_all(
 def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
     """Note when records are complete at the end of a stream; the flow's output is the report."""
 
-    def build(
+    def answer(
         token: jt.TimestampToken, info: jt.OperatorInfo
     ) -> Callable[[jt.Input, jt.Output], None]:
+        token.drop()
+        trial = info.shared("trial", lambda: Trial(load))
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for _, batch in input:
+                trial.rows_out += len(batch)
+            frontier = input.frontier.only
+            if trial.due is not None:
+                upto = trial.end if frontier is None else frontier
+                if upto > trial.answered:
+                    trial.has_answered(upto, monotonic_ns())
+
+        return step
+
+    def build(
+        tokens: list[jt.TimestampToken], info: jt.OperatorInfo
+    ) -> Callable[[Sequence[jt.Input], Sequence[jt.Output]], None]:
         trial = info.shared("trial", lambda: Trial(load))
         trial.wake_measure = info.activator.activate
         reported = False
 
-        def step(input: jt.Input, output: jt.Output) -> None:
+        def step(inputs: Sequence[jt.Input], outputs: Sequence[jt.Output]) -> None:
             nonlocal reported
-            for _, batch in input:
-                trial.rows_out += len(batch)
-            frontier = input.frontier.only
+            frontier = inputs[0].frontier.only
             now = monotonic_ns()
             if reported:
                 return
@@ -309,14 +338,18 @@ def measure(flow: jt.Flow, stream: jt.Stream, load: Load) -> None:
                 if not trial.stalled:
                     trial.completed(trial.end, now)
                 reported = True
-                with token, output.session(token) as session:
+                with tokens[0] as token, outputs[0].session(token) as session:
                     session.give(worker=info.worker, report=json.dumps(trial.report()))
             elif trial.due is not None and frontier > trial.complete:
                 trial.completed(frontier, now)
 
         return step
 
-    reports = stream.unary_frontier(build, name="measure", notify="always")
+    op = flow.operator("measure")
+    # It observes: it sees when all workers have passed a time.
+    op.input(stream.unary_frontier(answer, name="answer", notify="always"), observes=True)
+    op.output()
+    [reports] = op.build(build, notify="always")
     flow.output("report", reports)
     _begin_together(flow, load)
 
@@ -363,5 +396,6 @@ def _begin_together(flow: jt.Flow, load: Load) -> None:
         return step
 
     op = flow.operator("agree")
-    op.input(flow.source(propose, name="clock"))
+    # It observes: what it sees is the least of all workers' proposals.
+    op.input(flow.source(propose, name="clock"), observes=True)
     op.build(agree, notify="always")

@@ -2,7 +2,8 @@
 
 Each operator runs in one worker in this process, fed by a source operator and drained by a sink,
 on batches of records with a time each. The bare script loops over the same arrays. Both alternate
-in one run; compare the ratios, since the machine is noisy.
+in one run; compare the ratios, since the machine is noisy. The operator *alone* is the whole less a
+flow without it: source, sink and progress cost the same for each batch, whatever is between them.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ TABLE = Table(
         "ns/record": "ns_per_record:>11.1f",
         "bare ns": "bare_ns_per_record:>9.1f",
         "× bare": "ratio_to_bare:>8.2f",
+        "× alone": "ratio_alone:>9.2f",
         f"µs at {SMALL}": "us_per_invocation:>11.1f",
     }
 )
@@ -102,12 +104,13 @@ main = command(run)
 
 def measure(case: Case, batch: int, batches: int, rounds: int) -> Line:
     """One operator's figures: at ``batch`` records, and its fixed cost at `SMALL`."""
-    flow_time, bare_time = [], []
+    flow_time, empty_time, bare_time = [], [], []
     data = bare.make(batch, batches, case.keys, case.inputs)
     script = case.bare()
     for part in data:
         script(part)
     run_case(case, data)
+    none = Case("nothing", lambda rows, _: rows, case.bare, case.keys, case.workers, case.inputs)
     for _ in range(rounds):
         script = case.bare()
         start = thread_time()
@@ -115,6 +118,7 @@ def measure(case: Case, batch: int, batches: int, rounds: int) -> Line:
             script(part)
         bare_time.append(thread_time() - start)
         flow_time.append(run_case(case, data))
+        empty_time.append(run_case(none, data))
     records = batch * batches * case.inputs
     seconds, least = median(flow_time), median(bare_time)
     small = bare.make(SMALL, batches * 4, case.keys, case.inputs)
@@ -128,6 +132,7 @@ def measure(case: Case, batch: int, batches: int, rounds: int) -> Line:
         "ns_per_record": round(seconds / records * 1e9, 2),
         "bare_ns_per_record": round(least / records * 1e9, 2),
         "ratio_to_bare": round(seconds / least, 3),
+        "ratio_alone": round((seconds - median(empty_time)) / least, 3),
         "us_per_invocation": round((with_it - without) / (batches * 4 * case.inputs) * 1e6, 2),
     }
 

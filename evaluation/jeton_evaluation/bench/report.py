@@ -30,6 +30,8 @@ CAPTIONS = {
     "chain-workers": "The longest chain: latency over the number of workers.",
     "traffic": "Bytes between simulated workers for each completed time. Hollow: extrapolated from "
     "smaller sizes.",
+    "migration": "Megaphone's experiment: latency over time while half of the bins of keyed counts "
+    "change places, by each plan, with its maximum.",
 }
 Row = Sequence[str]
 Table = tuple[str, str, Row, list[Row]]
@@ -150,8 +152,13 @@ def commands(runs: Runs) -> str:
     """The commands that make the report again."""
     sweeps = [f"jeton bench sweep --seconds {seconds}" for seconds in lengths(runs)]
     peers = ["jeton bench peers --out docs/evaluation/runs.jsonl"] * bool(len(runs.where("peers")))
+    moves = [
+        f"jeton bench migrate --keys {line.keys} --rate {line.rate_per_worker} "
+        f"--workers {line.workers} --out docs/evaluation/runs.jsonl"
+        for line in runs.where("migration", plan="fluid").itertuples()
+    ]
     figures = "jeton bench figures --runs docs/evaluation/runs.jsonl --out docs/evaluation/"
-    return "\n".join(["make setup", *sweeps, *peers, figures])
+    return "\n".join(["make setup", *sweeps, *peers, *moves, figures])
 
 
 # HTML and Markdown

@@ -1,22 +1,18 @@
 """Structured Streaming: a flow, Spark's own operators and Python state, on the same rows.
 
 Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second follow
-from the median time of a whole micro-batch, including Spark's own bookkeeping. The cost of a
-checkpoint is measured in this process, without Spark.
+from the median time of a whole micro-batch, including Spark's own bookkeeping.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
-import jeton as jt
 from jeton_evaluation.bench.harness import Line, Say, Workers, command, numbers
 from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 
@@ -26,13 +22,7 @@ if TYPE_CHECKING:
 
 WARM = 3
 """Micro-batches that are not counted."""
-BINS_CHANGED = 8
-"""Where keys that change are neighbours, this many of the 256 groups of bins have them."""
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-STATE = "1e4,1e5,1e6,1e7"
-
-T = TypeVar("T")
 
 
 def run(
@@ -42,14 +32,10 @@ def run(
     batches: Annotated[int, "micro-batches that are measured"] = 8,
     workers: Workers = 2,
     peers: Annotated[str, "only these: names, separated by commas"] = "",
-    state: Annotated[str, "N,N,… keys for the cost of a checkpoint; may be empty"] = STATE,
 ) -> Line:
-    """Measure checkpoints, and all queries at all sizes."""
-    costs = [checkpoint_cost(count, say) for count in numbers(state)]
+    """Measure all queries at all sizes."""
     chosen = [name for name in peers.split(",") if name]
-    sizes = numbers(rows)
-    found = queries(sizes, keys, batches, workers, chosen, say) if sizes else []
-    return {"state": costs, "queries": found}
+    return {"queries": queries(numbers(rows), keys, batches, workers, chosen, say)}
 
 
 main = command(run)
@@ -90,62 +76,6 @@ def queries(
     finally:
         spark.stop()
     return found
-
-
-def checkpoint_cost(keys: int, say: Say) -> Line:
-    """The cost of checkpoints of a running count of `keys` keys.
-
-    Measured are a complete checkpoint, twice, since everything is written twice; one after 1 % of
-    the keys changed, all in few bins; one after 1 % changed, anywhere; and a restore of the last.
-    A worker pauses for the snapshot; the rest is writing.
-    """
-    from jeton.storage.checkpoints import Checkpoints, Part
-
-    flow = jt.Flow("state")
-    flow.output("counts", flow.input("rows").key_by("k").running().count())
-    random = np.random.default_rng(0)
-    reported: Line = {"keys": keys}
-    with tempfile.TemporaryDirectory() as folder, flow.open() as run:
-        store = Checkpoints(folder)
-        output = run.workers[0].handles[flow.handle("output", "counts")]
-
-        def feed(keys: Any) -> None:
-            for start in range(0, len(keys), 1 << 16):
-                run.input("rows").send({"k": keys[start : start + (1 << 16)] * 7}, times=None)
-                run.run_to_rest()
-                output.clear()
-
-        def take(version: int, what: str, base: Part | None) -> Part:
-            pause, tables = _timed(run.workers[0].snapshot)
-            writing, part = _timed(lambda: store.write_part(version, 0, tables, base=base))
-            commit, _ = _timed(lambda: store.commit(version, [part], flow=flow.name))
-            reported[what] = {
-                "pause_s": pause,
-                "total_s": pause + writing + commit,
-                "bytes_per_key": part.written / keys,
-            }
-            return part
-
-        feed(random.permutation(keys))
-        part = take(0, "whole", None)
-        part = take(1, "whole again", part)
-        some = np.arange(keys)
-        feed(some[jt.state.bins_of([some * 7]) % 256 < BINS_CHANGED][: keys // 100])
-        part = take(2, f"1% in {BINS_CHANGED} bins", part)
-        feed(random.integers(0, keys, keys // 100))
-        take(3, "1% changed", part)
-        newest = store.load(3)
-        reported["restore_s"], again = _timed(lambda: flow.open(restore=newest.share(0, 1)))
-        again.close()
-    say(f"state of {keys:,} keys, restored in {reported['restore_s'] * 1e3:,.0f} ms")
-    for what, cost in reported.items():
-        if isinstance(cost, dict):
-            say(
-                f"  {what}: {cost['total_s'] * 1e3:,.0f} ms, of which a pause of "
-                f"{cost['pause_s'] * 1e3:,.1f} ms; {cost['bytes_per_key']:.2f} bytes a key, "
-                f"{cost['bytes_per_key'] * keys / 1e6:,.2f} MB"
-            )
-    return reported
 
 
 def _rows(spark: SparkSession, size: int, keys: int, partitions: int) -> DataFrame:
@@ -191,9 +121,3 @@ def is_there(module: str) -> bool:
     except ModuleNotFoundError:
         # Not even the package that it would be in.
         return False
-
-
-def _timed(act: Callable[[], T]) -> tuple[float, T]:
-    start = time.perf_counter()
-    made = act()
-    return time.perf_counter() - start, made

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from jeton.spark import Frames
+
 WINDOW: Final = "1 second"
 """The length of a window; a million rows fall into it."""
 
@@ -29,14 +31,16 @@ def _flow_mean(frame: DataFrame, **options: Any) -> DataStreamWriter:
     flow = jt.Flow("mean")
     rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
     flow.output("means", rows.key_by("k").tumbling(WINDOW).mean("v"))
-    return flow.on_spark({"rows": frame}, **options)["means"].writeStream
+    frames: Frames = flow.on_spark({"rows": frame}, **options)
+    return frames["means"].writeStream
 
 
 def _flow_count(frame: DataFrame, **options: Any) -> DataStreamWriter:
     flow = jt.Flow("count")
     rows = flow.input("rows", time="ts", schema={"k": int, "v": float}, lateness=0)
     flow.output("counts", rows.select("k").key_by("k").running().count())
-    return flow.on_spark({"rows": frame}, **options)["counts"].writeStream
+    frames: Frames = flow.on_spark({"rows": frame}, **options)
+    return frames["counts"].writeStream
 
 
 def _spark_mean(frame: DataFrame) -> DataStreamWriter:

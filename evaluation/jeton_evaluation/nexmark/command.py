@@ -55,8 +55,12 @@ class Options:
     all: Annotated[bool, "the table of all queries"] = False
     events: Annotated[int, "events in all"] = 1_000_000
     workers: Workers = 2
+    parquet: Annotated[bool, "from Parquet to Parquet: natively, by DataFrames, as SQL"] = False
+    only: Annotated[Sequence[str], "with --parquet, of these queries"] = ()
     check: Annotated[bool, "compare all rows with Spark SQL's"] = False
-    mechanism: Annotated[Mechanism, "how operators of one query learn what is complete"] = "tokens"
+    mechanism: Annotated[
+        Mechanism | None, "of one query, a program that compares mechanisms (default: the query)"
+    ] = None
     rate: Annotated[int, "events in a second of event time"] = 10_000
     seed: Annotated[int, "seed of the events"] = 0
     runs: Annotated[int, "with --all, the best of this many runs"] = 2
@@ -77,18 +81,25 @@ def options_of(argv: Sequence[str] | None) -> Options:
     parser = parser_of("jeton nexmark", about, Options)
     parser.add_argument("query", nargs="?", choices=queries.names(), metavar="QUERY", help="as q4")
     options = Options(**vars(parser.parse_args(argv)))
-    if (options.query is None) != options.all:
-        parser.error("name one query, or say --all")
-    if options.all and options.mechanism != "tokens":
+    if (options.query is None) != (options.all or options.parquet) or (
+        options.all and options.parquet
+    ):
+        parser.error("name one query, or say --all or --parquet")
+    if options.only and not options.parquet:
+        parser.error("--only goes with --parquet")
+    unknown = [name for name in options.only if name not in queries.names()]
+    if unknown:
+        parser.error(f"there are no queries {unknown}, only {', '.join(queries.names())}")
+    if options.all and options.mechanism is not None:
         parser.error("--mechanism goes with a single query")
-    if not options.all and (options.write is not None or options.markdown):
-        parser.error("--write and --markdown go with --all")
+    if options.query is not None and (options.write is not None or options.markdown):
+        parser.error("--write and --markdown go with --all and --parquet")
     for name in ("events", "workers", "rate", "runs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 or more")
     if min(options.offered, default=1) < 1 or options.seconds <= 0:
         parser.error("--offered must be 1 or more, and --seconds above zero")
-    if options.query is not None:
+    if options.query is not None and options.mechanism is not None:
         known = queries.get(options.query).mechanisms
         if options.mechanism not in known:
             parser.error(f"{options.query} can be had with {', '.join(known)} only")
@@ -98,6 +109,8 @@ def options_of(argv: Sequence[str] | None) -> Options:
 def run(spark: SparkSession, options: Options) -> int:
     """Run one query, or all, in a session; returns 1 if an answer is not the right one."""
     config = Config(rate=options.rate, seed=options.seed)
+    if options.parquet:
+        return _run_parquet(spark, config, options)
     if options.query is None:
         return _run_all(spark, config, options)
     return _run_one(spark, queries.get(options.query), config, options)
@@ -120,7 +133,7 @@ def run_query(
     config: Config,
     events: int,
     workers: int,
-    mechanism: Mechanism = "tokens",
+    mechanism: Mechanism | None = None,
     *,
     check: bool = True,
 ) -> dict[str, Any]:
@@ -147,7 +160,7 @@ def run_query(
         found = {
             "query": query.name,
             "title": query.title,
-            "mechanism": mechanism,
+            "mechanism": mechanism or queries.LIBRARY,
             "events": events,
             "workers": workers,
             "seconds": round(seconds, 3),
@@ -242,6 +255,52 @@ def _run_all(spark: SparkSession, config: Config, options: Options) -> int:
     return 0 if all(one.equal for one in figures) else 1
 
 
+def _run_parquet(spark: SparkSession, config: Config, options: Options) -> int:
+    from tempfile import TemporaryDirectory
+
+    from jeton_evaluation.nexmark.parquet import (
+        ParquetFigures,
+        lay_out_parquet,
+        measure_parquet,
+        write_events,
+    )
+    from jeton_evaluation.nexmark.table import PARQUET, write_between
+
+    figures: list[ParquetFigures] = []
+    with TemporaryDirectory(prefix="jeton-nexmark-") as place:
+        folder = Path(place)
+        print(f"{options.events:,} events are written ...", file=sys.stderr)
+        write_events(spark, config, options.events, folder)
+        for name in options.only or queries.names():
+            print(f"{name} ...", file=sys.stderr)
+            query, events, workers = queries.get(name), options.events, options.workers
+            one = measure_parquet(
+                spark, query, config, events, folder, workers=workers, runs=options.runs
+            )
+            figures.append(one)
+            if options.json:
+                print(json.dumps(asdict(one)), flush=True)
+    about = _about(config, options)
+    if not options.json:
+        print(lay_out_parquet(figures, about, markdown=options.markdown))
+    if options.write is not None:
+        write_between(options.write, lay_out_parquet(figures, about, markdown=True), PARQUET)
+    return 0 if all(one.equal for one in figures) else 1
+
+
+def _about(config: Config, options: Options) -> str:
+    """The circumstances of the measurements."""
+    from jeton_evaluation.bench.runs import machine
+
+    here = machine()
+    return (
+        f"{options.events:,} events at {config.rate:,} a second of event time, seed {config.seed}; "
+        f"{options.workers} workers on {here['cores']} cores ({here['cpu']}), "
+        f"Spark {here['pyspark']}, Java {here['java']}, Python {here['python']}; "
+        f"best of {options.runs}; {here['date']}."
+    )
+
+
 def _page(
     figures: Sequence[Figures],
     latencies: Sequence[Latency],
@@ -251,17 +310,9 @@ def _page(
     markdown: bool,
 ) -> str:
     """Both tables, or one if no latencies were measured."""
-    from jeton_evaluation.bench.runs import machine
     from jeton_evaluation.nexmark.table import lay_out, lay_out_latencies
 
-    here = machine()
-    about = (
-        f"{options.events:,} events at {config.rate:,} a second of event time, seed {config.seed}; "
-        f"{options.workers} workers on {here['cores']} cores ({here['cpu']}), "
-        f"Spark {here['pyspark']}, Java {here['java']}, Python {here['python']}; "
-        f"best of {options.runs}; {here['date']}."
-    )
-    parts = [lay_out(figures, about, markdown=markdown)]
+    parts = [lay_out(figures, _about(config, options), markdown=markdown)]
     if latencies:
         how = f"Latency of long-lived queries on {options.workers} workers, {options.seconds:g} s "
         parts.append(lay_out_latencies(latencies, f"{how}each.", markdown=markdown))

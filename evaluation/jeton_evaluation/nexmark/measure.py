@@ -31,7 +31,7 @@ from jeton_evaluation.bench.open_loop import Load
 from jeton_evaluation.nexmark import truth
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.frames import frames, stream_frames
-from jeton_evaluation.nexmark.queries.query import AT, RESULT, Query
+from jeton_evaluation.nexmark.queries.query import AT, LIBRARY, RESULT, Query
 from jeton_evaluation.nexmark.sources import sources
 from jeton_evaluation.programs.mechanisms import Mechanism
 
@@ -88,7 +88,7 @@ def measure(
     events: int,
     *,
     workers: int = 2,
-    mechanism: Mechanism = "tokens",
+    mechanism: Mechanism | None = None,
     runs: int = 2,
 ) -> Figures:
     """Run a query in all ways, and compare the answers.
@@ -146,7 +146,7 @@ def measure_latency(
     """
     load = Load(rate=offered / workers, seconds=seconds, warm_up=min(2.0, seconds))
     host = Host(workers, spark)
-    line = trial(lambda load: program(load, query.name, "tokens"), load, host, {})
+    line = trial(lambda load: program(load, query.name), load, host, {})
     return Latency(
         query.name,
         workers,
@@ -162,13 +162,16 @@ def batch_answer(
     inputs: Mapping[str, DataFrame],
     config: Config,
     workers: int,
-    mechanism: Mechanism = "tokens",
+    mechanism: Mechanism | None = None,
     *,
     shuffle: bool = False,
 ) -> DataFrame:
-    """The result of a flow on Spark; ``shuffle`` is that of ``flow.on_spark``."""
+    """The result of a flow on Spark; ``shuffle`` is that of ``flow.on_spark``.
+
+    Rows are read as they come: the state of these queries fits into memory.
+    """
     flow = query.flow(config, mechanism)
-    return flow.on_spark(inputs, workers=workers, shuffle=shuffle)[RESULT]
+    return flow.on_spark(inputs, workers=workers, shuffle=shuffle, ordered=False)[RESULT]
 
 
 def run_batch(frame: DataFrame) -> float:
@@ -231,7 +234,7 @@ def run_long_lived(
     config: Config,
     events: int,
     workers: int,
-    mechanism: Mechanism = "tokens",
+    mechanism: Mechanism | None = None,
 ) -> tuple[float, int]:
     """Run a query whose workers make the events; returns the seconds, and the number of rows.
 
@@ -239,7 +242,7 @@ def run_long_lived(
     >>> run_long_lived(spark, queries.get("q2"), Config(), 20_000, workers=2)[1]
     76
     """
-    flow = jt.Flow(f"nexmark {query.name}, {mechanism}, long-lived")
+    flow = jt.Flow(f"nexmark {query.name}, {mechanism or LIBRARY}, long-lived")
     answer = query.build(flow, mechanism, config)
     flow.output(ROWS, answer.unary_frontier(_count, name="count"))
     kept = Memory()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jeton as jt
-from jeton.connectors.sources import Reader, Source
+from jeton.connectors.sources import Reader, Source, number_of, numbered
 from jeton.errors import GraphError
 from jeton_evaluation.nexmark.config import KINDS, Columns, Config, Kind
 from jeton_evaluation.nexmark.generator import Generator
@@ -87,7 +88,7 @@ def sources(
         most: The most events that a worker makes before the flow goes on.
 
     >>> source = sources(Config(), events=100, columns={"bids": ["price"]})["bids"]
-    >>> reader = source.open(1, 2)
+    >>> reader = source.open("1/2", None)
     >>> records = reader.read()
     >>> list(records), len(records["price"]), reader.ended
     (['ts', 'price'], 46, True)
@@ -117,13 +118,14 @@ class EventSource(Source):
     block: int | None
     most: int
 
-    def partitions(self, workers: int) -> int:
+    def partitions(self, workers: int) -> Mapping[str, Any]:
         """One for each worker."""
-        return workers
+        return numbered(workers)
 
-    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+    def open(self, partition: str, position: Any | None) -> Reader:
         """Start the clock."""
-        generator = Generator(self.config, part=partition, parts=partitions, block=self.block)
+        part, parts = number_of(partition)
+        generator = Generator(self.config, part=part, parts=parts, block=self.block)
         return _EventReader(self, generator, position or 0)
 
 

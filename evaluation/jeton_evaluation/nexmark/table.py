@@ -13,6 +13,8 @@ from jeton_evaluation.nexmark.measure import Figures, Latency
 BEGIN: Final = "<!-- nexmark results: begin -->"
 END: Final = "<!-- nexmark results: end -->"
 """The text between them in a page is written by ``jeton nexmark --all --write PAGE``."""
+PARQUET: Final = ("<!-- nexmark parquet: begin -->", "<!-- nexmark parquet: end -->")
+"""The same for ``jeton nexmark --parquet --write PAGE``."""
 
 LATE: Final = "late: an event took longer than a second, and the run ended there."
 
@@ -61,14 +63,15 @@ def lay_out_latencies(latencies: Sequence[Latency], about: str, *, markdown: boo
     return "\n".join([head, "", *lines, *late])
 
 
-def write_between(page: Path, text: str) -> None:
+def write_between(page: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Put a text between the marks of a page, in place of what is there."""
     whole = page.read_text()
-    if whole.count(BEGIN) != 1 or whole.count(END) != 1:
-        raise ValueError(f"{page} must have one line {BEGIN!r} and one line {END!r}")
-    before, _, rest = whole.partition(BEGIN)
-    _, _, behind = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{behind}")
+    begin, end = marks
+    if whole.count(begin) != 1 or whole.count(end) != 1:
+        raise ValueError(f"{page} must have one line {begin!r} and one line {end!r}")
+    before, _, rest = whole.partition(begin)
+    _, _, behind = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{behind}")
 
 
 def _row(one: Figures, mark: str) -> tuple[str, ...]:

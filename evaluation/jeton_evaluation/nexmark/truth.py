@@ -56,7 +56,7 @@ def check(
     config: Config,
     events: int,
     workers: int | None = None,
-    mechanism: Mechanism = "tokens",
+    mechanism: Mechanism | None = None,
 ) -> Verdict:
     """Run a query on Spark as a flow, and as SQL, and compare.
 

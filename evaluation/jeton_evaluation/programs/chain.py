@@ -2,7 +2,8 @@
 
 It measures the cost of passing a time through operators that have nothing to do with it. Each link
 is an operator in user code. With tokens and notifications it is not even invoked; watermarks have
-to be passed on by every one of them, and over exchanges to all workers.
+to be passed on by every one of them, and over exchanges to all workers. In a pipeline that is a
+call for each link, as in Flink's chains of operators; at an exchange it is a message.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import Callable
 import jeton as jt
 from jeton.idioms.notifications import Notificator, distinct_times
 from jeton.idioms.watermark_sources import marks_from_frontier
-from jeton.idioms.watermarks import Forward, unmarked, watermark_operator
+from jeton.idioms.watermarks import (
+    Forward,
+    ForwardLink,
+    unmarked,
+    watermark_chain,
+    watermark_operator,
+)
 from jeton_evaluation.programs.mechanisms import Mechanism, check_mechanism
 
 Step = Callable[[jt.Input, jt.Output], None]
@@ -39,6 +46,9 @@ def chain(
         if mechanism == "watermarks-x":
             pact = pact or jt.Exchange(stream.time_name)
         marked = marks_from_frontier(stream)
+        if pact is None and length:
+            links = [ForwardLink] * length
+            return unmarked(watermark_chain(marked, links, late="pass", schema=schema))
         for _ in range(length):
             marked = watermark_operator(
                 [marked], Forward, pacts=[pact], late="pass", schema=schema, name="link"
@@ -74,7 +84,7 @@ def _hand_on_and_ask(token: jt.TimestampToken, info: jt.OperatorInfo) -> Step:
             output.session(ref).give(batch)
             for time in distinct_times(batch):
                 notificator.notify_at(ref, time)
-        for _ in notificator.ready(input.frontier):
+        with notificator.together(input.frontier):
             pass
 
     return step

@@ -20,8 +20,8 @@ from jeton.idioms.watermark_sources import marks_from_frontier
 from jeton.idioms.watermarks import MarkedStream, unmarked, watermark_operator
 
 Mechanism: TypeAlias = Literal["tokens", "notifications", "watermarks-x", "watermarks-p"]
-"""Tokens and frontiers; Naiad's notifications, one time for each invocation; Flink's watermarks
-in-band, broadcast at every exchange (x) or passed down pipelines on each worker (p)."""
+"""Tokens and frontiers; Naiad's notifications, a request and a token for each time; Flink's
+watermarks in-band, broadcast at every exchange (x) or passed down pipelines on each worker (p)."""
 
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 
@@ -102,7 +102,8 @@ def add_stage(
 
     - ``"tokens"``: one token, for the least pending time; everything that the frontiers have passed
       is emitted in one piece.
-    - ``"notifications"``: one for each pending time, and one time for each invocation.
+    - ``"notifications"``: one for each pending time; those that complete together are delivered
+      together.
     - ``"watermarks-x"``: everything that the least of all marks has passed is emitted in one piece;
       marks are broadcast wherever data is exchanged.
     - ``"watermarks-p"``: the same without marks between workers: data is exchanged first, and marks
@@ -175,7 +176,7 @@ def _with_tokens(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) 
 
 
 def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, stage: Stage) -> Step:
-    notificator = Notificator(info, mode="strict")
+    notificator = Notificator(info)
     # The last time that must be complete: that of the result, or the one before.
     before = int(stage.inclusive)
     for time in np.unique(stage.pending).tolist():
@@ -186,10 +187,10 @@ def _with_notifications(token: jt.TimestampToken, info: jt.OperatorInfo, stage: 
             for ref, batch in input:
                 for time in np.unique(stage.add(port, batch)).tolist():
                     notificator.notify_at(ref, time - before)
-        for token in notificator.ready(*(input.frontier for input in inputs)):
-            results = stage.take(token.time + 1)
+        with notificator.together(*(input.frontier for input in inputs)) as tokens:
+            results = stage.take(tokens[-1].time + 1) if tokens else None
             if results is not None:
-                outputs[0].session(token).give(results)
+                outputs[0].session(tokens[0]).give(results)
 
     return step
 

@@ -14,7 +14,19 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from typing import Final
 
-from jeton.cli import checkpoint, completion, demo, inspect, log, run, simulate, versions, why
+from jeton.cli import (
+    checkpoint,
+    compiling,
+    completion,
+    demo,
+    inspect,
+    log,
+    package,
+    run,
+    simulate,
+    versions,
+    why,
+)
 from jeton.cli.command import (
     FAILED,
     INTERRUPTED,
@@ -35,7 +47,9 @@ BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     inspect.COMMAND,
     why.COMMAND,
     log.COMMAND,
+    package.COMMAND,
     demo.COMMAND,
+    compiling.COMMAND,
     completion.COMMAND,
     versions.COMMAND,
 )
@@ -77,6 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (JetonError, OSError) as error:
+        return _ended(options.prog, str(error), FAILED)
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
         return _ended(options.prog, str(error), FAILED)
     except KeyboardInterrupt:
         return _ended(options.prog, "interrupted", INTERRUPTED)

@@ -214,7 +214,7 @@ def _diff(options: argparse.Namespace) -> int:
     before, after = stored.version(options.before), stored.version(options.after)
     found = changes(before, after)
     positions = moved(before.positions(), after.positions())
-    names = [{key.operator for _, key, _ in each.chunks()} for each in (before, after)]
+    names = [{*each.checkpoint.operators} for each in (before, after)]
     record: dict[str, Any] = {
         "path": stored.path,
         "before": before.number,

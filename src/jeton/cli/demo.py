@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import platform
-from typing import Final
+import sys
+from contextlib import redirect_stdout
+from typing import Any, Final
 
-from jeton.cli.command import FAILED, FINE, BuiltIn, say, whole_number
+from jeton.cli.command import FAILED, FINE, BuiltIn, add_json, print_json, say, whole_number
 
 _JAVA_VERSION: Final = "SELECT java_method('java.lang.System', 'getProperty', 'java.version')"
 
@@ -19,27 +21,40 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of workers (default: 2)",
     )
+    add_json(parser, "versions and whether the rows are right")
 
 
 def _run(options: argparse.Namespace) -> int:
+    if not options.json:
+        return FINE if _shown(options.workers)["right"] else FAILED
+    with redirect_stdout(sys.stderr):
+        record = _shown(options.workers)
+    print_json(record)
+    return FINE if record["right"] else FAILED
+
+
+def _shown(workers: int) -> dict[str, Any]:
+    """Run the demonstration; returns what there is to say about it."""
     from jeton import demo
     from jeton.errors import JavaNotFoundError
+
+    record: dict[str, Any] = {"workers": workers, "python": platform.python_version()}
+    demo.run_in_process()
+    # Not before: flows in this process need no Spark.
     from jeton.spark import local_session
 
-    workers: int = options.workers
-    demo.run_in_process()
     print("Starting a local Spark session ...", flush=True)
     try:
         spark = local_session(workers)
     except JavaNotFoundError as error:
         say(f"jeton demo: error: {error}")
-        return FAILED
+        return {**record, "right": False}
     try:
         [(java,)] = spark.sql(_JAVA_VERSION).collect()
         print(f"  Spark {spark.version}, Java {java}, Python {platform.python_version()}")
         right = demo.run_on_spark(spark, workers)
         demo.run_live(spark, workers)
-        return FINE if right else FAILED
+        return {**record, "spark": spark.version, "java": java, "right": right}
     finally:
         spark.stop()
 

@@ -25,7 +25,7 @@ def add_query(parser: argparse.ArgumentParser, nargs: str | None = None) -> None
         "query",
         nargs=nargs,
         metavar="QUERY",
-        help="its name, the number of its process, or both: NAME@NUMBER",
+        help="its name, the number of its process, or both: NAME@PROCESS",
     )
 
 
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from jeton.inspector.running import pages
+    from jeton.inspector.running import names_of, pages
 
     found = pages()
     if as_json:
@@ -70,8 +70,13 @@ def _list(as_json: bool) -> int:
             "no query with a page runs on this machine: queries have one where jeton[inspect] is "
             "installed, runs once they call run.inspect()"
         )
-    for page in () if as_json else found:
-        print(f"{page.name}@{page.pid}  for {_age(page)}  {page.url}")
+    else:
+        names = names_of(found)
+        rows = [(n, f"for {_age(p)}", p.url) for n, p in zip(names, found, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = zip(row, widths, strict=True)
+            print("  ".join(text.ljust(width) for text, width in cells).rstrip())
     return FINE
 
 

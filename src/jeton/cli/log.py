@@ -40,7 +40,7 @@ def _summary(path: Path, as_json: bool) -> int:
             f"{row['longest'] * 1e3:.2f}" if row["invocations"] else "",
             f"{row['records_in']:,}",
             f"{row['records_out']:,}",
-            _times(json.loads(row["frontier"])),
+            _times(json.loads(row["frontier"]), row["unit"]),
         )
         for row in rows
     ]
@@ -54,8 +54,10 @@ def _summary(path: Path, as_json: bool) -> int:
 
 
 def _replay(path: Path, as_json: bool) -> int:
-    from jeton.inspector.events import replay_frontiers
+    from jeton.inspector.events import read_events, replay_frontiers
 
+    units = read_events(path)["unit"].unique().drop_null().to_pylist()
+    unit = units[-1] if units else None
     moves: list[dict[str, Any]] = []
     before: dict[str, object] = {}
     for clock, frontiers in replay_frontiers(path):
@@ -65,15 +67,18 @@ def _replay(path: Path, as_json: bool) -> int:
             if as_json:
                 moves.append({"clock": clock.isoformat(), "operator": name, "frontier": times})
             else:
-                print(f"{clock:%H:%M:%S.%f}  {name}  {_times(times)}")
+                print(f"{clock:%H:%M:%S.%f}  {name}  {_times(times, unit)}")
         before = dict(frontiers)
     if as_json:
-        print_json({"path": str(path), "moves": moves})
+        print_json({"path": str(path), "unit": unit, "moves": moves})
     return FINE
 
 
-def _times(times: Sequence[object]) -> str:
-    return " ".join(map(str, times)) or "complete"
+def _times(times: Sequence[object], unit: str | None) -> str:
+    from jeton.inspector.view import antichain
+
+    text: str = antichain(times, unit)["text"]
+    return text
 
 
 COMMAND: Final = BuiltIn(

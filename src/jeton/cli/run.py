@@ -96,6 +96,8 @@ def _run(options: argparse.Namespace) -> int:
     from jeton.cli.flows import find_flow, require_names
     from jeton.cli.tables import named_formats, named_paths
     from jeton.cli.targets import STDOUT, Target, published_together, require_different
+    from jeton.storage import store_settings
+    from jeton.storage.store_settings import StoreSettings
 
     inputs = named_paths(options.input, "--input")
     outputs = named_paths(options.output, "--output")
@@ -104,6 +106,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.conf and options.master is None:
         raise UsageError("--conf is a setting of Spark: add --master")
     settings = named_paths(options.conf, "--conf")
+    store_settings.use(StoreSettings.of_spark(settings))
     named = find_flow(options.flow)
     flow = named.make()
     require_names(inputs, flow.inputs, "input", flow)
@@ -278,6 +281,8 @@ def _session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
     from pyspark.sql import SparkSession
 
     from jeton.core.errors import JetonError
+    from jeton.spark.application import context_of
+    from jeton.spark.store_access import adopt
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -289,6 +294,8 @@ def _session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]
         yield running
         return
     spark = _started(master, settings)
+    if context_of(spark) is not None:
+        adopt(spark)
     try:
         yield spark
     finally:
@@ -324,7 +331,7 @@ def frame_of(spark: SparkSession, path: str, form: str | None, general: str | No
     """The DataFrame of an input: Spark reads Parquet, this process the rest, as without Spark."""
     from jeton.cli.tables import format_in, format_of, read_table
 
-    elsewhere = "://" in path
+    elsewhere = "://" in path and not path.startswith("file:")
     known = form or (format_of(path) or general if elsewhere else format_in(path, general))
     if known == "parquet":
         place = path if elsewhere else Path(path).absolute().as_uri()

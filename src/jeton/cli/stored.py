@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import fs as arrow_fs
 
 from jeton.cli.command import UsageError
+from jeton.cli.tables import files_at
+from jeton.connectors.source_plan import stored_partitions
 from jeton.core.errors import SnapshotError
 from jeton.state.snapshot import BIN
+from jeton.storage.chains import Chain, Place
 from jeton.storage.checkpoints import Checkpoint, Checkpoints
 from jeton.storage.chunk_format import GROUPS, Chunk, CorruptCheckpoint, digests_of, rows_of
-from jeton.storage.files import Files, file_system
+from jeton.storage.files import Files
 from jeton.storage.leases import Committed
 from jeton.storage.manifest import Key
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from jeton.spark.query_log import QueryLog
 
 _ENTRY: Final = re.compile(r"\d{12,}\.json")
+_ALL: Final = -1
+"""Stands for the groups of bins of a container that is written by what changed."""
 _DEPTH: Final = 3
 """Folders above a store: a query's checkpoint location, ``jeton`` inside it, the flow."""
 
@@ -36,15 +40,17 @@ _DEPTH: Final = 3
 class Stored:
     """The state of one flow: a store, and Spark's log beside it if it is of a streaming query."""
 
-    def __init__(self, path: str, fs: Any) -> None:
-        self.store = Checkpoints(path, fs)
+    def __init__(self, path: str) -> None:
+        self.store = Checkpoints(path)
         self._rows: dict[tuple[str, int], npt.NDArray[np.int64]] = {}
         """For each chunk that was read, the rows of each group of bins."""
+        self._rows_of: dict[str, int] = {}
+        """For each state that was read, by its token, the number of rows."""
 
     @property
     def path(self) -> str:
         """Where it is."""
-        return str(self.store.root)
+        return self.store.files.uri(self.store.root)
 
     @cached_property
     def log(self) -> QueryLog | None:
@@ -56,7 +62,7 @@ class Stored:
             return None
         from jeton.spark.query_log import QueryLog
 
-        return QueryLog(str(above.parent))
+        return QueryLog(self.store.files.uri(above.parent))
 
     def lease(self) -> dict[str, Any]:
         """Who may commit, as far as the store says it."""
@@ -88,8 +94,8 @@ class Stored:
         )
 
     def _changed(self, path: PurePosixPath) -> datetime | None:
-        info = self.store.files.fs.get_file_info(str(path))
-        return None if info.mtime is None else info.mtime.astimezone(UTC)
+        info = self.store.files.info(path)
+        return None if info is None or info.modified is None else info.modified.astimezone(UTC)
 
     def changed(self, manifest: str) -> datetime | None:
         """When a version was committed."""
@@ -102,6 +108,12 @@ class Stored:
             groups = self.store.read_chunk(chunk).column(BIN).to_numpy() % GROUPS
             self._rows[place] = np.bincount(groups, minlength=GROUPS)
         return self._rows[place]
+
+    def rows_of_chain(self, checkpoint: Checkpoint, chain: Chain) -> int:
+        """The number of rows of a chain; each state is read once."""
+        if chain.token not in self._rows_of:
+            self._rows_of[chain.token] = checkpoint.read_chain(chain).rows.num_rows
+        return self._rows_of[chain.token]
 
 
 @dataclass(frozen=True)
@@ -141,33 +153,48 @@ class Version:
             for key, chunks in part.chunks.items():
                 yield part.worker, key, chunks
 
+    def chains(self) -> Iterator[tuple[int, Key, Chain]]:
+        """The worker, the container and the chain of all that are written by what changed."""
+        for part in self.checkpoint.parts:
+            for key, chain in part.chains.items():
+                yield part.worker, key, chain
+
+    def places(self) -> Iterator[tuple[Key, Place | Chunk]]:
+        """The containers and the places of all bytes that it needs."""
+        for _, key, chunks in self.chunks():
+            for chunk in chunks:
+                yield key, chunk
+        for _, key, chain in self.chains():
+            for link in chain.links:
+                for place in link.copies:
+                    yield key, place
+
     def containers(self) -> dict[Key, Container]:
         """The rows of each container; `CorruptCheckpoint` if some are in no file that is whole."""
         rows: Counter[Key] = Counter()
         size: Counter[Key] = Counter()
         for _, key, chunks in self.chunks():
             rows[key] += self._rows(chunks)
-            size[key] += sum(chunk.size for chunk in chunks)
+        for _, key, chain in self.chains():
+            rows[key] += self.stored.rows_of_chain(self.checkpoint, chain)
+        for key, place in self.places():
+            size[key] += place.size
         return {key: Container(rows[key], size[key]) for key in rows}
 
     def size(self) -> int:
         """Bytes of files that it needs; other versions may need them too."""
-        return sum(chunk.size for _, _, chunks in self.chunks() for chunk in chunks)
+        return sum(place.size for _, place in self.places())
 
     def written(self) -> int:
         """Bytes that were written for this version."""
         own = f"{self.number:012d}-"
-        return sum(
-            chunk.size
-            for _, _, chunks in self.chunks()
-            for chunk in chunks
-            if chunk.file.startswith(own)
-        )
+        return sum(place.size for _, place in self.places() if place.file.startswith(own))
 
     def positions(self) -> dict[str, Any]:
         """For each source, where each of its partitions was; of Spark's sources, their offsets."""
-        if "positions" in self.checkpoint.meta:
-            return dict(self.checkpoint.meta["positions"])
+        meta = self.checkpoint.meta
+        if "partitions" in meta or "positions" in meta:
+            return stored_partitions(meta)
         log = self.stored.log
         return {} if log is None else log.offsets(self.number) or {}
 
@@ -180,6 +207,9 @@ class Version:
                 stored = digests_of(self.stored.store.read_chunk(chunk))
                 for group in chunk.bins:
                     groups.setdefault(group, set()).add((worker, stored[group]))
+        for worker, key, chain in self.chains():
+            state = (worker, chain.token.encode())
+            found.setdefault(key, {}).setdefault(_ALL, set()).add(state)
         return {
             key: {group: frozenset(each) for group, each in groups.items()}
             for key, groups in found.items()
@@ -197,6 +227,9 @@ class Version:
                 if wanted:
                     tables.append(rows_of(self.stored.store.read_chunk(chunk), sorted(wanted)))
                     left -= wanted
+        if _ALL in groups:
+            chains = (chain for _, own, chain in self.chains() if own == key)
+            tables += [self.checkpoint.read_chain(chain).rows for chain in chains]
         if not tables:
             return None
         return pa.concat_tables(tables, promote_options="permissive")
@@ -241,7 +274,8 @@ class Change:
 def changes(before: Version, after: Version) -> dict[Key, Change]:
     """What changed in each container from one version to another.
 
-    Only groups of bins whose digests differ are compared key by key.
+    Only groups of bins whose digests differ are compared key by key, and containers that are
+    written by what changed.
     """
     one, other = before.digests(), after.digests()
     rows = before.containers(), after.containers()
@@ -289,10 +323,11 @@ def find_stores(path: str) -> list[Stored]:
     >>> find_stores(tempfile.mkdtemp())
     []
     """
-    fs, root = file_system(path)
-    if fs.get_file_info(root).type == arrow_fs.FileType.NotFound:
+    files = files_at(path)
+    if not files.is_folder(files.root):
         raise UsageError(f"there is no folder {path}")
-    return [Stored(place, fs) for place in sorted(_stores(Files(root, fs), root, _DEPTH))]
+    found = sorted(map(files.uri, _stores(files, files.root, _DEPTH)))
+    return [Stored(place) for place in found]
 
 
 def one_store(path: str, flow: str | None) -> Stored:
@@ -318,16 +353,14 @@ def _flow_of(stored: Stored) -> str | None:
     return None
 
 
-def _stores(files: Files, folder: str, depth: int) -> Iterator[str]:
-    selector = arrow_fs.FileSelector(folder, allow_not_found=True)
-    inside = [info for info in files.fs.get_file_info(selector) if not info.is_file]
-    names = {info.base_name for info in inside}
-    logged = files.names(PurePosixPath(folder) / "log") if "log" in names else []
-    if "manifests" in names or any(map(_ENTRY.fullmatch, logged)):
+def _stores(files: Files, folder: PurePosixPath, depth: int) -> Iterator[PurePosixPath]:
+    inside = files.folders(folder)
+    logged = files.names(folder / "log") if "log" in inside else []
+    if "manifests" in inside or any(map(_ENTRY.fullmatch, logged)):
         yield folder
     elif depth:
-        for info in inside:
-            yield from _stores(files, info.path, depth - 1)
+        for name in inside:
+            yield from _stores(files, folder / name, depth - 1)
 
 
 def _iso(moment: datetime | None) -> str | None:

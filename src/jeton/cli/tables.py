@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
 
 from jeton.cli.command import UsageError
 from jeton.core.errors import BatchError
-from jeton.storage.files import file_system
+from jeton.storage.files import Files
 
 SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "parquet": (".parquet", ".pq"),
@@ -52,10 +55,11 @@ def read_table(path: str, form: str | None = None, general: str | None = None) -
     """
     import pyarrow as pa
 
-    files, folder = _files(path)
-    form = form or _one_format(path, files, general)
+    files, paths, folder = _files(path)
+    form = form or _one_format(path, paths, general)
     try:
-        tables = [_read(file, form, folder or str(PurePosixPath(file).parent)) for file in files]
+        with _on_disk(files, paths, folder) as (local, base):
+            tables = [_read(file, form, base) for file in local]
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowException, ValueError) as error:
         raise BatchError(f"{path} cannot be read as {form}: {error}") from error
@@ -63,43 +67,59 @@ def read_table(path: str, form: str | None = None, general: str | None = None) -
 
 def format_in(path: str, general: str | None = None) -> str:
     """The format of the file or the files behind a path, by their names."""
-    return _one_format(path, _files(path)[0], general)
+    return _one_format(path, _files(path)[1], general)
 
 
-def _files(path: str) -> tuple[list[str], str | None]:
-    """The files behind a path, and the folder that they are in if the path is one."""
-    from pyarrow import fs as arrow_fs
-
-    if "://" in path and not path.startswith("file:"):
-        raise UsageError(
-            f"{path} is not on this machine: only Parquet is read from elsewhere, by Spark "
-            "(--master)"
-        )
-    fs, place = file_system(path)
-    info = fs.get_file_info(place)
-    if info.type == arrow_fs.FileType.NotFound:
+def _files(path: str) -> tuple[Files, list[PurePosixPath], PurePosixPath]:
+    """The files behind a path, and the folder that they are in."""
+    files = files_at(path)
+    if files.exists(files.root):
+        return files, [files.root], files.root.parent
+    if not files.is_folder(files.root):
         raise UsageError(f"there is no file {path}")
-    if info.is_file:
-        return [place], None
-    found = fs.get_file_info(arrow_fs.FileSelector(place, recursive=True))
-    names = sorted(
-        each.path
-        for each in found
-        if each.is_file
-        and not any(
-            part.startswith((".", "_"))
-            for part in PurePosixPath(each.path).relative_to(place).parts
-        )
+    found = sorted(
+        each
+        for each in files.walk(files.root)
+        if not any(part.startswith((".", "_")) for part in each.relative_to(files.root).parts)
     )
-    if not names:
+    if not found:
         raise UsageError(f"there are no files in {path}")
-    return names, place
+    return files, found, files.root
 
 
-def _one_format(path: str, files: Sequence[str], general: str | None) -> str:
-    found = {format_of(file) or general for file in files}
+def files_at(path: str) -> Files:
+    """The files at a path or URI, also one that only Java can reach."""
+    from jeton.storage import store_settings, stores
+    from jeton.storage.object_store import SCHEMES
+
+    if stores.split(path)[0] not in ("file", *SCHEMES):
+        from jeton.spark import store_access
+
+        store_access.use(store_settings.current())
+    return Files(path)
+
+
+@contextmanager
+def _on_disk(
+    files: Files, paths: Sequence[PurePosixPath], folder: PurePosixPath
+) -> Iterator[tuple[list[str], str]]:
+    """The paths of files on this machine, copied if need be, and of the folder they are in."""
+    if files.is_local:
+        yield [str(path) for path in paths], str(folder)
+        return
+    with TemporaryDirectory(prefix="jeton-") as copies:
+        local = [Path(copies, path.relative_to(folder)) for path in paths]
+        for path, to in zip(paths, local, strict=True):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with files.local_copy(path) as copy:
+                shutil.copyfile(copy, to)
+        yield [str(path) for path in local], copies
+
+
+def _one_format(path: str, files: Sequence[PurePosixPath], general: str | None) -> str:
+    found = {format_of(file.name) or general for file in files}
     if None in found:
-        unclear = next(file for file in files if format_of(file) is None)
+        unclear = next(file for file in files if format_of(file.name) is None)
         raise UsageError(
             f"the name of {unclear} does not say what it is: add --format ({', '.join(SUFFIXES)})"
         )

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from jeton.cli.command import UsageError
-from jeton.cli.tables import SUFFIXES, format_of, write_table
+from jeton.cli.tables import SUFFIXES, files_at, format_of, write_table
 from jeton.columns import show
 from jeton.core.errors import JetonError
-from jeton.storage.files import UNREADY, make_durable
+from jeton.storage.files import Files
+from jeton.storage.local_store import UNREADY, make_durable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,8 @@ class Target:
     """Nothing for a table that people read."""
     overwrite: bool
     unready: Path = field(compare=False)
+    files: Files | None = field(default=None, compare=False)
+    """The store that it is on; nothing for what is printed."""
 
     @staticmethod
     def of(output: str, path: str, form: str | None, general: str | None, over: bool) -> Target:
@@ -54,15 +57,22 @@ class Target:
                 f"the name of {path} does not say what to write: add --format "
                 f"({', '.join(SUFFIXES)})"
             )
-        place = Path(path)
-        if not path.endswith("/") and place.is_dir():
+        files = files_at(path)
+        if not path.endswith("/") and files.is_folder(files.root):
             raise UsageError(f"{path} is a folder: write {path}/ to have it replaced, or a file")
-        if path.endswith("/") and place.is_file():
+        if path.endswith("/") and files.exists(files.root):
             raise UsageError(f"{path} is a file, not a folder")
-        unready = place.with_name(f".{place.name}.{token_hex(4)}{UNREADY}")
-        target = Target(output, path, known, over, unready)
+        unready = Path(files.root.with_name(f".{files.root.name}.{token_hex(4)}{UNREADY}"))
+        kind = Target if files.is_local else StoreTarget
+        target = kind(output, path, known, over, unready, files)
         target.require_free()
         return target
+
+    @property
+    def place(self) -> Path:
+        """Where it is."""
+        assert self.files is not None
+        return Path(self.files.root)
 
     @property
     def is_folder(self) -> bool:
@@ -79,8 +89,12 @@ class Target:
 
     def require_free(self) -> None:
         """Refuse to replace what is there, unless that was asked for."""
-        if self.path != STDOUT and Path(self.path).exists() and not self.overwrite:
+        if self.path != STDOUT and self.is_there() and not self.overwrite:
             raise UsageError(f"{self.path} is there already: add --overwrite to replace it")
+
+    def is_there(self) -> bool:
+        """Whether there is something in its place."""
+        return self.place.exists()
 
     def write(self, table: Any) -> None:
         """Write a whole table."""
@@ -103,19 +117,24 @@ class Target:
         writer = frame.write.format(_ON_SPARK[self.format])
         if self.format == "csv":
             writer = writer.option("header", True)
-        writer.save(self.unready.absolute().as_uri())
+        writer.save(self.unready_uri)
 
     def rows_by_spark(self, spark: SparkSession) -> int:
         """The number of rows that the cluster has written."""
         assert self.format is not None
         reader = spark.read.format(_ON_SPARK[self.format]).option("header", self.format == "csv")
-        return reader.load(self.unready.absolute().as_uri()).count()
+        return reader.load(self.unready_uri).count()
+
+    @property
+    def unready_uri(self) -> str:
+        """Where Spark writes its rows first."""
+        return self.unready.as_uri()
 
     def publish(self) -> None:
         """Put the rows in their place."""
         if self.path == STDOUT:
             return
-        place = Path(self.path)
+        place = self.place
         try:
             if self.overwrite:
                 self._replace(place)
@@ -163,13 +182,68 @@ class Target:
             sys.stdout.buffer.flush()
 
 
+class StoreTarget(Target):
+    """A target in a bucket, or on another store that is not a disk.
+
+    A file appears whole. A folder appears file by file, and if it is overwritten, the files before
+    are deleted first: a reader may see some of both.
+    """
+
+    @property
+    def _files(self) -> Files:
+        assert self.files is not None
+        return self.files
+
+    @property
+    def unready_uri(self) -> str:
+        """Where Spark writes its rows first."""
+        return self._files.uri(PurePosixPath(self.unready))
+
+    def is_there(self) -> bool:
+        """Whether there is something in its place."""
+        files = self._files
+        return files.exists(files.root) or files.is_folder(files.root)
+
+    def write(self, table: Any) -> None:
+        """Write a whole table."""
+        assert self.format is not None
+        place = PurePosixPath(self.unready)
+        if self.is_folder:
+            place = place / f"part-00000{SUFFIXES[self.format][0]}"
+        with self._files.output(place) as stream:
+            write_table(table, self.format, stream)
+
+    def publish(self) -> None:
+        """Put the rows in their place."""
+        files, unready = self._files, PurePosixPath(self.unready)
+        try:
+            if self.is_folder:
+                for old in [*files.walk(files.root)] if self.overwrite else []:
+                    files.remove(old)
+                for path in [*files.walk(unready)]:
+                    files.move(path, files.root / path.relative_to(unready))
+            elif self.overwrite:
+                files.move(unready, files.root)
+            else:
+                files.put(files.root, files.read(unready))
+        except OSError as error:
+            raise JetonError(f"{self.path} could not be put in place: {error}") from error
+
+    def discard(self) -> None:
+        """Delete rows that have not been published."""
+        unready = PurePosixPath(self.unready)
+        for path in [unready] if not self.is_folder else [*self._files.walk(unready)]:
+            self._files.delete(path)
+
+
 def require_different(targets: Sequence[Target]) -> None:
     """Refuse two outputs in one place; several can be printed."""
-    places: dict[Path, str] = {}
+    places: dict[str, str] = {}
     for target in targets:
-        if target.path == STDOUT:
+        if target.files is None:
             continue
-        other = places.setdefault(Path(target.path).resolve(), target.output)
+        place = target.files.uri(target.files.root)
+        other = places.setdefault(os.path.realpath(place), target.output)
         if other != target.output:
             raise UsageError(f"the outputs {other} and {target.output} have one path")
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any, Final
 
-from jeton.cli.command import FINE, BuiltIn, add_json, print_json
+from jeton.cli.command import FINE, BuiltIn, UsageError, add_json, print_json
 from jeton.cli.inspect import add_query, find_page
 
 PATIENCE: Final = 30.0
@@ -23,7 +23,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    answer = ask(find_page(options.query).url, "why", name=options.output, at=options.at)
+    from jeton.core.errors import JetonError
+    from jeton.inspector.actions import time_given
+
+    try:
+        time_given(options.at)
+    except JetonError as error:
+        raise UsageError(f"--at {error}") from error
+    page = find_page(options.query)
+    query = f"{page.name}@{page.pid}"
+    if options.output is not None:
+        _require_place(options.output, ask(page.url, "graph", query))
+    arguments = {"name": options.output, "at": options.at}
+    answer = ask(page.url, "act", query, {"act": "why", "arguments": arguments})
     if options.json:
         print_json(answer)
     else:
@@ -31,15 +43,26 @@ def _run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def ask(url: str, button: str, **arguments: Any) -> Any:
-    """Press a button of a page; returns the answer."""
+def _require_place(name: str, graph: dict[str, Any]) -> None:
+    from jeton.core.checks import suggestion
+
+    known = [*graph["outputs"], *(each["name"] for each in graph["operators"])]
+    if name not in known:
+        raise UsageError(
+            f"flow {graph['name']!r} has no output, probe or operator {name!r}"
+            f"{suggestion(name, known)} (there are: {', '.join(map(repr, dict.fromkeys(known)))})"
+        )
+
+
+def ask(url: str, path: str, query: str, body: Any = None) -> Any:
+    """Ask the page of a query for something; returns the answer."""
     from urllib.error import HTTPError, URLError
     from urllib.request import ProxyHandler, Request, build_opener
 
     from jeton.core.errors import JetonError
 
-    body = json.dumps({"act": button, "arguments": arguments}).encode()
-    request = Request(f"{url}act", body, {"content-type": "application/json"})
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(f"{url}{path}", data, {"content-type": "application/json"})
     try:
         # The page is on this machine, whatever proxies there are.
         with build_opener(ProxyHandler({})).open(request, timeout=PATIENCE) as answer:
@@ -50,8 +73,13 @@ def ask(url: str, button: str, **arguments: Any) -> Any:
         except (ValueError, KeyError):
             text = str(error)
         raise JetonError(text) from None
+    except TimeoutError as error:
+        raise JetonError(
+            f"{query} does not answer within {PATIENCE:g} seconds: its process may be stopped, or "
+            "in a call that holds Python's interpreter"
+        ) from error
     except (URLError, OSError) as error:
-        raise JetonError(f"the query does not answer: {error}") from error
+        raise JetonError(f"{query} does not answer: {error}") from error
 
 
 COMMAND: Final = BuiltIn(

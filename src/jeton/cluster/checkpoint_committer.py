@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jeton.cluster.checkpoint_writer import RestorePoint
-from jeton.connectors.deliveries import Deliveries
 from jeton.connectors.published import Published
-from jeton.connectors.sinks import DriverSink, Sink, StagedSink
+from jeton.connectors.sinks import DriverSink, Sink
+from jeton.connectors.source_plan import stored_partitions
+from jeton.connectors.waiting import Waiting
 from jeton.core.errors import SnapshotError
 from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
@@ -64,22 +66,13 @@ class CheckpointCommitter:
         """``wait`` waits for some seconds, unless the query is in a hurry to end."""
         self._flow = flow
         self._store = store
-        self._deliveries = {
-            name: Deliveries(store.files, name, sink, wait)
-            for name, sink in sinks.items()
-            if isinstance(sink, DriverSink)
-        }
+        self._at_driver = [name for name, sink in sinks.items() if isinstance(sink, DriverSink)]
+        self._at_workers = [name for name in sinks if name not in self._at_driver]
         # With marks of their own: if a sink at the driver fails, published files may be gone.
-        self._published = Published(
-            store.files,
-            {
-                name: sink
-                for name, sink in sinks.items()
-                if isinstance(sink, StagedSink) and name not in self._deliveries
-            },
+        self._published = Published(store.files, {n: sinks[n] for n in self._at_workers}, wait=wait)
+        self._delivered = Published(
+            store.files, {n: sinks[n] for n in self._at_driver}, at_driver=True, wait=wait
         )
-        self._delivered = Published(store.files, self._deliveries, at_driver=True)
-        self._at_workers = [name for name in sinks if name not in self._deliveries]
         self.every = every
         """Seconds from one checkpoint to the next, if they are taken regularly."""
         self._keep = keep
@@ -89,6 +82,8 @@ class CheckpointCommitter:
         self._metrics: dict[str, Any] = {"taken": 0, "missed": 0}
         self.version: int | None = None
         """The newest version that was committed, or that the present attempt goes on from."""
+        self.committed_at = time.monotonic()
+        """When that was, or when the query began."""
 
     def metrics(self) -> dict[str, Any]:
         """The cost of the latest checkpoint, and the longest pause of all."""
@@ -117,11 +112,12 @@ class CheckpointCommitter:
         assert state.query is not None
         self._query, self._attempt = state.query, state.attempt
         if found is not None:
-            self._published.require_none_owed(found, self._deliveries)
+            self._published.require_none_owed(found, self._at_driver)
             self._delivered.require_none_owed(found, self._at_workers)
         try:
-            self._published.recover(self._query, found, self._attempt)
-            self._delivered.recover(self._query, found, self._attempt)
+            for sinks in (self._published, self._delivered):
+                sinks.begin(self._query, self._attempt)
+                sinks.recover(found)
         except Exception:
             self._store.require_lease()
             raise
@@ -131,7 +127,7 @@ class CheckpointCommitter:
             self._query,
             self._attempt,
             self.version,
-            {} if found is None else found.meta["positions"],
+            {} if found is None else stored_partitions(found.meta),
             self._allow_removed,
             next_version=max(state.newest, 0) + 1,
         )
@@ -154,15 +150,15 @@ class CheckpointCommitter:
                 positions.setdefault(name, {}).update(partitions)
         meta = {
             "query": self._query,
-            "positions": positions,
+            "partitions": positions,
             "sinks": staged,
-            "at_driver": list(self._deliveries),
+            "at_driver": self._at_driver,
         }
         parts = [Part.from_json(part["part"]) for part in reports.values()]
         made = self._store.commit(
             version, parts, flow=self._flow.name, epoch=self._attempt, meta=meta
         )
-        self.version = version
+        self.version, self.committed_at = version, time.monotonic()
         try:
             self._show(made)
         except BaseException:
@@ -179,6 +175,11 @@ class CheckpointCommitter:
         }
         self._store.clean(self._keep)
 
+    @property
+    def waiting(self) -> list[Waiting]:
+        """The rows of committed versions that sinks at the driver have not taken."""
+        return self._delivered.waiting
+
     def missed(self, version: int, why: str) -> None:
         """Workers could not take a version; the next one will do."""
         self._metrics["missed"] += 1
@@ -188,16 +189,10 @@ class CheckpointCommitter:
 
     def _show(self, made: Checkpoint) -> None:
         """Make the rows of a version visible that was committed just now."""
-        self._published.show(self._query, made)
-        for deliveries in self._deliveries.values():
-            deliveries.again = False
-        try:
-            self._delivered.show(self._query, made)
-        finally:
-            for deliveries in self._deliveries.values():
-                deliveries.again = True
-        for name, deliveries in self._deliveries.items():
-            deliveries.discard(made.meta["sinks"].get(name, []))
+        for sinks in (self._published, self._delivered):
+            sinks.show(made, again=False)
+        for sinks in (self._published, self._delivered):
+            sinks.clean(made)
 
     def _name(self, found: Checkpoint | None) -> str:
         """The name by which sinks know the query: made up once, and kept with its checkpoints."""
@@ -206,7 +201,7 @@ class CheckpointCommitter:
 
     def _fall_back(self, version: int) -> None:
         """Restore a version that is not the newest, since that is damaged or gone."""
-        at_driver = list(self._deliveries)
+        at_driver = self._at_driver
         if at_driver and self.version is not None and self.version > version:
             raise SnapshotError(
                 f"version {self.version} in {self._store.root} cannot be read any more, but the "

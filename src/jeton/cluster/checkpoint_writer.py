@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,11 +18,12 @@ from typing import Final
 import pyarrow as pa
 
 from jeton.cluster.failures import blaming
-from jeton.connectors.sinks import StagedWriter
+from jeton.connectors.sinks import Writer
 from jeton.core.errors import JetonError
 from jeton.runtime.agent import Agent, Positions
 from jeton.runtime.commands import Checkpoint, Connection
 from jeton.state.bins import Placement
+from jeton.state.changes import Cut
 from jeton.state.snapshot import Snapshot
 from jeton.storage.checkpoints import Checkpoints, Part
 
@@ -94,7 +96,7 @@ class CheckpointWriter:
         store: Checkpoints,
         agent: Agent,
         driver: Connection,
-        writers: Mapping[str, StagedWriter] | None = None,
+        writers: Mapping[str, Writer] | None = None,
         *,
         epoch: int,
         base: Part | None = None,
@@ -102,6 +104,8 @@ class CheckpointWriter:
     ) -> None:
         self.base = base
         """This worker's part of the newest version: what need not be written again."""
+        self.tokens: dict[tuple[str, str], str] = {} if base is None else base.tokens
+        """The states of containers that the last part has, or will have when it is written."""
         self._store = store
         self._agent = agent
         self._worker = agent.worker.index
@@ -109,6 +113,8 @@ class CheckpointWriter:
         self._driver = driver
         self._writers = writers or {}
         self._epoch = epoch
+        self.uncommitted: Counter[str] = Counter()
+        """For outputs how many rows were written since the last version."""
         self._acts: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -122,7 +128,7 @@ class CheckpointWriter:
         restore_point: RestorePoint,
         agent: Agent,
         driver: Connection,
-        writers: Mapping[str, StagedWriter],
+        writers: Mapping[str, Writer],
         *,
         background: bool = True,
     ) -> CheckpointWriter:
@@ -141,6 +147,7 @@ class CheckpointWriter:
 
     def write(self, output: str, table: pa.Table) -> None:
         """Have rows written to the sink of an output."""
+        self.uncommitted[output] += table.num_rows
 
         def act() -> None:
             with blaming(output, "writing to its sink"):
@@ -151,15 +158,20 @@ class CheckpointWriter:
     def keep(
         self,
         command: Checkpoint,
-        state: Mapping[str, Mapping[str, pa.Table]],
+        state: Mapping[str, Mapping[str, Cut | pa.Table]],
         positions: Positions,
         pause: float,
     ) -> None:
         """Have this worker's part of a version written; rows so far belong to it."""
         version = command.version
+        self.uncommitted.clear()
         placement = self._agent.worker.placement
         said = self._worker == 0 and not placement.is_even
         owners = placement.owners.tolist() if said else ()
+        for operator, kept in state.items():
+            for name, cut in kept.items():
+                if isinstance(cut, Cut):
+                    self.tokens[operator, name] = cut.token
 
         def act() -> None:
             staged = {}
@@ -175,6 +187,10 @@ class CheckpointWriter:
                 bins=self._bins,
                 owners=owners,
             )
+            for key, chain in part.chains.items():
+                if chain.is_broken:
+                    # The next cut has all rows then.
+                    self.tokens.pop(key, None)
             self._driver.send(
                 "part",
                 number=command.number,
@@ -187,6 +203,9 @@ class CheckpointWriter:
             )
 
         self._do(act)
+
+    def poll(self) -> None:
+        """Do nothing: rows are committed with checkpoints."""
 
     def taken(self, output: str, size: int) -> None:
         """Do nothing: rows wait in files for sinks at the driver."""
@@ -225,6 +244,8 @@ class CheckpointWriter:
                     act()
                 except BaseException as error:
                     self._error = error
+            # It has rows or state, which need not stay until the next one comes.
+            del act
         self._close_writers()
 
     def _close_writers(self) -> None:

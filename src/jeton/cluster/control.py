@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from jeton.core.errors import ProtocolError
 from jeton.mesh.receive import receive_exactly
+from jeton.mesh.tls import TlsSocket
 
 _LARGEST: Final = 1 << 34
 """Bytes in a payload: rows for sinks may be many. Memory is taken only for what has arrived."""
@@ -83,6 +84,8 @@ class Control:
 
     def has_news(self, timeout: float = 0.0) -> bool:
         """Whether a frame, or a hang-up, is there to be received, or comes in time."""
+        if isinstance(self._sock, TlsSocket) and self._sock.buffered:
+            return True
         # Not select(), which takes no file whose number is 1,024 or more.
         news = select.poll()
         news.register(self._sock, select.POLLIN)

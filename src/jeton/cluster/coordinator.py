@@ -19,7 +19,7 @@ from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.cluster.failures import Failure
 from jeton.cluster.inquiry import Inquiry
-from jeton.connectors.deliveries import Inbox
+from jeton.connectors.inbox import Inbox
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.dataflow.partitions import least_of_active
 from jeton.runtime.commands import Checkpoint, Command, Connection, Stop

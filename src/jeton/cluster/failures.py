@@ -31,7 +31,7 @@ from jeton.core.errors import (
 )
 from jeton.core.source_lines import raising_line, user_line
 from jeton.mesh.link import PeerLost
-from jeton.storage.files import StoreUnavailable
+from jeton.storage.store import StoreUnavailable
 
 MOST_TEXT: Final = 8_000
 """Characters of a message, and of a traceback, that are passed on."""

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from jeton.connectors.sinks.driver_sink import hand_over
+from jeton.connectors.waiting import Waiting
 from jeton.runtime.commands import CollectFacts
 from jeton.runtime.why import Holder
-from jeton.runtime.worker_facts import WorkerFacts
+from jeton.runtime.worker_facts import WorkerFacts, stack_of
 
 if TYPE_CHECKING:
+    from jeton.cluster.checkpoint_committer import CheckpointCommitter
     from jeton.cluster.coordinator import Coordinator
 
 PATIENCE: Final = 2.5
 """Seconds in which workers answer: a watch may take two for it."""
+SLOW: Final = 1.0
+"""Seconds for which rows wait, from which on a sink counts as slow."""
 
 
 class Inquiry:
@@ -111,3 +117,48 @@ class Inquiry:
                 )
             )
         return holders
+
+
+def slow_sinks(waiting: Iterable[Waiting]) -> list[Holder]:
+    """The sinks at the driver that have not taken rows for some time."""
+    holders = []
+    for each in waiting:
+        delay = each.delay(at_least=SLOW)
+        if delay is not None:
+            line, stack = stack_of(delay.thread, hand_over.__code__)
+            holders.append(
+                Holder(
+                    what="sink",
+                    text=f"{delay}, at {line}" if line is not None else str(delay),
+                    operator=delay.output,
+                    count=delay.tables,
+                    line=line,
+                    since=round(delay.seconds, 3),
+                    detail=delay.error,
+                    stack=stack,
+                )
+            )
+    return holders
+
+
+def uncommitted(
+    committer: CheckpointCommitter | None, facts: Iterable[WorkerFacts]
+) -> list[Holder]:
+    """The outputs whose rows wait for the next checkpoint, which brings them to their sinks."""
+    if committer is None:
+        return []
+    rows: Counter[str] = Counter()
+    for each in facts:
+        rows.update(each.uncommitted)
+    seconds = time.monotonic() - committer.committed_at
+    last = f"the last one was {seconds:.1f} s ago"
+    if committer.version is None:
+        last = f"there was none for {seconds:.1f} s"
+    every = committer.every
+    following = "checkpoint() takes one" if every is None else f"one is taken every {every:g} s"
+    holders = []
+    for output, count in rows.items():
+        wait = f"{count:,} row{' of' if count == 1 else 's of'} output {output!r} wait"
+        text = f"{wait}{'s' if count == 1 else ''} for the next checkpoint: {last}, {following}"
+        holders.append(Holder(what="checkpoint", text=text, operator=output, count=count))
+    return holders

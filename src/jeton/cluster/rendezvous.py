@@ -24,11 +24,14 @@ from typing import Any, Final
 from jeton.cluster.failures import FailedBefore, Failure, Failures
 from jeton.core.errors import ProtocolError
 from jeton.mesh.acceptor import Acceptor
+from jeton.mesh.binding import Binding
+from jeton.mesh.certificates import Credentials, issue
 from jeton.mesh.handshake import Claim, HandshakeError, greet, reach
 from jeton.mesh.listener import Address
 from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.open_files import make_room_for
 from jeton.mesh.receive import receive_exactly
+from jeton.mesh.tls import ManyPlans, Tls, TlsSocket, tls_with
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,10 @@ class Meeting:
     """Whether a handler at the driver takes what the tasks report."""
     number: int = 0
     """The plan's number at the rendezvous."""
+    credentials: Credentials | None = field(default=None, repr=False)
+    """The workers' certificate and key, if connections between machines are under TLS."""
+    binding: Binding = field(default_factory=Binding)
+    """Where workers listen."""
 
 
 @dataclass(slots=True)
@@ -93,6 +100,8 @@ class _Plan:
 class Rendezvous:
     """The server at the driver: one for each Spark application.
 
+    It has a port for plans under TLS and one for others, which it opens when they are needed.
+
     >>> server = Rendezvous("127.0.0.1")
     >>> here = Address("this one", "/tmp/worker", "127.0.0.1", 4711)
     >>> epoch, addresses, connection = meet(
@@ -104,10 +113,10 @@ class Rendezvous:
     >>> server.close()
     """
 
-    def __init__(self, host: str, bind: str | None = None) -> None:
+    def __init__(self, host: str, binding: Binding | None = None) -> None:
         """Listen at the address that Spark shows for the driver, or else where it binds itself."""
-        listener = _listen_at(host, bind)
-        self.host, self.port = host, listener.getsockname()[1]
+        self.host = host
+        self._binding = binding or Binding()
         self.failures = Failures()
         self.on_final: Callable[[int, Failure], None] | None = None
         """Called with the stage and the failure, if the stage would fail at each attempt."""
@@ -116,21 +125,56 @@ class Rendezvous:
         self._numbers = itertools.count(1)
         self._epochs = itertools.count(1)
         self._lock = threading.Lock()
-        self._acceptor = Acceptor([listener], self, name="jeton-rendezvous", longest=_LONGEST)
+        self._tls: dict[str, Tls] = {}
+        """The driver's end of TLS for each plan, by the name in its certificate."""
+        self._doors: dict[bool, _Door] = {}
 
-    def meeting(self, plan: str, handler: ConnectionHandler | None = None) -> Meeting:
-        """A meeting for the tasks of a plan; a handler takes over their connections."""
+    def meeting(
+        self,
+        plan: str,
+        handler: ConnectionHandler | None = None,
+        *,
+        tls: bool = False,
+        binding: Binding | None = None,
+    ) -> Meeting:
+        """A meeting for the tasks of a plan; a handler takes over their connections.
+
+        With ``tls``, it has certificates of its own. ``binding`` says where its workers listen.
+        """
+        number = next(self._numbers)
+        driver, workers = issue(number) if tls else (None, None)
         with self._lock:
-            number = next(self._numbers)
-            secret = os.urandom(32)
-            made = Meeting(self.host, self.port, secret, plan, handler is not None, number)
+            if driver is not None:
+                self._tls[driver.driver_name] = Tls(driver)
+            made = Meeting(
+                self.host,
+                self._door(tls).port,
+                os.urandom(32),
+                plan,
+                handler is not None,
+                number,
+                workers,
+                binding or Binding(),
+            )
             self._plans[number] = _Plan(made, handler)
         return made
+
+    def _door(self, tls: bool) -> _Door:
+        if tls not in self._doors:
+            listener = self._binding.listen(self.host)
+            self._doors[tls] = _Door(self, listener, ManyPlans(self._tls) if tls else None)
+        return self._doors[tls]
+
+    @property
+    def port(self) -> int:
+        """Where the tasks of plans without TLS come."""
+        with self._lock:
+            return self._door(False).port
 
     @property
     def refused(self) -> int:
         """How many connections were turned away."""
-        return self._acceptor.refused
+        return sum(door.acceptor.refused for door in self._doors.values())
 
     @property
     def waiting(self) -> int:
@@ -143,7 +187,9 @@ class Rendezvous:
         with self._lock:
             numbers = {n for n, known in self._plans.items() if known.meeting.plan == plan}
             for number in numbers:
-                del self._plans[number]
+                credentials = self._plans.pop(number).meeting.credentials
+                if credentials is not None:
+                    del self._tls[credentials.driver_name]
             self._part(lambda key: key[0] in numbers)
 
     def forget_stages(self, plan: str, below: int) -> None:
@@ -158,26 +204,25 @@ class Rendezvous:
 
     def close(self) -> None:
         """Stop listening."""
-        self._acceptor.close()
+        for door in self._doors.values():
+            door.acceptor.close()
         with self._lock:
             self._part(lambda key: True)
 
-    # Called by the acceptor
+    # Called by the doors
 
-    def secret_of(self, claim: Claim) -> bytes:
-        """Each plan has a secret of its own."""
+    def secret_of(self, claim: Claim, tls: bool) -> bytes:
+        """Each plan has a secret of its own, which is good at one of the ports only."""
         with self._lock:
             plan = self._plans.get(claim.group)
-        if plan is None:
+        if plan is None or (plan.meeting.credentials is not None) is not tls:
             raise HandshakeError(f"plan {claim.group} is over, or was never planned here")
         return plan.meeting.secret
 
-    def is_ready(self, claim: Claim) -> bool:
-        """Tasks may come at any time."""
-        return True
-
     def admit(self, claim: Claim, message: bytes, sock: socket.socket) -> None:
         """Admit a task; the last one of its stage completes it, and all get their answer."""
+        if isinstance(sock, TlsSocket):
+            self._require_own(claim, sock)
         try:
             said = json.loads(message)
             if "failure" in said:
@@ -217,6 +262,15 @@ class Rendezvous:
         # A task that does not read its answer must not keep others from being let in.
         self._in_background(_tell_all, epoch, members, plan.handler)
 
+    def _require_own(self, claim: Claim, sock: TlsSocket) -> None:
+        """Refuse a task of one plan that comes with the certificate of another."""
+        with self._lock:
+            plan = self._plans.get(claim.group)
+            credentials = None if plan is None else plan.meeting.credentials
+            own = None if credentials is None else self._tls.get(credentials.driver_name)
+        if own is None or not sock.is_accepted_by(own):
+            raise HandshakeError(f"worker {claim.worker} has no certificate of plan {claim.group}")
+
     def _in_background(self, act: Callable[..., None], *args: Any) -> None:
         threading.Thread(target=act, args=args, name="jeton-meeting", daemon=True).start()
 
@@ -237,6 +291,27 @@ class Rendezvous:
         _answer_failure(sock, first)
         if first is failure and failure.final and self.on_final is not None:
             self.on_final(stage, failure)
+
+
+class _Door:
+    """One port of the rendezvous, with TLS or without."""
+
+    def __init__(self, server: Rendezvous, listener: socket.socket, tls: ManyPlans | None) -> None:
+        self._server = server
+        self._tls = tls is not None
+        self.port: int = listener.getsockname()[1]
+        self.admit = server.admit
+        self.acceptor = Acceptor(
+            [listener], self, name="jeton-rendezvous", longest=_LONGEST, tls=tls
+        )
+
+    def secret_of(self, claim: Claim) -> bytes:
+        """The secret of the plan that a task claims to belong to."""
+        return self._server.secret_of(claim, self._tls)
+
+    def is_ready(self, claim: Claim) -> bool:
+        """Tasks may come at any time."""
+        return True
 
 
 def _answer_failure(sock: socket.socket, failure: Failure) -> None:
@@ -291,20 +366,6 @@ def _tell_all(
         send_answer(rank, sock, at, max(deadline - time.monotonic(), 1e-3))
 
 
-def _listen_at(host: str, bind: str | None) -> socket.socket:
-    try:
-        return socket.create_server((host, 0), family=_family(host))
-    except OSError:
-        # The driver may be known to others by an address that this machine does not have.
-        if bind is None:
-            raise
-        return socket.create_server((bind, 0), family=_family(bind))
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
 def meet(
     meeting: Meeting, *, rank: int, workers: int, stage: int, attempt: int, address: Address
 ) -> tuple[int, dict[int, Address], socket.socket]:
@@ -344,9 +405,14 @@ def report_failure(
 
 def _reach(meeting: Meeting, rank: int, deadline: float) -> socket.socket:
     """An authenticated connection to the driver."""
-    where = meeting.host, meeting.port
+
+    def connect(left: float) -> socket.socket:
+        sock = socket.create_connection((meeting.host, meeting.port), timeout=left)
+        credentials = meeting.credentials
+        return sock if credentials is None else tls_with(credentials).to_driver(sock)
+
     return reach(
-        lambda left: socket.create_connection(where, timeout=left),
+        connect,
         lambda sock, _: greet(sock, meeting.secret, rank, meeting.number),
         deadline,
     )

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from jeton.cluster.control import Control
+from jeton.runtime.metrics import Totals, carried
 
 Reports = dict[int, dict[str, Any]]
 """The latest report of each worker."""
@@ -23,6 +24,8 @@ class RunReports:
     def __init__(self) -> None:
         self.latest: Reports = {}
         """Those of the latest run."""
+        self.before: Totals = {}
+        """The metrics of workers in the runs before that have ended."""
         self.runs = 0
         """How many runs have begun."""
         self._lock = threading.Lock()
@@ -38,6 +41,8 @@ class RunReports:
         """A worker has joined: listen to it from now on."""
         with self._lock:
             if epoch not in self._runs:
+                if not any(reports is self.latest for reports, _ in self._runs.values()):
+                    self.before = carried(self.before, self.latest)
                 self.latest = {}
                 self.runs += 1
                 self._runs[epoch] = self.latest, set()
@@ -64,6 +69,8 @@ class RunReports:
             connected.discard(rank)
             if not connected and epoch in self._runs:
                 del self._runs[epoch]
+                if reports is not self.latest:
+                    self.before = carried(self.before, reports)
                 self.ended(epoch)
 
     # What a subclass shows

@@ -6,6 +6,7 @@ commands go to all workers and whose answers are gathered here.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -14,11 +15,13 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from jeton.cluster.coordinator import Coordinator
-from jeton.core.errors import JetonError
+from jeton.core.errors import JetonError, PredicateFailed
 from jeton.runtime import steering
 from jeton.runtime.breakpoints import from_bytes
 from jeton.runtime.migration import Moved
 from jeton.state.bins import Placement
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -74,7 +77,7 @@ class Steering:
     >>> agent.obey(Command.from_json(there.receive()[0]))
     >>> driver.hear(0, *here.receive())
     >>> request.result(), driver.at
-    (At(time=5, unit=None), At(time=5, unit=None))
+    (At(time=5, unit='integer'), At(time=5, unit='integer'))
     >>> for end in (here, there):
     ...     end.close()
     """
@@ -93,6 +96,8 @@ class Steering:
         """The command to look for rows that match, while it is in force."""
         self.matched: pa.Table | None = None
         """The rows that `pause_when` has stopped at."""
+        self.failed: PredicateFailed | None = None
+        """The error of the predicate of `pause_when`, if it has stopped at that."""
         self._coordinator = coordinator
         self._waiting: deque[Request[Any]] = deque()
         self._under_way: Request[Any] | None = None
@@ -102,11 +107,12 @@ class Steering:
 
     def follow(self, before: Steering) -> None:
         """Go on where the steering of an earlier attempt has ended."""
-        self.at, self.watch, self.matched = before.at, before.watch, before.matched
-        if self.watch is not None and self.matched is not None:
+        self.at, self.watch = before.at, before.watch
+        self.matched, self.failed = before.matched, before.failed
+        if self.watch is not None and (self.matched is not None or self.failed is not None):
             if self.at is None:
                 # Not all workers had paused at these rows: they will come again.
-                self.matched = None
+                self.matched = self.failed = None
             else:
                 self.watch = None
 
@@ -131,10 +137,14 @@ class Steering:
         """A worker has answered, or has found rows that match."""
         with self._lock:
             if header["kind"] == "matched":
-                if self.matched is None:
-                    self.matched = from_bytes(payload)
+                if self.matched is None and self.failed is None:
+                    if "error" in header:
+                        self.failed = PredicateFailed(header["error"])
+                        log.warning("the query pauses: %s", header["error"])
+                    else:
+                        self.matched = from_bytes(payload)
                     # In this order: until all have paused, a restart has to look for them again.
-                    self.ask(steering.pausing(None))
+                    self.ask(steering.pausing(None, header["reason"]))
                     self.ask(steering.watching(None, None))
                 return
             command = self._command
@@ -188,9 +198,11 @@ class Steering:
 
     def _note(self, result: Any) -> None:
         if isinstance(result, steering.At):
+            if self.at is not None and result != self.at:
+                self.failed = None
             self.at = result
         elif result is steering.RESUMED:
-            self.at = None
+            self.at = self.failed = None
         elif isinstance(result, Moved):
             self.placement = self.placement.moved(result.moves)
         elif isinstance(result, steering.Watch):

@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pyarrow as pa
 from jeton.cluster.control import written_table
 from jeton.cluster.failures import blaming
 from jeton.columns.batch import Batch, concat
-from jeton.connectors.sinks import Writer
+from jeton.connectors.sinks import Sink, SinkContext
+from jeton.connectors.sinks.driver_sink import Prepare
+from jeton.connectors.source_plan import share
 from jeton.connectors.source_reader import SourceReader
 from jeton.connectors.sources import Source
 from jeton.runtime.agent import Agent, Positions
@@ -35,8 +38,8 @@ class WorkerSources:
     >>> flow.output("out", flow.input("n"))
     >>> agent = Agent(flow)
     >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}]))
-    >>> feed = WorkerSources(agent, {"n": source})
-    >>> feed.read(busy=False), feed.positions()["n"]["0"]["position"]
+    >>> feed = WorkerSources(agent, {"n": source}, {"n": {"0/1": {"position": None}}})
+    >>> feed.read(busy=False), feed.positions()["n"]["0/1"]["position"]
     (True, 1)
     """
 
@@ -46,20 +49,26 @@ class WorkerSources:
         self,
         agent: Agent,
         sources: Mapping[str, Source],
-        known: Positions | None = None,
+        partitions: Positions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``known`` has the positions of the partitions before a restart."""
-        worker, known = agent.worker, known or {}
+        """``partitions`` has those of all workers: this one reads its share."""
+        worker = agent.worker
         self._clock = clock
         self._readers: list[SourceReader] = []
         for name, source in sources.items():
             handle = worker.handles[agent.flow.handle("input", name)]
-            where = worker.index, worker.workers, known.get(name), clock
+            mine = share(partitions[name], worker.index, worker.workers)
             declared = agent.flow.declared(name)
-            source = source if declared is None else source.typed(declared)
+            time_name = agent.flow.time_name(name)
+            source = source if declared is None else source.typed(declared, time_name)
             with blaming(name, "opening its source"):
-                self._readers.append(SourceReader(name, handle, source, *where))
+                self._readers.append(SourceReader(name, handle, source, mine, clock))
+
+    @property
+    def rejected(self) -> int:
+        """Records that could not be read, and have been put elsewhere."""
+        return sum(reader.rejected for reader in self._readers)
 
     @property
     def ended(self) -> bool:
@@ -95,6 +104,13 @@ class WorkerSources:
             if reader.name in inputs:
                 reader.follow(inputs[reader.name])
 
+    def add_partitions(self, name: str, partitions: Mapping[str, Mapping[str, Any]]) -> None:
+        """Read partitions of a source that have appeared."""
+        for reader in self._readers:
+            if reader.name == name:
+                with blaming(name, "opening its source"):
+                    reader.add(partitions)
+
     def positions(self) -> Positions:
         """Where each partition of each source is."""
         return {reader.name: reader.positions() for reader in self._readers}
@@ -107,6 +123,12 @@ class WorkerSources:
         """Close all inputs."""
         for reader in self._readers:
             reader.close()
+
+    def release(self) -> None:
+        """Close all readers, at the end of the worker."""
+        for reader in self._readers:
+            with blaming(reader.name, "closing its source"):
+                reader.release()
 
 
 class Tables(Protocol):
@@ -122,8 +144,17 @@ class Tables(Protocol):
         """The reason why it is full, as the end of a sentence; empty if it is not."""
         ...
 
+    @property
+    def uncommitted(self) -> Mapping[str, int]:
+        """For outputs how many rows wait for the next checkpoint."""
+        ...
+
     def write(self, output: str, table: pa.Table) -> None:
         """Take rows of an output."""
+        ...
+
+    def poll(self) -> None:
+        """Do what is due."""
         ...
 
     def taken(self, output: str, size: int) -> None:
@@ -161,20 +192,29 @@ class OutputSink:
         """The outputs whose rows wait, as the end of a sentence."""
         return self._tables.waits_for
 
+    @property
+    def uncommitted(self) -> Mapping[str, int]:
+        """For outputs how many rows wait for the next checkpoint."""
+        return self._tables.uncommitted
+
     def write(self) -> None:
         """Hand over what the outputs have collected."""
         for name, collected in self._collected.items():
             if collected and name in self._outputs:
-                table = _typed(concat(collected).to_arrow(), self._flow.output_schema(name))
+                table = typed_table(concat(collected).to_arrow(), self._flow.output_schema(name))
                 self.rows += table.num_rows
-                self._tables.write(name, table)
+                if table.num_rows:
+                    self._tables.write(name, table)
             collected.clear()
+        self._tables.poll()
 
 
 class Writers:
-    """The tables' way without checkpoints: at once, to a writer for each output."""
+    """The tables' way without checkpoints: to a writer for each output, which commits by itself."""
 
-    def __init__(self, writers: Mapping[str, Writer]) -> None:
+    uncommitted: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, writers: Mapping[str, Committing | ToDriver]) -> None:
         self._writers = writers
         self._to_driver = {n: each for n, each in writers.items() if isinstance(each, ToDriver)}
 
@@ -198,6 +238,12 @@ class Writers:
         with blaming(output, "writing to its sink"):
             self._writers[output].write(table)
 
+    def poll(self) -> None:
+        """Commit rows that are due."""
+        for name, writer in self._writers.items():
+            with blaming(name, "writing to its sink"):
+                writer.poll()
+
     def taken(self, output: str, size: int) -> None:
         """A sink at the driver has taken rows."""
         self._to_driver[output].taken(size)
@@ -209,6 +255,64 @@ class Writers:
                 writer.close()
 
 
+class Committing:
+    """A worker's end of a sink, without checkpoints: it commits its rows by itself.
+
+    It does so some seconds after the first of them, and at the end.
+
+    >>> import tempfile
+    >>> from jeton.connectors.sinks import Parquet
+    >>> sink, now = Parquet(tempfile.mkdtemp()), [0.0]
+    >>> def visible():
+    ...     return [name for name in sink.files.names(sink.path) if name.startswith("part-")]
+    >>> writer = Committing(sink, SinkContext("mine", worker=0), every=5.0, clock=lambda: now[0])
+    >>> writer.write(pa.table({"n": [1, 2]}))
+    >>> writer.poll()
+    >>> visible()
+    []
+    >>> now[0] = 5.0
+    >>> writer.poll()
+    >>> len(visible())
+    1
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        context: SinkContext,
+        every: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._context = context
+        self._every = math.inf if every is None else every
+        self._clock = clock
+        self._writer = sink.open(context)
+        self._due = math.inf
+        self._version = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Write rows."""
+        self._writer.write(table)
+        self._due = min(self._due, self._clock() + self._every)
+
+    def poll(self) -> None:
+        """Commit what was written, if it is time to."""
+        if self._due < math.inf and self._clock() >= self._due:
+            self._commit()
+
+    def close(self) -> None:
+        """Commit all that was written."""
+        self._commit()
+        self._writer.close()
+
+    def _commit(self) -> None:
+        self._version, self._due = self._version + 1, math.inf
+        staged = self._writer.stage(self._version)
+        self._sink.commit(self._context, self._version, staged)
+        self._sink.clean(self._context, staged)
+
+
 class ToDriver:
     """A worker's end of a sink at the driver, without checkpoints.
 
@@ -216,9 +320,10 @@ class ToDriver:
     sent, so that there are never many.
     """
 
-    def __init__(self, driver: Connection, output: str) -> None:
+    def __init__(self, driver: Connection, output: str, prepare: Prepare | None = None) -> None:
         self._driver = driver
         self._output = output
+        self._prepare = prepare
         self._waiting: deque[pa.Table] = deque()
         self._on_their_way = 0
 
@@ -235,9 +340,14 @@ class ToDriver:
 
     def write(self, table: pa.Table) -> None:
         """Send rows, as soon as the driver can take them."""
+        if self._prepare is not None:
+            table = self._prepare(table)
         rows = max(1, table.num_rows * CREDIT // max(table.nbytes, CREDIT))
         self._waiting.extend(table.slice(at, rows) for at in range(0, table.num_rows, rows))
         self._send()
+
+    def poll(self) -> None:
+        """Do nothing: the driver says when it has taken rows."""
 
     def taken(self, size: int) -> None:
         """The sink has taken rows."""
@@ -254,7 +364,7 @@ class ToDriver:
             self._driver.send("rows", payload, output=self._output)
 
 
-def _typed(table: pa.Table, known: pa.Schema | None) -> pa.Table:
+def typed_table(table: pa.Table, known: pa.Schema | None) -> pa.Table:
     """The same rows, where columns of nothing but nulls have the types that the flow knows."""
     for at, field in enumerate(table.schema):
         if pa.types.is_null(field.type) and known is not None and field.name in known.names:

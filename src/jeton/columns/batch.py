@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
-from jeton.columns.column import Column, as_column, bare
+from jeton.columns.column import Column, as_column, bare, is_text
 from jeton.columns.series import Series
 from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
@@ -141,6 +141,15 @@ class Batch:
     def names(self) -> tuple[str, ...]:
         """The names of the value columns."""
         return tuple(self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns and the times.
+
+        >>> Batch({"value": [1.5, 2.5]}, times=[3, 7]).nbytes
+        32
+        """
+        return int(sum([each.nbytes for each in self.columns.values()], self.times.nbytes))
 
     def __len__(self) -> int:
         return len(self.times)
@@ -377,7 +386,7 @@ def _plain_times(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
     """Times from an Arrow column that is not plain NumPy: with a time zone, or dates."""
     if column.null_count:
         raise BatchError(
-            f"the time column {name!r} has {column.null_count} nulls: every record needs a time"
+            f"the time column {name!r} has nulls ({column.null_count}): every record needs a time"
         )
     if pa.types.is_timestamp(column.type) or pa.types.is_date64(column.type):
         values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
@@ -385,4 +394,10 @@ def _plain_times(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
     if pa.types.is_date32(column.type):
         days: npt.NDArray[np.int64] = column.cast(pa.int32()).to_numpy().astype(np.int64)
         return days
-    raise BatchError(f"the time column {name!r} is of type {column.type}, not integers or times")
+    remedy = (
+        "parse it first, as in pandas.to_datetime(…)" if is_text(column.type) else "cast it first"
+    )
+    raise BatchError(
+        f"the time column {name!r} is of type {column.type}, and times are integers, timestamps or "
+        f"dates: {remedy}"
+    )

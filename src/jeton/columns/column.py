@@ -46,6 +46,8 @@ def as_column(values: Any) -> Column:
     >>> as_column(["a", None]).null_count
     1
     """
+    if type(values) is np.ndarray and values.ndim == 1 and values.dtype.kind in "biuf":
+        return values
     values = bare(values)
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
@@ -79,9 +81,23 @@ def as_column(values: Any) -> Column:
             kinds = set(map(type, values))
             if len(kinds) == 1 and (plain_type := _PLAIN.get(kinds.pop())) is not None:
                 return np.array(values, plain_type)
-        return from_arrow(pa.array(values))
+        return from_arrow(_with_nanoseconds(values, pa.array(values)))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise BatchError(f"these values do not make a column: {error}") from error
+
+
+def _with_nanoseconds(values: Any, made: pa.Array) -> pa.Array:
+    """Arrow takes pandas' values in a list for Python's, which end at microseconds."""
+    kind = made.type
+    if kind == pa.duration("us"):
+        exact, part = pa.duration("ns"), "nanoseconds"
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        exact, part = pa.timestamp("ns", kind.tz), "nanosecond"
+    else:
+        return made
+    if not isinstance(values, list | tuple) or not any(getattr(v, part, 0) for v in values):
+        return made
+    return pa.array(values, exact)
 
 
 def as_key(values: Any) -> Column:

@@ -13,6 +13,14 @@ import pyarrow as pa
 
 from jeton.columns import compute
 from jeton.columns.column import bare, from_arrow
+from jeton.columns.conditions import (
+    COMPARISONS,
+    Among,
+    Compared,
+    Condition,
+    Null,
+    is_constant,
+)
 from jeton.columns.hints import no_column_method
 from jeton.columns.operations import Operations
 from jeton.columns.series import Series
@@ -25,11 +33,19 @@ if TYPE_CHECKING:
 class Expr(Operations):
     """A column that is computed from a batch: see `col`."""
 
-    __slots__ = ("_evaluate", "_shown")
+    __slots__ = ("_condition", "_evaluate", "_reads", "_shown")
 
-    def __init__(self, evaluate: Callable[[Batch], Any], shown: str) -> None:
+    def __init__(
+        self,
+        evaluate: Callable[[Batch], Any],
+        shown: str,
+        reads: frozenset[str],
+        condition: Condition | None = None,
+    ) -> None:
         self._evaluate = evaluate
         self._shown = shown
+        self._reads = reads
+        self._condition = condition
 
     def __call__(self, batch: Batch) -> Series:
         """The values for the records of a batch."""
@@ -41,9 +57,22 @@ class Expr(Operations):
         shown = f"({_shown(left)} {compute.SIGNS[name]} {_shown(right)})"
 
         if isinstance(other, Expr):
-            return Expr(lambda batch: self(batch)._binary(name, other(batch)), shown)
+            return Expr(
+                lambda batch: self(batch)._binary(name, other(batch)),
+                shown,
+                self._reads | other._reads,
+                _joined(name, self._condition, other._condition),
+            )
         _refuse_none(other)
-        return Expr(lambda batch: self(batch)._binary(name, other, swapped=swapped), shown)
+        compared = None
+        if isinstance(self, Col) and name in COMPARISONS and not swapped and is_constant(other):
+            compared = Compared(self.name, name, other)
+        return Expr(
+            lambda batch: self(batch)._binary(name, other, swapped=swapped),
+            shown,
+            self._reads,
+            compared,
+        )
 
     def _apply(self, function: Callable[..., Any], *args: Any, **options: Any) -> Expr:
         def evaluate(batch: Batch) -> Series:
@@ -52,7 +81,17 @@ class Expr(Operations):
 
         given = [*map(_shown, args), *(f"{name}={value!r}" for name, value in options.items())]
         name = f"{self._shown}.{function.__name__}({', '.join(given)})"
-        return Expr(evaluate, name)
+        return Expr(evaluate, name, _read_by(self, *args), self._tested(function, args))
+
+    def _tested(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Condition | None:
+        """The condition that a function of it is, if it is one that bounds can refute."""
+        if isinstance(self, Col) and function is compute.is_null:
+            return Null(self.name)
+        if isinstance(self, Col) and function is compute.is_in:
+            return Among(self.name, args[0])
+        if function is compute.invert and isinstance(self._condition, Null):
+            return Null(self._condition.column, not self._condition.wanted)
+        return None
 
     if not TYPE_CHECKING:
 
@@ -66,10 +105,21 @@ class Expr(Operations):
         def evaluate(batch: Batch) -> Any:
             return ufunc(*(each(batch) if isinstance(each, Expr) else each for each in inputs))
 
-        return Expr(evaluate, f"{ufunc.__name__}({', '.join(map(_shown, inputs))})")
+        shown = f"{ufunc.__name__}({', '.join(map(_shown, inputs))})"
+        return Expr(evaluate, shown, _read_by(*inputs))
 
     def __repr__(self) -> str:
         return self._shown
+
+
+class Col(Expr):
+    """A column as it is: see `col`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda batch: batch[name], f"col({name!r})", frozenset((name,)))
+        self.name = name
 
 
 class When:
@@ -104,7 +154,8 @@ class Then(Expr):
             return made
 
         shown = "".join(f"when({c!r}).then({_shown(v)})." for c, v in cases)
-        super().__init__(evaluate, f"{shown}otherwise({_shown(other)})")
+        parts = [part for case in cases for part in case]
+        super().__init__(evaluate, f"{shown}otherwise({_shown(other)})", _read_by(*parts, other))
         self._cases = cases
 
     def when(self, condition: Expr) -> When:
@@ -171,7 +222,7 @@ def col(name: str) -> Expr:
     Traceback (most recent call last):
     jeton.core.errors.GraphError: double > '30': these do not go together ...
     """
-    return Expr(lambda batch: batch[name], f"col({name!r})")
+    return Col(name)
 
 
 @overload
@@ -192,6 +243,36 @@ def when(condition: Expr | Series) -> When | WhenSeries:
     [0, 7]
     """
     return WhenSeries(condition) if isinstance(condition, Series) else When(condition)
+
+
+def columns_read(function: object) -> frozenset[str] | None:
+    """The columns that an expression reads; ``None`` if it is another function of batches.
+
+    >>> sorted(columns_read(col("a") * 2 > col("b")))
+    ['a', 'b']
+    >>> columns_read(lambda batch: batch["a"])
+    """
+    return function._reads if isinstance(function, Expr) else None
+
+
+def condition_of(function: object) -> Condition | None:
+    """The condition of an expression that bounds of its columns can refute, if it has one.
+
+    >>> condition_of((col("a") > 2) & (col("b") * 2 > 3))
+    Compared(column='a', operator='gt', value=2)
+    """
+    return function._condition if isinstance(function, Expr) else None
+
+
+def _read_by(*values: Any) -> frozenset[str]:
+    return frozenset().union(*(value._reads for value in values if isinstance(value, Expr)))
+
+
+def _joined(name: str, one: Condition | None, other: Condition | None) -> Condition | None:
+    """The condition of two expressions that an operator joins."""
+    if name == "and_":
+        return other if one is None else one & other
+    return one | other if name == "or_" and one is not None and other is not None else None
 
 
 def _value(value: Any, batch: Batch | Series) -> Any:

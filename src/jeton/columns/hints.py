@@ -66,6 +66,22 @@ _DATES: Final = {
     "tz_localize": "replace_time_zone(…)",
 }
 """The names of other libraries, and what does the same here."""
+_AGGREGATES: Final = frozenset(
+    (
+        "count",
+        "cum_sum",
+        "cumsum",
+        "first",
+        "last",
+        "max",
+        "mean",
+        "median",
+        "min",
+        "std",
+        "sum",
+        "var",
+    )
+)
 
 
 def no_column_method(what: str, owner: object, name: str) -> AttributeError:
@@ -81,6 +97,11 @@ def no_column_method(what: str, owner: object, name: str) -> AttributeError:
     known = {".str": _TEXT, ".dt": _DATES}.get(what, _ELSEWHERE)
     if name in known:
         return AttributeError(f"{what} has no {name!r}: use {known[name]}")
+    if what == "an expression" and name in _AGGREGATES:
+        return AttributeError(
+            f"{what} has no {name!r}: aggregates belong to groups, as in "
+            "key_by('item').tumbling(10).sum('n') or key_by('item').running().sum('n')"
+        )
     names = [each for each in dir(owner) if not each.startswith("_")]
     return AttributeError(f"{what} has no {name!r}{suggestion(name, names)}")
 

@@ -82,8 +82,8 @@ def _from_rows(rows: list[Any]) -> pa.Table:
     for row in rows:
         if not isinstance(row, Mapping):
             raise BatchError(
-                f"a list of records has a dictionary for each, not {row!r}: pass a dictionary of "
-                "columns, or one row for each record"
+                f"a list of records has a dictionary for each, not {row!r}: pass a list such as "
+                "[{'n': 1}, {'n': 2}], or a dictionary of columns, {'n': [1, 2]}"
             )
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names})

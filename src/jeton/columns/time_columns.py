@@ -83,7 +83,8 @@ def _as_integers(kind: IntegerTimes, array: npt.NDArray[Any]) -> Times:
             raise TimeError("a time is missing (NaT): every record needs a time")
         array = array.view(np.int64)
     elif array.dtype.kind not in "iu" and array.size:
-        raise TimeError(f"times must be integers, one for each record, not {array.dtype}")
+        what = "text" if array.dtype.kind in "US" else str(array.dtype)
+        raise TimeError(f"times are integers or timestamps, one for each record, not {what}")
     if array.dtype == np.uint64 and array.size and int(array.max()) > END_OF_TIME:
         kind.check(array.max())
     times = array.astype(np.int64, copy=False)

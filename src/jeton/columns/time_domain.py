@@ -172,6 +172,9 @@ class Units:
         stamps = unit != INTEGER
         if domain.stamps is not None and domain.stamps is not stamps:
             assert domain.claim is not None
+            declared, _, kind = domain.claim.text.partition(" are ")
+            if declared == says(name, unit).partition(" are ")[0]:
+                raise TimeError(f"{declared} are declared as {kind}, but it got {named(unit)}")
             claim = replace(domain.claim, text=str(domain.claim))
             raise TimeError(claim.against(says(name, unit)))
         target = with_zone(domain.unit, zone_of(unit)) if stamps else INTEGER
@@ -220,6 +223,11 @@ class Units:
 
     def time(self, value: Any, name: str) -> Any:
         """A time that a user gives to an input: a timestamp in this unit, all else unchanged."""
+        if isinstance(value, str):
+            raise TimeError(
+                f"the time of input {name!r} is text, {value!r}: pass an integer or a timestamp, "
+                "such as datetime(2026, 1, 31, 12)"
+            )
         if not is_timestamp(value):
             return value
         return one_time(value, self.admit(unit_of_one(value), name), f"the time of input {name!r}")

@@ -230,6 +230,26 @@ def plain_times(times: Times, unit: str | None) -> list[Any]:
     return found
 
 
+def plain_time(time: Time, unit: str | None) -> Any:
+    """One time as the records of a flow have it, for programs.
+
+    A timestamp that a ``datetime`` cannot have, such as the start of time, is the first or the last
+    that it can have. A time inside a loop has such a time outside.
+
+    >>> plain_time(0, "us"), plain_time(START_OF_TIME, "s"), plain_time(START_OF_TIME, "integer")
+    (datetime.datetime(1970, 1, 1, 0, 0), datetime.datetime(1, 1, 1, 0, 0), -9223372036854775808)
+    >>> plain_time(Product(60, 2), "s")
+    Product(datetime.datetime(1970, 1, 1, 0, 1), 2)
+    """
+    if isinstance(time, Product):
+        return Product.of((plain_time(time[0], unit), *time[1:]))
+    if type(time) is not int or unit is None or unit == INTEGER:
+        return time
+    # The first integer of all is not a timestamp.
+    first = max(_plain_bound(datetime.min, 1, unit), START_OF_TIME + 1)
+    return plain_times(np.array([min(max(time, first), last_plain(unit))]), unit)[0]
+
+
 @cache
 def last_plain(unit: str) -> int:
     """The last time in a unit of timestamps that a ``datetime`` can have, in any zone.
@@ -268,6 +288,22 @@ def _plain_bound(time: datetime, inwards: int, unit: str) -> int:
         length += timedelta(days=inwards)
     exact = length // timedelta(microseconds=1) * 1000 // NANOSECONDS[unit.partition(" ")[0]]
     return min(max(exact, START_OF_TIME), END_OF_TIME)
+
+
+def length_text(length: int, unit: str | None) -> str:
+    """A length of time for people.
+
+    >>> length_text(5, "integer"), length_text(90_000, "ms"), length_text(1500, "ns UTC")
+    ('5', '0:01:30', '1500 ns')
+    """
+    if unit is None or unit == INTEGER:
+        return str(length)
+    bare = unit.partition(" ")[0]
+    whole, rest = divmod(length * NANOSECONDS[bare], 1000)
+    try:
+        return f"{length} {bare}" if rest else str(timedelta(microseconds=whole))
+    except OverflowError:
+        return f"{length} {bare}"
 
 
 def given_times(kind: TimeKind, values: Any, unit: str | None, what: str) -> Times:
@@ -330,4 +366,4 @@ def in_words(time: Time, unit: str | None) -> str:
         return "the start of time"
     if time == END_OF_TIME:
         return "the end of time"
-    return str(plain_times(np.array([time]), unit)[0])
+    return time_text(time, unit)

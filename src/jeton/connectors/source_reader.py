@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from jeton.connectors.sources import Reader, Source
 from jeton.core.errors import GraphError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.partitions import Partition
 
+Partitions: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Partitions of a source by their names: where to read each, and what is known of it."""
+
 
 class SourceReader:
     """An input on one worker, and the partitions of its source that this worker reads.
 
-    ``known`` has the position of each partition when the query stopped. Their number stays the
-    same, with any number of workers.
+    ``partitions`` has their names. Each has the ``position`` to start at, and after a restart what
+    else was known of it when the query stopped: see `positions`.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
@@ -24,19 +27,19 @@ class SourceReader:
     >>> flow = jt.Flow("fed")
     >>> flow.output("out", flow.input("n"))
     >>> source = Batches(lambda partition, partitions: iter([{"time": [3]}, {"time": [4]}]))
-    >>> def reader(known=None):
+    >>> def reader(partitions):
     ...     handle = Agent(flow).worker.handles[flow.handle("input", "n")]
-    ...     return SourceReader("n", handle, source, 0, 1, known)
-    >>> before = reader()
+    ...     return SourceReader("n", handle, source, partitions)
+    >>> before = reader({"0/1": {"position": None}})
     >>> before.read(), before.positions()
-    (True, {'0': {'position': 1, 'ended': False, 'floor': -9223372036854775808, 'idle': False}})
+    (True, {'0/1': {'position': 1, 'ended': False, 'floor': -9223372036854775808, 'idle': False}})
     >>> after = reader(before.positions())
-    >>> after.read(), after.read(), after.positions()["0"]["position"]
+    >>> after.read(), after.read(), after.positions()["0/1"]["position"]
     (True, False, 2)
 
     A partition without records for as long as the input's ``idle_after`` says, by ``clock``, holds
-    the input back no longer. If all partitions of this worker are idle, `follow` lets the input
-    advance with those of the others.
+    the input back no longer. If all partitions of this worker are idle, or it has none yet,
+    `follow` lets the input advance with those of the others.
     """
 
     def __init__(
@@ -44,35 +47,39 @@ class SourceReader:
         name: str,
         handle: InputHandle,
         source: Source,
-        worker: int,
-        workers: int,
-        known: Mapping[str, Mapping[str, Any]] | None = None,
+        partitions: Partitions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.handle = handle
+        self._source = source
+        self._grows = source.discover_every is not None
         self._clock = clock
-        self._readers: dict[int, _Open] = {}
-        known = known or {}
-        partitions = len(known) or source.partitions(workers)
-        mine = range(worker, partitions, workers)
-        before = {each: known[str(each)] for each in mine if str(each) in known}
-        self._ended = {n: at for n, at in before.items() if at["ended"] or handle.closed}
+        self._readers: dict[str, _Open] = {}
+        self._ended: dict[str, Mapping[str, Any]] = {}
         """The positions of partitions that are not read any more."""
-        for number in mine:
-            if number in self._ended:
-                continue
-            at = before.get(number, {})
-            reader = source.open(number, partitions, at.get("position"))
-            # Checkpoints of earlier versions have the input's own time only.
-            floor = at.get("floor", at.get("time", handle.kind.minimum))
-            self._readers[number] = _Open(reader, floor, idle=at.get("idle", False))
-        # All are there before the first says how far it is, or the input would not wait for them.
-        for number, each in self._readers.items():
-            each.partition = handle.partition(number, floor=each.floor, idle=each.idle)
-            each.partition.heard_at = clock()
-        if not self._readers:
+        self.add(partitions)
+        if not self._readers and not self._grows:
             self.close()
+
+    def add(self, partitions: Partitions) -> None:
+        """Read these partitions too, from now on; those that it knows already are left alone."""
+        opened: dict[str, _Open] = {}
+        for name, at in partitions.items():
+            if name in self._readers or name in self._ended:
+                continue
+            if at.get("ended", False) or self.handle.closed:
+                self._ended[name] = at
+                continue
+            reader = self._source.open(name, at["position"])
+            # Checkpoints of earlier versions have the input's own time only.
+            floor = at.get("floor", at.get("time", self.handle.kind.minimum))
+            opened[name] = _Open(reader, floor, idle=at.get("idle", False))
+        # All are there before the first says how far it is, or the input would not wait for them.
+        for name, each in opened.items():
+            each.partition = self.handle.partition(name, floor=each.floor, idle=each.idle)
+            each.partition.heard_at = self._clock()
+        self._readers |= opened
 
     @property
     def is_open(self) -> bool:
@@ -88,9 +95,14 @@ class SourceReader:
         return min(known, default=None) if len(known) == len(times) else None
 
     @property
+    def rejected(self) -> int:
+        """Records that could not be read, and have been put elsewhere."""
+        return sum(each.reader.rejected for each in self._readers.values())
+
+    @property
     def state(self) -> tuple[int, bool]:
         """How far the input is on this worker, and whether all its partitions here are idle."""
-        return self.handle.time, self.handle.idle
+        return self.handle.time, self._is_idle
 
     def read(self) -> bool:
         """Ask each partition once; returns whether there was anything."""
@@ -99,25 +111,25 @@ class SourceReader:
         read = False
         for each in self._readers.values():
             read = self._read_one(each) or read
-        if all(each.reader.ended for each in self._readers.values()):
+        if not self._grows and all(each.reader.ended for each in self._readers.values()):
             self.close()
         return read
 
     def follow(self, time: int) -> None:
         """Advance to where other workers' partitions are, if all of this one's are idle."""
-        if not self.handle.closed and self.handle.idle and self.handle.time < time:
+        if not self.handle.closed and self._is_idle and self.handle.time < time:
             self.handle.advance_to(time)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """Where each partition is: what `known` will be after a restart."""
-        found = {str(partition): dict(at) for partition, at in self._ended.items()}
-        for number, each in self._readers.items():
+        """Where each partition is: what a restart has to know."""
+        found = {name: dict(at) for name, at in self._ended.items()}
+        for name, each in self._readers.items():
             if each.reader.position is None:
                 raise GraphError(
                     f"the source of input {self.name!r} cannot tell its position, so that there "
                     "can be no checkpoints: see jeton.connectors.sources.Reader.position"
                 )
-            found[str(number)] = {
+            found[name] = {
                 "position": each.reader.position,
                 "ended": each.reader.ended,
                 "floor": each.partition.floor,
@@ -128,6 +140,17 @@ class SourceReader:
     def close(self) -> None:
         """No more records from here."""
         self.handle.close()
+
+    def release(self) -> None:
+        """Close all readers: positions have been taken."""
+        for each in self._readers.values():
+            if not each.partition.ended:
+                each.reader.close()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the input waits for no partition here."""
+        return self.handle.idle or not self._readers
 
     def _read_one(self, each: _Open) -> bool:
         reader, partition = each.reader, each.partition
@@ -142,13 +165,14 @@ class SourceReader:
             partition.send(records)
         if reader.ended:
             partition.close()
+            reader.close()
             return records is not None
         floor = None if reader.floor is None else self.handle.check(reader.floor)
         if floor is not None and partition.floor < floor:
             partition.advance_to(floor)
         if records is not None:
             partition.heard_at = self._clock()
-        elif not partition.idle and self._is_idle(partition):
+        elif not partition.idle and self._is_silent(partition):
             partition.mark_idle()
         return records is not None
 
@@ -157,7 +181,7 @@ class SourceReader:
         at = self.handle.held_from
         return at is not None and each.partition.floor >= at
 
-    def _is_idle(self, partition: Partition) -> bool:
+    def _is_silent(self, partition: Partition) -> bool:
         """Whether a partition has had no records for as long as the input waits."""
         after = self.handle.idle_after
         return after is not None and self._clock() - partition.heard_at >= after

@@ -34,6 +34,10 @@ class Owner(Protocol):
         """Take changes made outside the worker's step, as one act, and wake the worker."""
         ...
 
+    def in_words(self, time: Time) -> str:
+        """A time for people, as the records of the flow have it."""
+        ...
+
     def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
         """Report that Python freed a token that was not dropped."""
         ...
@@ -75,6 +79,10 @@ class Bookkeeping:
         """Add several changes."""
         for time, delta in changes:
             self.record(time, delta)
+
+    def in_words(self, time: Time) -> str:
+        """A time for people, as the records of the flow have it."""
+        return self.owner.in_words(time)
 
     def is_plain(self, time: int) -> bool:
         """Whether an integer is a time here, without any further check."""

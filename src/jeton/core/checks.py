@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jeton.core.errors import GraphError
@@ -59,6 +59,29 @@ def require_name(name: Any, what: str) -> str:
     return name
 
 
+def require_one_of(value: Any, what: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not among the choices.
+
+    >>> require_one_of("begin", "start=", ["earliest", "latest"])
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: start= is 'earliest' or 'latest', not 'begin' (a str)
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise GraphError(f"{what} is {', '.join(others)} or {last}, not {described(value)}")
+
+
+def require_function(value: Any, what: str, example: str) -> None:
+    """Refuse a value that cannot be called.
+
+    >>> require_function(3, "a callback", "print")
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: a callback needs a function, such as print, not 3 (an int)
+    """
+    if not callable(value):
+        raise GraphError(f"{what} needs a function, such as {example}, not {described(value)}")
+
+
 def require_workers(workers: Any) -> int:
     """Refuse a number of workers that is not a whole number from 1 on.
 
@@ -85,4 +108,10 @@ def require_tables(inputs: Any, names: tuple[str, ...], what: str) -> None:
         raise GraphError(
             f"the inputs are a dictionary with a {what} for each of them, not "
             f"{described(inputs)}: pass {{{example}}}"
+        )
+    if len(inputs) > 1 and len(names) == 1 and names[0] not in inputs:
+        given = ", ".join(map(repr, inputs))
+        raise GraphError(
+            f"the inputs are a dictionary with a {what} for each of them, and {given} look like "
+            f"columns: pass {{{names[0]!r}: …}}"
         )

@@ -25,7 +25,7 @@ class JetonError(Exception):
         self.worker: int | None = None
         self.time: Any = None
         self.moment: str | None = None
-        """The time for people, where times are timestamps."""
+        """The time for people, as the records of the flow have it."""
         self.line: SourceLine | None = None
 
     def located(
@@ -34,9 +34,15 @@ class JetonError(Exception):
         operator: str | None = None,
         worker: int | None = None,
         time: Any = None,
+        moment: str | None = None,
         line: SourceLine | None = None,
     ) -> Self:
-        """Fill in where the error happened, except for the parts that are known already."""
+        """Fill in where the error happened, except for the parts that are known already.
+
+        ``moment`` is the time for people.
+        """
+        if self.time is None:
+            self.moment = moment
         known = {"operator": operator, "worker": worker, "time": time, "line": line}
         for name, value in known.items():
             if getattr(self, name) is None:
@@ -95,6 +101,10 @@ class SnapshotError(JetonError):
     """State that cannot be taken, or does not fit where it should be restored."""
 
 
+class BudgetExceeded(JetonError):
+    """State does not fit the memory budget, or what is beyond it does not fit the disk."""
+
+
 class OperatorFailed(JetonError):
     """User code of an operator raised; the original exception is the ``__cause__``.
 
@@ -111,6 +121,13 @@ class OperatorFailed(JetonError):
         failed = cls(f"{name}{doing and ' while '}{doing}" + (f": {text}" if text else ""))
         failed.__cause__ = error
         return failed
+
+
+class PredicateFailed(OperatorFailed):
+    """The predicate of ``pause_when`` raised, or did not return a mask of the rows.
+
+    The flow is paused there, and has lost nothing: ``resume()`` lets it go on.
+    """
 
 
 def summary(error: BaseException) -> str:
@@ -138,6 +155,10 @@ class FlowStalled(JetonError):
 
 class JavaNotFoundError(JetonError):
     """There is no Java that Spark can run on; the message says how to get one."""
+
+
+class UnboundedState(UserWarning):
+    """State stays in memory, though there is a memory budget."""
 
 
 class LeakedToken(UserWarning):

@@ -74,7 +74,8 @@ class TimestampToken:
         self._require_unlocked("downgraded")
         old = self._time
         if not old <= time:
-            raise self._misuse(f"cannot be downgraded to {time}, which is not ≥ its own time")
+            later = self._book.in_words(time)
+            raise self._misuse(f"cannot be downgraded to {later}, which is not ≥ its own time")
         if old != time:
             self._record(((old, -1), (time, +1)))
             self._time = time
@@ -110,7 +111,8 @@ class TimestampToken:
         if time is None:
             return self._time
         if not self._time <= time:
-            raise self._misuse(f"cannot open a session at {time}, which is not ≥ its own time")
+            at = self._book.in_words(time)
+            raise self._misuse(f"cannot open a session at {at}, which is not ≥ its own time")
         return time
 
     def _lock(self) -> None:
@@ -138,9 +140,11 @@ class TimestampToken:
             raise self._misuse(f"cannot be {act} while a session made from it is open")
 
     def _misuse(self, what: str) -> TokenError:
-        error = TokenError(f"token at {self._time} for {self._book!r} {what}")
+        book = self._book
+        moment = book.in_words(self._time)
+        error = TokenError(f"token at {moment} for {book!r} {what}")
         return error.located(
-            operator=self._book.operator, worker=self._book.owner.index, time=self._time
+            operator=book.operator, worker=book.owner.index, time=self._time, moment=moment
         )
 
     def __enter__(self) -> Self:
@@ -174,7 +178,8 @@ class TimestampToken:
 
     def __repr__(self) -> str:
         state = " (dropped)" if self.dropped else ""
-        return f"<{type(self).__name__} at {self._time} for {self._book!r}{state}>"
+        at = self._book.in_words(self._time)
+        return f"<{type(self).__name__} at {at} for {self._book!r}{state}>"
 
 
 @final
@@ -224,8 +229,8 @@ class TokenRef:
         if not connection.allows(self._time, time):
             raise self._misuse(
                 connection.book,
-                f"cannot be retained at {time}: the path to this output allows "
-                f"{connection.least(self._time)} at the earliest",
+                f"cannot be retained at {connection.book.in_words(time)}: the path to this output "
+                f"allows {self._least(connection)} at the earliest",
             )
         connection.book.record(time, +1)
         return _make(TimestampToken, connection.book, time, sys._getframe(1))
@@ -248,7 +253,8 @@ class TokenRef:
             if time is None:
                 raise self._misuse(book, "has no single least time here: pass session(…, time=…)")
         elif not connection.allows(self._time, time):
-            raise self._misuse(book, f"cannot open a session at {time}: that is too early")
+            at = book.in_words(time)
+            raise self._misuse(book, f"cannot open a session at {at}: that is too early")
         return time
 
     def _lock(self) -> None:
@@ -278,19 +284,30 @@ class TokenRef:
     def _require_live(self) -> None:
         if not self._live:
             raise ExpiredReference(
-                f"this token reference (time {self._time}) has expired: it is valid for its own "
-                "step of the loop only. To answer later, retain it: token = ref.retain()"
+                f"this token reference (time {self._in_words()}) has expired: it is valid for its "
+                "own step of the loop only. To answer later, retain it: token = ref.retain()"
             )
 
     def _misuse(self, book: Bookkeeping, what: str) -> TokenError:
-        error = TokenError(f"token reference at {self._time} {what}")
-        return error.located(operator=book.operator, worker=book.owner.index, time=self._time)
+        moment = book.in_words(self._time)
+        error = TokenError(f"token reference at {moment} {what}")
+        return error.located(
+            operator=book.operator, worker=book.owner.index, time=self._time, moment=moment
+        )
+
+    def _least(self, connection: Connection) -> str:
+        least = connection.least(self._time)
+        return str(least) if least is None else connection.book.in_words(least)
+
+    def _in_words(self) -> str:
+        books = [connection.book for connection in self._connections if connection is not None]
+        return books[0].in_words(self._time) if books else str(self._time)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TokenError("token references cannot be copied or pickled: retain() them instead")
 
     def __repr__(self) -> str:
-        return f"<TokenRef at {self._time}{'' if self._live else ' (expired)'}>"
+        return f"<TokenRef at {self._in_words()}{'' if self._live else ' (expired)'}>"
 
 
 def mint(book: Bookkeeping, time: Time) -> TimestampToken:

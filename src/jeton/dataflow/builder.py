@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jeton.columns.schema import SchemaLike, as_schema
+from jeton.core.checks import described
 from jeton.core.errors import GraphError
 from jeton.core.summaries import IDENTITY, Summary, SummaryLike, summary
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.hints import require_stream
 from jeton.dataflow.pacts import Exchange, Pact, Pipeline
 from jeton.dataflow.plan import (
@@ -71,10 +73,18 @@ class OperatorBuilder:
         return self._name
 
     def input(self, stream: StreamBase, pact: Pact | None = None, *, observes: bool = False) -> int:
-        """Add an input and return its number. An input that ``observes`` only sees the frontier."""
+        """Add an input and return its number. An input that ``observes`` only sees the frontier.
+
+        That is the frontier of all workers; the one of any other input is about its own worker.
+        """
         require_stream(stream, f"operator {self._name!r}")
         if stream.scope is not self._scope:
             require_same_flow([stream, _Placed(self._scope)])
+        if pact is not None and not isinstance(pact, Pact):
+            raise GraphError(
+                f"the pact of operator {self._name!r} is jt.Exchange('column'), jt.Gather(), "
+                f"jt.Broadcast() or jt.Pipeline(), not {described(pact)}"
+            )
         if isinstance(pact, Exchange):
             for key in pact.key:
                 if isinstance(key, str):
@@ -105,11 +115,14 @@ class OperatorBuilder:
         self._schemas.append(None if schema is None else as_schema(schema, self._time))
         return len(self._outputs) - 1
 
-    def build(self, build: Build, *, notify: Notify = "held") -> tuple[Stream, ...]:
+    def build(
+        self, build: Build, *, notify: Notify = "held", use: ColumnUse | None = None
+    ) -> tuple[Stream, ...]:
         """Add the operator; returns a stream for each output.
 
         ``build(tokens, info)`` is called once for each worker and returns
-        ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator.
+        ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator, and
+        ``use`` which columns it reads, if not all.
         """
         if self._named:
             self._scope.require_free(self._name)
@@ -130,6 +143,7 @@ class OperatorBuilder:
                 label=self._scope.full_name(self._name),
                 named=self._named,
                 schemas=tuple(self._schemas),
+                use=use,
             )
         )
         return tuple(

@@ -15,8 +15,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from jeton.dataflow.column_use import needs_of
 from jeton.dataflow.pacts import Exchange, Pact, SpreadExchange
-from jeton.dataflow.plan import InputPlan, OperatorPlan
+from jeton.dataflow.plan import InputPlan, OperatorPlan, waiting
 
 _BOX: Final = 34.0
 _GAP: Final = 26.0
@@ -31,7 +32,10 @@ _LIVE_WIDTH: Final = 168.0
 def plan_text(
     flow: str, operators: Sequence[OperatorPlan], handles: Mapping[tuple[str, str], int]
 ) -> str:
-    """One line for each operator: its number, name, inputs, and the columns of its outputs."""
+    """One line for each operator: its number, name, inputs, and the columns of its outputs.
+
+    Another one names those that wait for times to pass, since batches on Spark are sorted for them.
+    """
     roles = _roles(handles)
     rows = [
         (f"{plan.index}", plan.name, _origin(plan, operators, roles.get(plan.index)), _made(plan))
@@ -42,6 +46,10 @@ def plan_text(
         f"  {number:>{widths[0]}} {name:<{widths[1]}}  {origin:<{widths[2]}}  {made}".rstrip()
         for number, name, origin, made in rows
     ]
+    inputs = [index for index, role in roles.items() if role == "input"]
+    waits = [f"{plan.index} {plan.name}" for plan in waiting(operators, inputs)]
+    if waits:
+        lines.append(f"Waits for times to pass: {', '.join(waits)}")
     return "\n".join([f"Flow {flow!r}", *lines])
 
 
@@ -271,10 +279,21 @@ def _roles(handles: Mapping[tuple[str, str], int]) -> dict[int, str]:
 def _origin(plan: OperatorPlan, operators: Sequence[OperatorPlan], role: str | None) -> str:
     """Where an operator's records come from, and how."""
     if role == "input":
-        return f"input, times in {plan.time_name!r}"
+        return f"input, times in {plan.time_name!r}{_needed(plan, operators)}"
     ports = [text for text in (_port(port, operators) for port in plan.inputs) if text]
     origin = f"from {'; '.join(ports)}" if ports else "source"
     return f"output, {origin}" if role == "output" else origin
+
+
+def _needed(plan: OperatorPlan, operators: Sequence[OperatorPlan]) -> str:
+    """What a source need not read, for the flow uses no more than this."""
+    needs, declared = needs_of(operators, plan.index), plan.schemas[0] if plan.schemas else None
+    used = "" if needs.condition is None else f" where {needs.condition}"
+    if needs.columns is not None and (declared is None or needs.columns < set(declared.names)):
+        names = sorted(needs.columns) if declared is None else declared.names
+        read = [name for name in names if name in needs.columns]
+        return f", uses {', '.join(read) or 'nothing else'}{used}"
+    return used and f", uses all{used}"
 
 
 def _port(port: InputPlan, operators: Sequence[OperatorPlan]) -> str:
@@ -298,7 +317,7 @@ def _way(pact: Pact) -> str:
 def _made(plan: OperatorPlan) -> str:
     """The columns of an operator's outputs, as far as they are known."""
     known = [_columns(schema) for schema in plan.schemas if schema is not None]
-    return f"→ {' | '.join(known)}" if known else ""
+    return f"→ {' | '.join(known)}" if any(known) else ""
 
 
 def _columns(schema: pa.Schema) -> str:

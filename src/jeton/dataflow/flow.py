@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import pyarrow as pa
 
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from jeton.connectors.sources import Source
     from jeton.dataflow.stream import Stream
     from jeton.dataflow.stream_base import StreamBase
+    from jeton.runtime.balance import Rebalance
     from jeton.runtime.in_process import Run
     from jeton.runtime.result import Result
     from jeton.spark.metrics import Frames
+    from jeton.spark.native import Written
     from jeton.spark.query import Query
     from jeton.state.snapshot import Snapshot
     from jeton.storage.checkpoints import Checkpoints
@@ -50,6 +52,7 @@ _INTERNAL: Final = frozenset(
     (
         "add",
         "declared",
+        "domain",
         "empty_output",
         "flow",
         "handle",
@@ -58,6 +61,7 @@ _INTERNAL: Final = frozenset(
         "lateness",
         "operators",
         "reserve",
+        "time_name",
     )
 )
 """Names for the library's own use, which completions leave out."""
@@ -176,6 +180,7 @@ class Flow(Scope):
         waited for indefinitely, so that a pause of a source never makes its records late.
         """
         self.reserve("input", name)
+        require_name(time, "a time column")
         if type(schema).__module__.startswith("pyspark."):
             from jeton.spark.internals import arrow_schema
 
@@ -191,7 +196,9 @@ class Flow(Scope):
             call = f"input({name!r}, lateness={{}})"
             late = self.domain.length(lateness, call, "lateness")
             if not 0 <= late <= END_OF_TIME:
-                raise GraphError(f"input {name!r} cannot allow for a lateness of {lateness!r}")
+                raise GraphError(
+                    f"the lateness of input {name!r} is zero or more, not {lateness!r}"
+                )
         self.lateness[name] = late
         patience = None if idle_after is None else seconds(idle_after, "idle_after=")
         stream = add_input(self, name, time, schema, late, patience)
@@ -276,6 +283,10 @@ class Flow(Scope):
         schema, time = self.input_schemas.get(name), self._time_fields.get(name)
         return schema if schema is None or time is None else schema.insert(0, time)
 
+    def time_name(self, name: str) -> str:
+        """The name of an input's time column."""
+        return self.operators[self.handle("input", name)].time_name
+
     def empty_output(self, name: str) -> pa.Table | None:
         """A table without rows of an output, if its columns and the type of its times are known."""
         schema, times = self.output_schema(name), self.domain.type
@@ -327,7 +338,9 @@ class Flow(Scope):
     def explain(self) -> None:
         """Print the plan: each operator with its inputs, how records reach it, and its columns.
 
-        In a notebook, a flow as the last line of a cell draws the same as a graph.
+        The last line names operators that wait for times to pass: large batches on Spark are
+        sorted by time for them, see `on_spark`. In a notebook, a flow as the last line of a cell
+        draws the same as a graph.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("averages")
@@ -338,6 +351,7 @@ class Flow(Scope):
           0 readings  input, times in 'ts'         → sensor: string, value: double
           1 mean      from 0 readings by 'sensor'  → sensor: string, mean: double
           2 means     output, from 1 mean
+        Waits for times to pass: 1 mean
         """
         print(plan_text(self.name, self.operators, self._handles))
 
@@ -354,10 +368,12 @@ class Flow(Scope):
         seed: int | None = None,
         check: bool | None = None,
         restore: Snapshot | None = None,
+        memory_budget: int | str | None = None,
     ) -> Run:
         """A run in this process that you drive yourself: see `Run`.
 
-        With ``restore``, it goes on from a snapshot, on any number of workers.
+        With ``restore``, it goes on from a snapshot, on any number of workers. With a
+        ``memory_budget`` for each worker, such as ``"2GB"``, state beyond it is on local disk.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("copy")
@@ -370,7 +386,14 @@ class Flow(Scope):
         # An exception to the floors, as those of `on_spark` and `start`: see docs/architecture.md.
         from jeton.runtime.in_process import Run
 
-        return Run(self, workers=workers, seed=seed, check=check, restore=restore)
+        return Run(
+            self,
+            workers=workers,
+            seed=seed,
+            check=check,
+            restore=restore,
+            memory_budget=memory_budget,
+        )
 
     def run(
         self,
@@ -379,6 +402,7 @@ class Flow(Scope):
         workers: int = 1,
         seed: int | None = None,
         check: bool | None = None,
+        memory_budget: int | str | None = None,
     ) -> Result:
         """Run to the end in this process; returns a table for each output.
 
@@ -386,7 +410,8 @@ class Flow(Scope):
         ``seed``, the workers' steps and the messages between them are interleaved at random,
         reproducibly, and every frontier is checked against the truth at every step.
 
-        Every input needs a table. Nothing in it is late, even if the input has a lateness.
+        Every input needs a table. Nothing in it is late, even if the input has a lateness. With a
+        ``memory_budget`` for each worker, such as ``"2GB"``, state beyond it is on local disk.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("copy")
@@ -405,37 +430,81 @@ class Flow(Scope):
                 f"{', '.join(map(repr, missing))}: pass an empty one where there are no rows, or "
                 "use open() to send rows"
             )
-        with self.open(workers=workers, seed=seed, check=check) as run:
+        with self.open(workers=workers, seed=seed, check=check, memory_budget=memory_budget) as run:
             run.feed(inputs or {})
             return run.finish()
 
+    @overload
     def on_spark(
         self,
-        inputs: Mapping[str, DataFrame],
+        inputs: Mapping[str, DataFrame | Source],
         *,
+        sinks: None = None,
         workers: int | None = None,
         shuffle: bool = True,
         schemas: Mapping[str, pa.Schema] | None = None,
         progress: bool | None = None,
+        ordered: bool | None = None,
         repartition: bool = True,
         checkpoint: str | os.PathLike[str] | None = None,
         keep: int = 10,
         allow_removed: Collection[str] = (),
-    ) -> Frames:
+        tls: bool | None = None,
+        memory_budget: int | str | None = None,
+    ) -> Frames: ...
+    @overload
+    def on_spark(
+        self,
+        inputs: Mapping[str, DataFrame | Source],
+        *,
+        sinks: Mapping[str, Sink],
+        workers: int | None = None,
+        progress: bool | None = None,
+        tls: bool | None = None,
+    ) -> Written: ...
+    def on_spark(
+        self,
+        inputs: Mapping[str, DataFrame | Source],
+        *,
+        sinks: Mapping[str, Sink] | None = None,
+        workers: int | None = None,
+        shuffle: bool = True,
+        schemas: Mapping[str, pa.Schema] | None = None,
+        progress: bool | None = None,
+        ordered: bool | None = None,
+        repartition: bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
+        keep: int = 10,
+        allow_removed: Collection[str] = (),
+        tls: bool | None = None,
+        memory_budget: int | str | None = None,
+    ) -> Frames | Written:
         """Run on Spark: a DataFrame for each input, a DataFrame for each output.
 
         Batch DataFrames give batch DataFrames, computed when they are used. Streaming ones give
         streaming ones, as `jeton.spark.streaming.StreamingFrames`, and take four options more.
 
+        In a batch, the workers can read inputs and write outputs themselves, so that rows do not
+        pass through Spark: an input is then a source, such as `jeton.connectors.sources.Parquet`,
+        and ``sinks`` has a sink for each output that is to be written. With ``sinks``, the flow
+        runs at once, and returns what was written. See docs/spark.md.
+
         Args:
             inputs: A DataFrame for each input, with the time column that the input names: all of
-                them batch DataFrames, or all streaming.
+                them batch DataFrames, or all streaming. In place of batch DataFrames there may be
+                sources that come to an end.
+            sinks: Where workers write the rows of outputs; an output without one is not collected.
+                Batch only.
             workers: How many tasks run as workers. By default there are as many as partitions
                 (in a batch), but at most as many as the cluster can run at once.
             shuffle: Put a shuffle behind the stage, so that Spark retries it when a worker dies,
                 and ``show()`` and ``limit()`` work. Without it, the stage is a little faster.
             schemas: The schemas of outputs that the flow does not know itself.
             progress: Show a progress bar; by default if there is a terminal. Batch only.
+            ordered: Let Spark sort the rows by time, so that frontiers move while the workers read
+                and state need not fit into memory. By default if an operator waits for times to
+                pass, as `explain` shows, and the inputs are not small. For batches from DataFrames
+                alone.
             repartition: Put a shuffle before the stage, which deals the rows out to ``workers``
                 tasks. Without it, each partition of the one input is a worker. Streaming only.
             checkpoint: Where to keep the state; by default with Spark's own under the query's
@@ -443,6 +512,11 @@ class Flow(Scope):
             keep: How many versions of the state to keep. Streaming only.
             allow_removed: Names of operators that the flow no longer has, whose state is to be
                 dropped. Streaming only.
+            tls: Whether connections between machines, and those to the driver, are under TLS, with
+                certificates made for this run. By default if Spark's settings ask for it: see
+                docs/security.md.
+            memory_budget: The memory that the state of each worker may take, such as ``"2GB"``:
+                state beyond it is on local disk. Batch only.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("small")
@@ -451,19 +525,36 @@ class Flow(Scope):
         >>> flow.on_spark({"numbers": spark.range(100)})["small"].count()  # doctest: +SKIP
         3
         """
-        require_tables(inputs, self.inputs, "DataFrame of Spark")
-        for name, frame in inputs.items():
-            if not hasattr(frame, "isStreaming"):
+        require_tables(inputs, self.inputs, "DataFrame of Spark, or a source,")
+        native = sinks is not None
+        frames: dict[str, DataFrame] = {}
+        for name, each in inputs.items():
+            if hasattr(each, "isStreaming"):
+                frames[name] = cast("DataFrame", each)
+            elif not hasattr(each, "partitions"):
                 raise GraphError(
-                    f"input {name!r} got {type_name(frame)}, not a DataFrame of Spark: use "
-                    "spark.createDataFrame(…), or flow.run(…) to run without Spark"
+                    f"input {name!r} got {type_name(each)}, not a DataFrame of Spark or a source: "
+                    "use spark.createDataFrame(…), or flow.run(…) to run without Spark"
                 )
-        if any(frame.isStreaming for frame in inputs.values()):
+            else:
+                native = True
+        streaming_only = not repartition or checkpoint is not None or keep != 10 or allow_removed
+        if any(frame.isStreaming for frame in frames.values()) and not native:
+            if ordered:
+                raise GraphError(
+                    f"the inputs of flow {self.name!r} are streaming DataFrames: ordered= is for "
+                    "batch ones"
+                )
+            if memory_budget is not None:
+                raise GraphError(
+                    f"the inputs of flow {self.name!r} are streaming DataFrames: memory_budget= is "
+                    "for batch ones, and for start(…)"
+                )
             from jeton.spark.streaming import on_stream
 
             return on_stream(
                 self,
-                inputs,
+                frames,
                 workers=workers,
                 shuffle=shuffle,
                 repartition=repartition,
@@ -472,16 +563,56 @@ class Flow(Scope):
                 keep=keep,
                 allow_removed=allow_removed,
                 progress=progress,
+                tls=tls,
             )
-        if not repartition or checkpoint is not None or keep != 10 or allow_removed:
+        if streaming_only:
             raise GraphError(
                 f"the inputs of flow {self.name!r} are batch DataFrames: repartition=, "
                 "checkpoint=, keep= and allow_removed= are for streaming ones"
             )
+        if native and ordered:
+            raise GraphError(
+                f"flow {self.name!r} has sources or sinks of its own, whose rows Spark does not "
+                "see: ordered= is for DataFrames alone"
+            )
+        if native and memory_budget is not None:
+            raise GraphError(
+                f"flow {self.name!r} has sources or sinks of its own: with them, memory_budget= is "
+                "for start(…)"
+            )
+        if sinks is not None:
+            if schemas is not None or not shuffle:
+                raise GraphError(
+                    f"with sinks=, flow {self.name!r} runs at once and makes no DataFrames: "
+                    "shuffle= and schemas= are for those"
+                )
+            from jeton.spark.native import write
+
+            return write(self, inputs, sinks, workers=workers, progress=progress, tls=tls)
+        if native:
+            from jeton.spark.native import on_spark as on_spark_natively
+
+            return on_spark_natively(
+                self,
+                inputs,
+                workers=workers,
+                shuffle=shuffle,
+                schemas=schemas,
+                progress=progress,
+                tls=tls,
+            )
         from jeton.spark.batch import on_spark
 
         return on_spark(
-            self, inputs, workers=workers, shuffle=shuffle, schemas=schemas, progress=progress
+            self,
+            frames,
+            workers=workers,
+            shuffle=shuffle,
+            schemas=schemas,
+            progress=progress,
+            ordered=ordered,
+            tls=tls,
+            memory_budget=memory_budget,
         )
 
     def start(
@@ -498,6 +629,9 @@ class Flow(Scope):
         restarts: int = 10,
         allow_removed: Collection[str] = (),
         inspect: bool | None = None,
+        rebalance: bool | Rebalance = False,
+        tls: bool | None = None,
+        memory_budget: int | str | None = None,
     ) -> Query:
         """Run on Spark in the background, until the sources end or the query is stopped.
 
@@ -521,6 +655,13 @@ class Flow(Scope):
                 dropped.
             inspect: Whether to serve a live page and to print its address to standard error; by
                 default unless the environment variable ``JETON_INSPECT`` is 0.
+            rebalance: Whether to move bins from busy workers by itself; a
+                `jeton.spark.Rebalance` says when, and how.
+            tls: Whether connections between machines, and those to the driver, are under TLS, with
+                certificates made for this query. By default if Spark's settings ask for it: see
+                docs/security.md.
+            memory_budget: The memory that the state of each worker may take, such as ``"2GB"``:
+                state beyond it is on local disk. See docs/state.md.
 
         >>> import jeton as jt
         >>> from jeton.connectors.sinks import Memory
@@ -552,4 +693,7 @@ class Flow(Scope):
             restarts=restarts,
             allow_removed=allow_removed,
             inspect=inspect,
+            rebalance=rebalance,
+            tls=tls,
+            memory_budget=memory_budget,
         )

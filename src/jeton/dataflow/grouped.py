@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.durations import Length
-from jeton.columns.schema import schema_of
+from jeton.columns.schema import EVENT_TIME, schema_of
 from jeton.core.checks import described
 from jeton.core.errors import GraphError
 from jeton.dataflow.hints import no_group_method
+from jeton.dataflow.operators.group_join import Matching, add_group_join
+from jeton.dataflow.operators.panes import add_paned_windows, has_panes
 from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
@@ -29,6 +31,7 @@ from jeton.dataflow.operators.windows import (
 from jeton.state import aggregates as agg
 from jeton.state.aggregates import Aggregate
 from jeton.state.groups import Groups
+from jeton.state.python_values import StateCodec
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -342,6 +345,7 @@ class Grouped(ABC):
         *,
         finish: Callable[[Any], Any] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
+        state_codec: StateCodec = "plain",
         name: str = "fold",
     ) -> Stream:
         """A state and a value to the next state: see `agg.fold`.
@@ -354,7 +358,9 @@ class Grouped(ABC):
         >>> flow.run({"rows": rows})["out"]["fold"].to_pylist()
         [92, 96]
         """
-        folding = agg.fold(column, initial, function, finish=finish, merge=merge)
+        folding = agg.fold(
+            column, initial, function, finish=finish, merge=merge, state_codec=state_codec
+        )
         return self.aggregate(**{name: folding})
 
 
@@ -430,6 +436,111 @@ class Sessions(Grouped):
         return add_session_window(self.keyed, self._gap, aggregates, name=name, results=results)
 
 
+class GroupJoin(Grouped):
+    """The records of another stream that fall into the windows which left records open.
+
+    See `KeyedStream.group_join`. Aggregates are of the other stream's columns.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("votes")
+    >>> polls, votes = flow.input("polls").key_by("id"), flow.input("votes").key_by("poll")
+    >>> flow.output("counts", polls.group_join(votes, until="ends").count())
+    >>> polls = {"time": [0], "id": [7], "ends": [10]}
+    >>> votes = {"time": [3, 9, 10], "poll": [7, 7, 7]}
+    >>> flow.run({"polls": polls, "votes": votes})["counts"].to_pylist()
+    [{'time': 10, 'id': 7, 'ends': 10, 'count': 2}]
+    """
+
+    def __init__(
+        self,
+        left: KeyedStream,
+        right: KeyedStream,
+        until: str,
+        where: Callable[[Batch], Any] | None,
+        suffix: str,
+    ) -> None:
+        super().__init__(right)
+        self._left = left
+        if not left.stream.kind.total:
+            raise GraphError("group_join needs integer times: inside a loop, use join()")
+        for side in (left, right):
+            require_own_time(side, "group_join")
+        left.stream.require_columns(*left.key, until, operator="group_join")
+        right.stream.require_columns(*right.key, operator="group_join")
+        if where is not None and not callable(where):
+            raise GraphError(
+                f"group_join(where=…) takes an expression such as jt.col('price') > 3, or a "
+                f"function from a batch to booleans, not {where!r}"
+            ).located(operator="group_join")
+        self._matching = Matching(left, right, until, where, suffix)
+        schemas = left.stream.schema, right.stream.schema
+        if self._matching.reads is not None and schemas[0] is not None and schemas[1] is not None:
+            names = self._matching.value_names(schemas[0].names, schemas[1].names).values()
+            known = {*schemas[0].names, *names, right.stream.time_name}
+            for name in sorted(self._matching.reads - known):
+                raise GraphError(
+                    f"group_join(where=…) reads a column {name!r}, which neither side has: there "
+                    f"are {', '.join(sorted(known))}"
+                ).located(operator="group_join")
+
+    def top(self, by: str, *, ascending: bool = False) -> Stream:
+        """The left record with the whole right one that has the greatest value of ``by``.
+
+        With ``ascending``, the least. The right record's own time is in ``event_time``. Of equal
+        values the earlier record is chosen, then the one with lesser values in its columns, from
+        the first to the last; nulls come after everything else.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("winners")
+        >>> items, bids = flow.input("items").key_by("id"), flow.input("bids").key_by("item")
+        >>> flow.output("winners", items.group_join(bids, until="ends").top("price"))
+        >>> items = {"time": [0], "id": [7], "ends": [10]}
+        >>> bids = {"time": [1, 2], "item": [7, 7], "who": ["Ann", "Bob"], "price": [5, 6]}
+        >>> flow.run({"items": items, "bids": bids})["winners"].to_pylist()
+        [{'time': 10, 'id': 7, 'ends': 10, 'who': 'Bob', 'price': 6, 'event_time': 2}]
+        """
+        stream = self.keyed.stream
+        stream.require_columns(by, operator="top")
+        left, right = self._left.stream.schema, stream.schema
+        schema = None
+        if left is not None:
+            self._require_free(left.names, [EVENT_TIME])
+        if left is not None and right is not None:
+            shown = self._matching.value_names(left.names, right.names)
+            own = [pa.field(name, right.field(old).type) for old, name in shown.items()]
+            when = pa.field(EVENT_TIME, stream.flow.domain.type)
+            schema = pa.schema([*left, *own, when])
+        return add_group_join(
+            self._left,
+            self.keyed,
+            self._matching,
+            {},
+            best=(by, ascending),
+            name="group_join",
+            schema=schema,
+        )
+
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
+        left, schema = self._left.stream.schema, None
+        results = self._results(aggregates, name)
+        if left is not None:
+            self._require_free(left.names, aggregates)
+            if results is not None:
+                schema = pa.schema([*left, *(results.field(result) for result in aggregates)])
+        return add_group_join(
+            self._left, self.keyed, self._matching, aggregates, name="group_join", schema=schema
+        )
+
+    def _require_free(self, names: Iterable[str], added: Iterable[str]) -> None:
+        """Refuse results that would take the place of a left column."""
+        for name in added:
+            if name in names or name == self._left.stream.time_name:
+                raise GraphError(
+                    f"group_join adds a column {name!r}, but the left side has one already: give "
+                    "the aggregate another name, or rename() the column"
+                ).located(operator="group_join")
+
+
 class Windows(Grouped):
     """Groups of records by key and window, or by key and time.
 
@@ -452,13 +563,20 @@ class Windows(Grouped):
             raise GraphError("windows need integer times: inside a loop, use each_time()")
         self._assigner = assigner
 
-    def top_k(self, k: int, by: str, *, ascending: bool = False, name: str = "rank") -> Stream:
+    def top_k(
+        self, k: int, by: str, *, ascending: bool = False, ties: bool = False, name: str = "rank"
+    ) -> Stream:
         """The ``k`` whole records of each group with the greatest values of ``by``.
 
         With ``ascending``, the least. They come at the window's end, with a rank from 1 in the
         column ``name``; windows keep the records' own times in ``event_time``. Nulls come
         after everything else; NaN is the greatest number. Of equal values the earlier record
         comes first, then the one with lesser values in its columns, from the first to the last.
+
+        With ``ties``, all records come whose values are equal to that of the last one, and equal
+        values have equal ranks: as SQL's ``RANK`` counts them, and ``FETCH … WITH TIES``.
+
+        Without key columns, each worker chooses from its own records first, so that few travel.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("best bids")
@@ -467,11 +585,21 @@ class Windows(Grouped):
         >>> flow.run({"bids": bids})["best"].to_pylist()  # doctest: +NORMALIZE_WHITESPACE
         [{'time': 10, 'item': 7, 'price': 9, 'event_time': 3, 'rank': 1},
          {'time': 10, 'item': 7, 'price': 5, 'event_time': 1, 'rank': 2}]
+
+        >>> flow = jt.Flow("highest bids")
+        >>> highest = flow.input("bids").key_by().tumbling(10).top_k(1, by="price", ties=True)
+        >>> flow.output("highest", highest.select("item", "price", "rank"))
+        >>> bids = {"time": [1, 2, 3], "item": [7, 8, 9], "price": [5, 5, 4]}
+        >>> flow.run({"bids": bids}, workers=2)["highest"].to_pylist()
+        [{'time': 10, 'item': 7, 'price': 5, 'rank': 1},
+         {'time': 10, 'item': 8, 'price': 5, 'rank': 1}]
         """
         self.keyed.require_whole("top_k")
         if self._bounds is not None:
             raise GraphError("top_k() has no bounds of windows: leave bounds= out")
-        return add_top_k(self.keyed, self._assigner, k, by, ascending=ascending, name=name)
+        return add_top_k(
+            self.keyed, self._assigner, k, by, ascending=ascending, ties=ties, name=name
+        )
 
     def distinct(self) -> Stream:
         """Each key that occurs in a window, once, at the window's end.
@@ -493,7 +621,12 @@ class Windows(Grouped):
             if taken in BOUNDS:
                 raise GraphError(f"bounds=True adds a column {taken!r}: rename the aggregate")
         results = self._results(aggregates, name)
-        add = add_windows if self.keyed.spread is None else add_spread_windows
+        if self.keyed.spread is not None:
+            add: Callable[..., Stream] = add_spread_windows
+        elif has_panes(self.keyed, self._assigner, aggregates):
+            add = add_paned_windows
+        else:
+            add = add_windows
         return add(
             self.keyed,
             self._assigner,

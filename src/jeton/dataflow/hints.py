@@ -46,6 +46,10 @@ def no_stream_method(stream: object, name: str, of_keyed: type, of_groups: type)
         hint = f'choose a key and a window first, as in key_by("column").tumbling(10).{name}(…)'
     elif hasattr(of_keyed, name) and not name.startswith("_"):
         hint = f'choose a key first, as in key_by("column").{name}(…)'
+    elif name in getattr(vars(stream).get("schema"), "names", ()):
+        return AttributeError(
+            f"a stream has no {name!r}: to use that column, write jt.col({name!r})"
+        )
     else:
         return _no_attribute("a stream", stream, name)
     return AttributeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,6 +139,8 @@ class InputHandle:
         self._info = info
         self._schema = schema
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
+        for output in info.outputs:
+            output.notes_times = False  # `furthest` has them as soon as they are sent
         self._tokens = [token.activating() for token in tokens]
         tokens.clear()
         self._time: Time = self._tokens[0].time
@@ -145,6 +148,8 @@ class InputHandle:
         self._partitions: dict[PartitionKey, Partition] = {}
         self._restored: dict[PartitionKey, StoredPartition] = {}
         """Partitions before a restart that have not been opened again."""
+        self.turn: AbstractContextManager[Any] = nullcontext()
+        """Held during each act, where another thread may look at the input or steer the flow."""
         self.became_idle: Callable[[], None] = lambda: None
         """Called when this input no longer waits for any partition on this worker."""
         self.late_count = 0
@@ -192,23 +197,32 @@ class InputHandle:
         at the least time. A host that stores floors itself, as long-lived queries do, gives it a
         ``floor``, and says whether it is ``idle``.
         """
-        self._require_open()
-        found = self._partitions.get(key)
-        if found is None:
-            if not isinstance(self.kind, IntegerTimes):
-                raise GraphError(f"input {self.name!r} has no integer times: partitions need them")
-            new = StoredPartition(self.kind.minimum, ended=False, idle=False)
-            at = self._restored.pop(key, new)
-            if floor is not None:
-                at = at._replace(floor=floor, idle=idle)
-            found = Partition(
-                self, key, at.floor, ended=at.ended, idle=at.idle, stored=floor is None
-            )
-            # The input stays where it is until one sends: others may be opened still.
-            self._partitions[key] = found
-            if self.idle:
-                self.became_idle()
+        with self.turn:
+            self._require_open()
+            found = self._partitions.get(key)
+            return self._opened(key, floor, idle) if found is None else found
+
+    def _opened(self, key: PartitionKey, floor: int | None, idle: bool) -> Partition:
+        if not isinstance(self.kind, IntegerTimes):
+            raise GraphError(f"input {self.name!r} has no integer times: partitions need them")
+        new = StoredPartition(self.kind.minimum, ended=False, idle=False)
+        at = self._restored.pop(key, new)
+        if floor is not None:
+            at = at._replace(floor=floor, idle=idle)
+        found = Partition(self, key, at.floor, ended=at.ended, idle=at.idle, stored=floor is None)
+        # The input stays where it is until one sends: others may be opened still.
+        self._partitions[key] = found
+        if self.idle:
+            self.became_idle()
         return found
+
+    def narrow(self, columns: Sequence[str]) -> None:
+        """Take records with these of the declared columns only, before the first is sent.
+
+        For a host that knows which columns the flow uses.
+        """
+        if self._schema is not None:
+            self._schema = pa.schema([each for each in self._schema if each.name in columns])
 
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
         """Send records: a batch, a table, a dictionary or keyword columns.
@@ -216,10 +230,11 @@ class InputHandle:
         Times come from the batch, from the time column, from ``times``, or are the input's own;
         if it has not advanced yet, zero.
         """
-        own = None
-        if self.lateness is not None:
-            own = self._own = self._own or Partition(self, None, self._time)
-        self.send_from(own, data, times, columns)
+        with self.turn:
+            own = None
+            if self.lateness is not None:
+                own = self._own = self._own or Partition(self, None, self._time)
+            self.send_from(own, data, times, columns)
 
     def send_from(
         self, partition: Partition | None, data: Any, times: Any, columns: Mapping[str, Any]
@@ -239,6 +254,8 @@ class InputHandle:
             _, most = batch.extent()
             if self.furthest is None or most > self.furthest:
                 self.furthest = most
+            if partition is not None and (partition.latest is None or most > partition.latest):
+                partition.latest = most
         if self._schema is not None:
             batch = batch.conform(self._schema, f"input {self.name!r}")
         if partition is not None:
@@ -278,15 +295,17 @@ class InputHandle:
 
         It is a timestamp, or an integer in the unit of the flow.
         """
-        self._require_open()
-        time = self.check(time)
-        if not self._time <= time:
-            raise TimeError(
-                f"input {self.name!r} is at {self._time} and cannot go back to {time}"
-            ).located(operator=self.name, worker=self._info.worker, time=self._time)
-        for token in self._tokens:
-            token.downgrade(time)
-        self._time = time
+        with self.turn:
+            self._require_open()
+            time = self.check(time)
+            if not self._time <= time:
+                now = self.in_words(self._time)
+                raise TimeError(
+                    f"input {self.name!r} is at {now} and cannot go back to {self.in_words(time)}"
+                ).located(operator=self.name, worker=self._info.worker, time=self._time, moment=now)
+            for token in self._tokens:
+                token.downgrade(time)
+            self._time = time
 
     def check(self, time: Any) -> Time:
         """A time of this input: timestamps are converted to the unit of the flow."""
@@ -294,18 +313,26 @@ class InputHandle:
             time = self._outputs[0].units.time(time, self.name)
         return self.kind.check(time)
 
+    def in_words(self, time: Time) -> str:
+        """A time for people, as the records of the flow have it."""
+        return self._outputs[0].book.in_words(time)
+
     def close(self) -> None:
         """End this input on this worker. Closing twice is harmless."""
-        if not self._closed:
-            self._closed = True
-            for token in self._tokens:
-                token.drop()
+        with self.turn:
+            if not self._closed:
+                self._closed = True
+                for token in self._tokens:
+                    token.drop()
+
+    time_columns = ("time", "floor", "furthest")
 
     def snapshot(self) -> pa.Table:
         """The input's time and partitions; every worker restores them."""
-        furthest = self.furthest
-        if furthest is not None and self.held_from is not None:
-            furthest = min(furthest, self.held_from - 1)
+        furthest, held = self.furthest, self.held_from
+        if furthest is not None and held is not None:
+            # Records that are held back have not gone in; at the start of time, none have.
+            furthest = None if held == self.kind.minimum else min(furthest, held - 1)
         if not isinstance(self.kind, IntegerTimes):
             raise SnapshotError("snapshots need integer times").located(operator=self.name)
         return for_everyone(

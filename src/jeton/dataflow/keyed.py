@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from jeton.columns.schema import SchemaLike
 from jeton.columns.time_arithmetic import MOST
 from jeton.columns.time_units import unit_of
 from jeton.core.errors import GraphError
-from jeton.dataflow.grouped import Rolling, Running, Sessions, Windows
+from jeton.dataflow.grouped import GroupJoin, Rolling, Running, Sessions, Windows
 from jeton.dataflow.hints import no_keyed_method
 from jeton.dataflow.operators.asof_join import add_asof_join
 from jeton.dataflow.operators.cogroup import GroupFunction, add_cogroup
@@ -22,7 +22,7 @@ from jeton.dataflow.operators.distinct import add_distinct
 from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
 from jeton.dataflow.operators.join_static import StaticHow, add_join_static
-from jeton.dataflow.operators.joined import AsofHow, How
+from jeton.dataflow.operators.joined import AsofHow, How, pacts
 from jeton.dataflow.operators.spread import checked_spread
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.stateful_timers import (
@@ -42,10 +42,12 @@ from jeton.dataflow.operators.windows import (
 )
 from jeton.dataflow.pacts import Gather, KeyExchange, Pact, SpreadExchange
 from jeton.dataflow.plan import Notify
+from jeton.state.python_values import StateCodec, require_codec
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from jeton.columns.batch import Batch
     from jeton.dataflow.stream import Stream
 
 
@@ -393,6 +395,7 @@ class KeyedStream:
         *,
         ttl: Length | None = None,
         schema: SchemaLike | None = None,
+        state_codec: StateCodec = "plain",
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -405,6 +408,7 @@ class KeyedStream:
         on_timer: TimedTransition,
         ttl: Length | None = None,
         schema: SchemaLike | None = None,
+        state_codec: StateCodec = "plain",
         name: str = "stateful_map",
     ) -> Stream: ...
 
@@ -416,6 +420,7 @@ class KeyedStream:
         on_timer: TimedTransition | None = None,
         ttl: Length | None = None,
         schema: SchemaLike | None = None,
+        state_codec: StateCodec = "plain",
         name: str = "stateful_map",
     ) -> Stream:
         """A state for each key, which ``function(state, row)`` moves on, record by record.
@@ -431,8 +436,11 @@ class KeyedStream:
         ``schema`` declares the columns other than the key's, and rows may then leave out those
         that are null. Spark needs it, unless ``on_spark(…, schemas=…)`` says the same.
 
-        States must be values that can be pickled, to be stored. This is plain Python for each
-        record: a few microseconds, against about ten nanoseconds for the aggregates of `running`.
+        States are stored as plain Python values: numbers, text, bytes, lists, tuples,
+        dictionaries, sets, times. For other objects, ``state_codec=`` is an object with
+        ``encode(state)`` and ``decode(bytes)``, or ``"pickle"``, which docs/security.md explains.
+        This is plain Python for each record: a few microseconds, against about ten nanoseconds
+        for the aggregates of `running`.
 
         >>> import jeton as jt
         >>> def turnstile(locked, row):
@@ -483,10 +491,18 @@ class KeyedStream:
         """
         self.require_whole("stateful_map")
         check_functions(function, on_timer)
+        codec = require_codec(state_codec)
         if on_timer is None and ttl is None:
-            return add_stateful_map(self, function, initial, schema=schema, name=name)
+            return add_stateful_map(self, function, initial, schema=schema, codec=codec, name=name)
         return add_stateful_timers(
-            self, function, initial, on_timer=on_timer, ttl=ttl, schema=schema, name=name
+            self,
+            function,
+            initial,
+            on_timer=on_timer,
+            ttl=ttl,
+            schema=schema,
+            codec=codec,
+            name=name,
         )
 
     def join(self, other: KeyedStream, *, how: How = "inner", suffix: str = "_right") -> Stream:
@@ -638,6 +654,50 @@ class KeyedStream:
         self.require_whole("interval_join")
         _require_whole(other, "interval_join")
         return add_interval_join(self, other, lower, upper, how=how, suffix=suffix)
+
+    def group_join(
+        self,
+        other: KeyedStream,
+        *,
+        until: str,
+        where: Callable[[Batch], Any] | None = None,
+        suffix: str = "_right",
+    ) -> GroupJoin:
+        """For each record, the records of ``other`` with its key, from its time until an end.
+
+        A left record opens a window ``[time, end)``, where ``end`` is the value of its column
+        ``until``: an auction, an order with its deadline. Right records with its key and a time in
+        it are aggregated, or the `top` one of them is chosen. The result is emitted when the window
+        is complete, at its end: the left columns, and one for each aggregate. Left records whose
+        window gets no record are left out. Windows of one key may overlap: a record counts in all
+        that it falls into.
+
+        ``where`` is a condition on a left and a right record together, of the columns that
+        `interval_join` would give such a pair; those for which it is not true do not go together.
+
+        A left record is kept until its end, and a right one only while a window may still be opened
+        before its time. No pairs are made. So this is several times as fast as an
+        `interval_join` with groups behind it, and keeps far less.
+
+        The column ``until`` is of the same kind as the times: see `until`. A null in a key equals
+        nothing, NaN equals NaN. To have the left record's own time in the result, give it a column
+        before.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("auctions")
+        >>> items, bids = flow.input("items"), flow.input("bids")
+        >>> valid = jt.col("price") >= jt.col("reserve")
+        >>> on = items.key_by("id").group_join(bids.key_by("item"), until="ends", where=valid)
+        >>> flow.output("sold", on.aggregate(price=jt.agg.max("price"), bids=jt.agg.count()))
+        >>> items = {"time": [0, 1], "id": [7, 8], "reserve": [4, 9], "ends": [10, 20]}
+        >>> bids = {"time": [2, 3, 4, 12], "item": [7, 7, 8, 7], "price": [3, 5, 6, 9]}
+        >>> flow.run({"items": items, "bids": bids})["sold"].to_pylist()
+        [{'time': 10, 'id': 7, 'reserve': 4, 'ends': 10, 'price': 5, 'bids': 1}]
+        """
+        self.require_whole("group_join")
+        _require_whole(other, "group_join")
+        pacts(self, other, "group_join")
+        return GroupJoin(self, other, until, where, suffix)
 
     def cogroup(
         self, other: KeyedStream, function: GroupFunction, *, schema: SchemaLike | None = None

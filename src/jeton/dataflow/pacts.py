@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
-from jeton.columns.keys import hash_columns, scatter_order, scatter_words, spread_order
+from jeton.columns.keys import Hashes, hash_columns, scatter_order, scatter_words, spread_order
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import BINS, Placement
 from jeton.state.key_place import Arrival
@@ -29,6 +29,15 @@ HOT: Final = 8
 """A key is hot if it has more than an eighth of an even share of a worker's latest records."""
 RECENT: Final = 1 << 17
 """Counts of the latest records are halved once there are as many."""
+RECOUNT: Final = 1 << 14
+"""Which keys are hot is found out again after as many records."""
+FEW: Final = 1 << 10
+"""Of batches with fewer records all are counted, of others one in some."""
+ONE_IN: Final = 16
+
+Dealt: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""The order of records by the place that they go to, and where each place starts."""
+Dealing: TypeAlias = Callable[[Batch], Dealt]
 
 
 class Pact(ABC):
@@ -36,6 +45,9 @@ class Pact(ABC):
 
     local = False
     """Whether messages stay on the worker that sent them."""
+
+    local_frontier = False
+    """Whether the frontier of an input waits for nothing that other workers hold before it."""
 
     by_bins = False
     """Whether records go where the bins of their keys are, and follow them when these move."""
@@ -58,8 +70,8 @@ class Pact(ABC):
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """The parts of a batch, each with the worker that it goes to."""
 
-    def router(self, placement: Placement) -> Router:
-        """`route` for some workers that own bins, of which most pacts know nothing."""
+    def router(self, placement: Placement, here: int) -> Router:
+        """`route` on the worker ``here``, for some that own bins; most pacts know nothing of it."""
         return lambda batch: self.route(batch, placement.workers)
 
     def bins(self, batch: Batch, bins: int) -> npt.NDArray[np.uint16]:
@@ -72,9 +84,20 @@ class Pact(ABC):
 
 
 class Pipeline(Pact):
-    """Messages stay on their worker."""
+    """Messages stay on their worker.
+
+    The frontier of the input waits for all workers all the same, so that an operator can act when
+    all have come to a time. With ``local_frontier``, it is about messages of its own worker only,
+    which is sooner: for operators that care about their own records and nothing else.
+
+    >>> Pipeline(local_frontier=True)
+    Pipeline(local_frontier=True)
+    """
 
     local = True
+
+    def __init__(self, *, local_frontier: bool = False) -> None:
+        self.local_frontier = local_frontier
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Never called: local messages are not routed."""
@@ -85,7 +108,7 @@ class Pipeline(Pact):
         return []
 
     def __repr__(self) -> str:
-        return "Pipeline()"
+        return "Pipeline(local_frontier=True)" if self.local_frontier else "Pipeline()"
 
 
 class Exchange(Pact):
@@ -114,7 +137,7 @@ class Exchange(Pact):
         """Each record to the owner of its key's bin."""
         return self._deal(batch, workers, Placement.even(workers).owners)
 
-    def router(self, placement: Placement) -> Router:
+    def router(self, placement: Placement, here: int) -> Router:
         """The same for any owners of bins."""
         workers, owners = placement.workers, placement.owners
         return lambda batch: self._deal(batch, workers, owners)
@@ -141,13 +164,18 @@ class Exchange(Pact):
     def _deal(
         self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]
     ) -> Iterator[tuple[int, Batch]]:
+        return _dealt(batch, *self.scatter(batch, workers, owners))
+
+    def scatter(self, batch: Batch, places: int, to: npt.NDArray[np.uint16]) -> Dealt:
+        """The order of records by the place that each hash goes to, and where each place starts."""
         columns = self.keys(batch)
-        first = columns[0]
-        if len(columns) == 1 and isinstance(first, np.ndarray) and first.dtype == np.int64:
-            order, starts = scatter_words(plain(first), owners, workers)
+        first = columns[0] if len(columns) == 1 else None
+        if isinstance(first, np.ndarray) and first.dtype == np.int64:
+            found: Dealt = scatter_words(plain(first), to, places)
         else:
-            order, starts = scatter_order(hash_columns(columns), owners, workers)
-        return _dealt(batch, order, starts)
+            hashes = hash_columns(columns) if columns else np.zeros(len(batch), np.uint64)
+            found = scatter_order(hashes, to, places)
+        return found
 
     @staticmethod
     def _computed(key: Callable[[Batch], Any], batch: Batch) -> Column:
@@ -190,7 +218,9 @@ class SpreadExchange(KeyExchange):
     These are the owner and those after it, ``spread`` in all, or all workers if there are fewer.
     A key is hot if it has a large share of the latest records of the sending worker. What comes to
     another worker than the owner has a column of nulls more, `GUEST`. Without key columns, all
-    records are one key, which the first worker owns.
+    records are one key, which the first worker owns. With ``stays``, records of a hot key stay
+    where they are if that is one of its workers, which saves most of the traffic. Without, they are
+    divided evenly, also if one worker reads them all.
 
     >>> batch = Batch({"word": ["a"] * 100}, times=[0] * 100)
     >>> parts = list(SpreadExchange("word", spread=2).route(batch, workers=2))
@@ -201,34 +231,26 @@ class SpreadExchange(KeyExchange):
     # Records of one key come to several workers: the bins of such operators stay where they are.
     by_bins = False
 
-    def __init__(self, *key: str, spread: int) -> None:
+    def __init__(self, *key: str, spread: int, stays: bool = False) -> None:
         if key:
             super().__init__(*key)
         else:
             # There are no types to announce; the guard has nothing to refuse.
             self.key = self._names = key
         self.spread = spread
+        self.stays = stays
 
     def route(self, batch: Batch, workers: int) -> Iterator[tuple[int, Batch]]:
         """Each record to the owner of its key, or to another worker of a hot key."""
-        return self.router(Placement.even(workers, BINS))(batch)
+        return self.router(Placement.even(workers, BINS), 0)(batch)
 
-    def router(self, placement: Placement) -> Router:
+    def router(self, placement: Placement, here: int) -> Router:
         """The same, counting keys from batch to batch, since a batch may have few records."""
-        workers, owners = placement.workers, placement.owners
-        spread = min(self.spread, workers)
-        # So many that keys with equal shares are far from hot.
-        counts = np.zeros(max(4096, 1 << (64 * workers - 1).bit_length()), dtype=np.int64)
-        total = turn = 0
+        deal = (self._staying if self.stays else self._dividing)(placement, here)
+        workers = placement.workers
 
         def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
-            nonlocal total, turn
-            hashes = hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
-            order, starts, total = spread_order(
-                hashes, owners, workers, spread, turn, counts, total, HOT * workers, RECENT
-            )
-            turn += len(batch)
-            for place, part in _dealt(batch, order, starts):
+            for place, part in _dealt(batch, *deal(batch)):
                 if place < workers:
                     yield place, part
                 else:
@@ -236,8 +258,72 @@ class SpreadExchange(KeyExchange):
 
         return route
 
+    def _dividing(self, placement: Placement, here: int) -> Dealing:
+        """Records of a hot key go to each of its workers in turn."""
+        workers, owners = placement.workers, placement.owners
+        spread = min(self.spread, workers)
+        # So many that keys with equal shares are far from hot.
+        counts = np.zeros(_places(workers), dtype=np.int64)
+        total = turn = 0
+
+        def deal(batch: Batch) -> Dealt:
+            nonlocal total, turn
+            order, starts, total = spread_order(
+                self._hashes(batch),
+                *(owners, workers, spread, turn, counts, total, HOT * workers, RECENT),
+            )
+            turn += len(batch)
+            return order, starts
+
+        return deal
+
+    def _staying(self, placement: Placement, here: int) -> Dealing:
+        """Records of a hot key stay here, or go to the same one of its workers.
+
+        So where a record goes follows from its hash alone, until other keys are hot: one table of
+        destinations serves for owners and guests, and costs no more than that of owners.
+        """
+        workers, spread = placement.workers, min(self.spread, placement.workers)
+        owners = np.resize(placement.owners, max(placement.bins, _places(workers)))
+        last = np.uint64(len(owners) - 1)
+        near = (here - owners.astype(np.int64)) % workers
+        # Where this worker is none of a key's, all workers like it choose different ones.
+        away = np.where(near < spread, near, here % spread)
+        guests = (owners + away) % workers + np.where(away > 0, workers, 0)
+        counts = np.zeros(len(owners), dtype=np.int64)
+        chosen = np.random.default_rng(here)
+        total, new, to = 0, RECOUNT, owners
+
+        def deal(batch: Batch) -> Dealt:
+            nonlocal total, new, to
+            rows = len(batch)
+            if rows < FEW:
+                np.add.at(counts, self._hashes(batch) & last, 1)
+            else:
+                some = batch.select(*self._names).take(chosen.integers(0, rows, rows // ONE_IN))
+                counts[:] += ONE_IN * np.bincount(self._hashes(some) & last, minlength=len(counts))
+            total, new = total + rows, new + rows
+            if new >= RECOUNT or total < RECOUNT:
+                new = 0
+                hot = counts * (HOT * workers) > total
+                to = np.where(hot, guests, owners).astype(np.uint16)
+                if total >= RECENT:
+                    counts[:] //= 2
+                    total //= 2
+            return self.scatter(batch, 2 * workers, to)
+
+        return deal
+
+    def _hashes(self, batch: Batch) -> Hashes:
+        return hash_columns(self.keys(batch)) if self.key else np.zeros(len(batch), np.uint64)
+
     def __repr__(self) -> str:
         return f"SpreadExchange({', '.join([*map(repr, self.key), f'spread={self.spread}'])})"
+
+
+def _places(workers: int) -> int:
+    """The number of places by which records are counted: a power of two."""
+    return max(4096, 1 << (64 * workers - 1).bit_length())
 
 
 def _dealt(
@@ -317,7 +403,7 @@ class Gather(Pact):
         """The whole batch to the first worker."""
         yield 0, batch
 
-    def router(self, placement: Placement) -> Router:
+    def router(self, placement: Placement, here: int) -> Router:
         """The whole batch to the owner of the first bin, which state without a key is in."""
         owner = int(placement.owners[0])
         return lambda batch: iter([(owner, batch)])

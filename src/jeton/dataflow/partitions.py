@@ -50,7 +50,7 @@ class Partition:
     (95, 7, 7, {'n': 1})
     """
 
-    __slots__ = ("_handle", "_idle", "ended", "floor", "heard_at", "key", "stored")
+    __slots__ = ("_handle", "_idle", "ended", "floor", "heard_at", "key", "latest", "stored")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Partition:
         self.ended = ended
         self.stored = stored
         """Whether snapshots of the input have it among their partitions."""
+        self.latest: int | None = None
+        """The greatest time of a record that it has sent, since it was opened."""
         self.heard_at = -math.inf
         """When it last had records, or was opened, by the clock of a host that takes note of it."""
         self._idle = idle
@@ -84,29 +86,33 @@ class Partition:
 
     def send(self, data: Any = None, *, times: Any = None, **columns: Any) -> None:
         """Send records of this partition: see `InputHandle.send`."""
-        self.require_open()
-        self._handle.send_from(self, data, times, columns)
+        with self._handle.turn:
+            self.require_open()
+            self._handle.send_from(self, data, times, columns)
 
     def advance_to(self, time: Time) -> None:
         """Promise that this partition sends nothing before ``time`` any more."""
-        self.require_open()
-        time = self._handle.check(time)
-        if time < self.floor:
-            raise TimeError(
-                f"partition {self.key!r} of input {self._handle.name!r} is at {self.floor} and "
-                f"cannot go back to {time}"
-            )
-        self.floor = time
-        self._handle.settle()
+        with self._handle.turn:
+            self.require_open()
+            time = self._handle.check(time)
+            if time < self.floor:
+                handle = self._handle
+                raise TimeError(
+                    f"partition {self.key!r} of input {handle.name!r} is at "
+                    f"{handle.in_words(self.floor)} and cannot go back to {handle.in_words(time)}"
+                ).located(operator=handle.name)
+            self.floor = time
+            self._handle.settle()
 
     def mark_idle(self) -> None:
         """Do not wait for this partition until it sends again.
 
         It goes on at its own floor then. Its records are late if the input has passed them.
         """
-        self.require_open()
-        self._idle = True
-        self._handle.settle()
+        with self._handle.turn:
+            self.require_open()
+            self._idle = True
+            self._handle.settle()
 
     def wake(self) -> None:
         """Wait for this partition again."""
@@ -114,9 +120,10 @@ class Partition:
 
     def close(self) -> None:
         """End this partition. Closing twice is harmless."""
-        if not self.ended:
-            self.ended = True
-            self._handle.settle()
+        with self._handle.turn:
+            if not self.ended:
+                self.ended = True
+                self._handle.settle()
 
     def require_open(self) -> None:
         """Refuse if the partition has ended."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -18,12 +18,14 @@ from jeton.core.times import TimeKind
 from jeton.core.token_set import missing_token
 from jeton.core.tokens import TimestampToken, output_of
 from jeton.dataflow.activator import Activator
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.ports import Input, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.state.bins import BINS, Placement
 from jeton.state.key_place import KeyPlace
 from jeton.state.snapshot import Stateful
+from jeton.state.spilled import Compactable
 from jeton.state.tagged_state import NoState, Origin, TaggedState
 
 if TYPE_CHECKING:
@@ -120,6 +122,8 @@ class OperatorPlan:
     """The user's line that added it."""
     schemas: Sequence[pa.Schema | None] = ()
     """The columns of each output, as far as they are known."""
+    use: ColumnUse | None = None
+    """The columns of its inputs that it uses; ``None`` if it may use any."""
 
 
 @dataclass(slots=True)
@@ -160,6 +164,8 @@ class OperatorInfo:
     """Into how many bins keys are divided."""
     placement: Callable[[], Placement] | None = None
     """The owners of bins at the moment."""
+    spill: Restoring | None = None
+    """What decides how much of the state begins in memory, where that is bounded."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """A value that operators of this worker share in this run; the first caller makes it.
@@ -195,7 +201,12 @@ class OperatorInfo:
         return made
 
     def keep(
-        self, state: Stateful, *tokens: TimestampToken, name: str = "state", shape: str = ""
+        self,
+        state: Stateful,
+        *tokens: TimestampToken,
+        name: str = "state",
+        shape: str = "",
+        lazy: bool = False,
     ) -> None:
         """Make a container, or anything with its two methods, a part of snapshots.
 
@@ -203,7 +214,9 @@ class OperatorInfo:
         before they are dropped, if the state needs rights to speak. ``shape`` is text that says
         what the state depends on, such as keys and sizes: state of another shape is refused.
         A container that has a method ``placed_by`` learns from it how records come to the
-        operator, and from ``kept_with`` which tokens it is kept with: see `RecordQueue`.
+        operator, and from ``kept_with`` which tokens it is kept with: see `RecordQueue`. With
+        ``lazy``, nothing looks at it while the operator is built: where memory is bounded, what is
+        restored may come in later.
         """
         if name in self.kept:
             raise SnapshotError(f"state {name!r} is kept already: give each its own name=…")
@@ -227,12 +240,17 @@ class OperatorInfo:
             placed_at(
                 KeyPlace(self.worker, self.workers, self.bins, self.arrivals(), self.placement)
             )
+        if self.spill is not None and isinstance(state, Compactable):
+            state.stay_compact()
         rights = [output_of(token) for token in tokens]
         tagged = self.kept[name] = TaggedState(state, self.origin, shape, rights)
         table = self.restored(name)
         if table is not None:
             try:
-                tagged.restore(table, _InitialTokens(tokens))
+                if self.spill is None:
+                    tagged.restore(table, _InitialTokens(tokens))
+                else:
+                    self.spill.restore(tagged, name, table, _InitialTokens(tokens), lazy=lazy)
             except JetonError:
                 raise
             except Exception as error:
@@ -248,6 +266,22 @@ class OperatorInfo:
         with something. One that does not begins anew, with its initial tokens.
         """
         self.kept["nothing"] = TaggedState(NoState(), self.origin, "")
+
+
+class Restoring(Protocol):
+    """Decides how much of the state that an operator begins with is in memory."""
+
+    def restore(
+        self,
+        kept: TaggedState,
+        name: str,
+        state: pa.Table,
+        tokens: Sequence[TimestampToken],
+        *,
+        lazy: bool,
+    ) -> None:
+        """Begin with state, of which some may come in later if it is ``lazy``."""
+        ...
 
 
 class _InitialTokens(tuple[TimestampToken, ...]):
@@ -281,6 +315,26 @@ def arrivals(operators: Sequence[OperatorPlan], index: int) -> list[Pact]:
     return list(found.values())
 
 
+def waiting(operators: Sequence[OperatorPlan], inputs: Collection[int]) -> list[OperatorPlan]:
+    """The operators behind some inputs that wait until times are complete.
+
+    They ask to know when a frontier moves. Others need none, and act on records as they come.
+    """
+    behind = set(inputs)
+    found = -1
+    while len(behind) > found:
+        # Once more for feedback, which leads back to operators that come before.
+        found = len(behind)
+        for plan in operators:
+            if any(s.operator in behind for port in plan.inputs for s in port.sources):
+                behind.add(plan.index)
+    return [
+        plan
+        for plan in operators
+        if plan.index in behind and plan.inputs and plan.notify != "never"
+    ]
+
+
 def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:
     """Where each operator of a flow stands."""
     alike = Counter(plan.label for plan in operators)
@@ -311,9 +365,11 @@ def progress_graph(operators: Sequence[OperatorPlan]) -> ProgressGraph:
         )
     for plan, node in zip(operators, graph.nodes, strict=True):
         for port, location in zip(plan.inputs, node.inputs, strict=True):
+            # An input that only observes sees how far all workers are.
+            exchanged = port.observes or not port.pact.local_frontier
             for source in port.sources:
-                outputs = graph.nodes[source.operator].outputs
-                graph.connect(outputs[source.output], location, source.summary)
+                output = graph.nodes[source.operator].outputs[source.output]
+                graph.connect(output, location, source.summary, exchanged=exchanged)
     graph.check()
     return graph
 

@@ -172,10 +172,23 @@ class Edge(Protocol):
 class Output:
     """Where an operator sends, by sessions opened with a token or a token reference."""
 
-    __slots__ = ("_edges", "_rows", "book", "index", "kind", "time_name", "units")
+    __slots__ = (
+        "_edges",
+        "_rows",
+        "book",
+        "furthest",
+        "index",
+        "kind",
+        "notes_times",
+        "time_name",
+        "units",
+    )
 
     def __init__(self, book: Bookkeeping, time_name: str, units: Units | None = None) -> None:
         self.book = book
+        self.notes_times = False
+        """Whether it notes in `furthest` how far it has sent: for operators without inputs."""
+        self.furthest: int | None = None
         self.units = units or Units()
         self.index = book.output
         self.kind = book.kind
@@ -225,6 +238,10 @@ class Output:
         """Send a batch whose times are all ``>= time``; sessions do this."""
         if len(batch):
             batch.unit = self.units.unit
+            if self.notes_times:
+                _, most = batch.extent()
+                if self.furthest is None or most > self.furthest:
+                    self.furthest = most
             for edge in self._edges:
                 edge.push(time, batch)
 
@@ -282,11 +299,15 @@ class PostedOutput(Output):
             try:
                 self._real.send(time, batch)
             except JetonError as error:
-                error.located(operator=self.book.operator, time=time)
+                error.located(
+                    operator=self.book.operator, time=time, moment=self.book.in_words(time)
+                )
                 raise
             except Exception as error:
                 failed = OperatorFailed.because(error, "sending from it")
-                failed.located(operator=self.book.operator, time=time)
+                failed.located(
+                    operator=self.book.operator, time=time, moment=self.book.in_words(time)
+                )
                 raise failed from error
 
         self._post(act)
@@ -328,7 +349,8 @@ class Session:
     ) -> None:
         """Send a batch, or columns (arrays, or plain values for a single record)."""
         if self._closed:
-            raise TokenError(f"this session at {self.time} is closed: open another")
+            at = self._output.book.in_words(self.time)
+            raise TokenError(f"this session at {at} is closed: open another")
         # Without a `with` around, the right may have been given up since the session was made.
         self._right._admit(self._output.book, self.time)
         if isinstance(data, Batch):
@@ -339,6 +361,11 @@ class Session:
                 data = data.at(self._stamps(times, len(data)))
             self._send(data.with_columns(_spread(columns, len(data))))
             return
+        if data is not None and not isinstance(data, Mapping):
+            raise BatchError(
+                f"a session takes a batch or columns, not a {type(data).__name__}: give columns of "
+                "values, session.give(n=[1, 2]), or one row at a time, session.give(n=1)"
+            )
         values = {**(data or {}), **columns}
         single = [name for name, value in values.items() if is_single(value)]
         if len(single) == len(values):
@@ -389,10 +416,11 @@ class Session:
 
     def _too_early(self, time: Time) -> TokenError:
         book = self._output.book
+        moment = book.in_words(self.time)
         return TokenError(
-            f"a record at {time} cannot be sent in a session at {self.time}: "
+            f"a record at {book.in_words(time)} cannot be sent in a session at {moment}: "
             "a token allows its own time and later ones; nothing of this batch was sent"
-        ).located(operator=book.operator, worker=book.owner.index, time=self.time)
+        ).located(operator=book.operator, worker=book.owner.index, time=self.time, moment=moment)
 
     def __enter__(self) -> Session:
         self._right._admit(self._output.book, self.time)

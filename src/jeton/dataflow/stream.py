@@ -62,7 +62,7 @@ class Stream(StreamBase):
         def __getitem__(self, name: object) -> NoReturn:
             raise GraphError(
                 f"a stream has no rows or columns before the flow runs: to use column {name!r}, "
-                f"pass a function of batches, as in filter(lambda batch: batch[{name!r}] > 0)"
+                f"write jt.col({name!r}), as in filter(jt.col({name!r}) > 0)"
             )
 
     def map(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from jeton.columns import schema as schemas
 from jeton.columns.batch import Batch
+from jeton.columns.expressions import Expr
 from jeton.core.checks import described
 from jeton.core.errors import ColumnTypeError, GraphError, MissingColumn
 from jeton.dataflow.plan import Crossing, SourcePort
@@ -86,11 +87,13 @@ class StreamBase:
 
     def require_columns(self, *names: str, operator: str) -> None:
         """Refuse to build ``operator`` if this stream is known to lack a column that it needs."""
-        for name in names:
+        given: tuple[object, ...] = names
+        for name in given:
             if not isinstance(name, str):
+                hint = ": name it by with_columns(name=…) before" if isinstance(name, Expr) else ""
                 raise GraphError(
                     f"{operator} needs names of columns, each as a text of its own, not "
-                    f"{described(name)}"
+                    f"{described(name)}{hint}"
                 ).located(operator=operator)
         schemas.require_columns(names, self.schema, self.time_name, operator, repr(self))
 

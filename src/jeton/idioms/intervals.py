@@ -76,7 +76,9 @@ class Intervals(jt.state.RecordQueue):
 
     def seal(self, frontier: jt.Antichain) -> list[Sealed]:
         """Records that are complete since the last call, in order of time; `settle` afterwards."""
-        if frontier == self.lower:
+        if frontier == self.lower and not len(self):
+            # With records there may be some to answer: a migration brings those that became
+            # complete while they were on their way.
             return []
         lower, self.lower = self.lower, jt.Antichain.frozen(frontier)
         parts: dict[jt.TimestampToken, list[jt.Batch]] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -14,8 +13,8 @@ ROWS: Final = 100
 """Rows of a table that a page gets at most."""
 SAMPLE: Final = 5
 """Rows of a sample from each worker."""
-TRIES: Final = 10
-"""Attempts to find a run at rest while its driver sends records."""
+PATIENCE: Final = 20.0
+"""Seconds that an act waits for the step that a run in this process is in."""
 Arguments = Mapping[str, Any]
 
 
@@ -41,6 +40,11 @@ def reasons(target: Any) -> dict[str, str | None]:
         found["checkpoint"] = "it takes no checkpoints"
     elif getattr(target, "committer", None) is None:
         found["checkpoint"] = "it was started without checkpoint="
+    workers = getattr(target, "workers", 0)
+    if found["migrate"] is None and (workers if isinstance(workers, int) else len(workers)) < 2:
+        found["migrate"] = "there is no other worker"
+    if found["rebalance"] is not None:
+        found["rebalance"] = "there is one process for all workers"
     if not getattr(target, "is_active", True):
         found.update({name: "it has ended" for name in found if name != "why"})
     return found
@@ -53,8 +57,16 @@ def act(target: Any, name: str, arguments: Arguments) -> dict[str, Any]:
     reason = reasons(target)[name]
     if reason is not None:
         raise GraphError(f"{name}: {reason}")
-    # A run is at rest between two steps of the thread that drives it.
-    with getattr(target, "turnstile", None) or nullcontext():
+    turnstile = getattr(target, "turnstile", None)
+    if turnstile is None or name == "why":
+        return _ACTS[name](target, arguments)
+    # The thread that drives a run in this process waits until the act is done.
+    with turnstile.within(PATIENCE) as inside:
+        if not inside:
+            raise GraphError(
+                f"{name}: the run is in a step that has taken more than {PATIENCE:g} seconds: "
+                "ask why"
+            )
         return _ACTS[name](target, arguments)
 
 
@@ -110,6 +122,43 @@ def _checkpoint(target: Any, arguments: Arguments) -> dict[str, Any]:
     return {"text": f"checkpoint {target.checkpoint()} is committed"}
 
 
+def _migrate(target: Any, arguments: Arguments) -> dict[str, Any]:
+    """Move the bins of one worker to another, or rebalance if no worker is named."""
+    giver, taker = (_worker_given(arguments.get(name)) for name in ("from", "to"))
+    if giver is None and taker is None:
+        if not _method(target, "rebalance"):
+            raise GraphError("migrate: choose the worker that gives its bins, and one that takes")
+        moved = target.rebalance()
+        return {"text": f"{len(moved.moves)} bins have moved, with {moved.rows} rows of state"}
+    placement = target.placement
+    for worker in (giver, taker):
+        if worker not in placement:
+            raise GraphError(f"migrate: there is no worker {worker}: there are {len(placement)}")
+    moves = dict.fromkeys(placement[giver], taker)
+    if not moves or giver == taker:
+        raise GraphError(f"migrate: worker {giver} has no bins for another worker")
+    moved = target.migrate(moves, plan=_plan_given(arguments.get("plan")))
+    if moved is None:
+        return {"text": f"{len(moves)} bins are moving from worker {giver} to worker {taker}"}
+    return {"text": f"{len(moved.moves)} bins have moved, with {moved.rows} rows of state"}
+
+
+def _worker_given(text: Any) -> int | None:
+    """The number of a worker, nothing if none is chosen."""
+    if text in (None, ""):
+        return None
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        raise GraphError(f"migrate: {text!r} is not the number of a worker") from None
+
+
+def _plan_given(text: Any) -> str | int:
+    """A plan of a migration: a name of one, or how many bins move at a time."""
+    text = str(text or "").strip() or "all_at_once"
+    return int(text) if text.isdecimal() else text
+
+
 def _state(target: Any, arguments: Arguments) -> dict[str, Any]:
     return _at_rest(target, lambda: target.state(arguments["name"]))
 
@@ -123,15 +172,10 @@ def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:
 
 
 def _at_rest(target: Any, look: Callable[[], Any]) -> dict[str, Any]:
-    """A table of something that rests; a run comes to rest first, as far as its driver lets it."""
+    """A table of something that rests; a run that is paused comes to rest first."""
     run_to_rest = _method(target, "run_to_rest")
-    if run_to_rest is None:
-        return _table(look())
-    for _ in range(TRIES):
+    if run_to_rest is not None and target.paused_at is not None:
         run_to_rest()
-        # The thread that drives the run may have sent more in between.
-        with suppress(GraphError):
-            return _table(look())
     return _table(look())
 
 
@@ -155,6 +199,7 @@ _ACTS: Final[dict[str, Callable[[Any, Arguments], dict[str, Any]]]] = {
     "step": _step,
     "resume": _resume,
     "checkpoint": _checkpoint,
+    "migrate": _migrate,
     "state": _state,
     "sample": _sample,
     "in_flight": _in_flight,
@@ -165,6 +210,8 @@ _METHODS: Final = {
     "step": "step",
     "resume": "resume",
     "checkpoint": "checkpoint",
+    "migrate": "migrate",
+    "rebalance": "rebalance",
     "state": "state",
     "sample": "sample",
     "in_flight": "in_flight",

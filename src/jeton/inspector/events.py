@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
+from jeton.core.errors import JetonError
 from jeton.runtime.event_log import SCHEMA
+
+_BEGIN: Final = b"\xff\xff\xff\xff"
+"""The first bytes of a stream of Arrow's."""
 
 
 def read_events(path: str | Path) -> pa.Table:
     """All events of a log, in the order of the clock; those before a crash too.
+
+    A file that belongs to something else is a `JetonError`.
 
     >>> import tempfile
     >>> read_events(tempfile.mkdtemp()).num_rows
@@ -30,9 +36,22 @@ def read_events(path: str | Path) -> pa.Table:
 
 def _batches(file: Path) -> Iterable[pa.RecordBatch]:
     """The batches of a file that are whole."""
-    with pa.OSFile(str(file)) as source:
+    try:
+        source = pa.OSFile(str(file))
+    except FileNotFoundError:  # the log is being written, and this was its oldest file
+        return
+    with source:
+        begins = source.read(len(_BEGIN))
+        source.seek(0)
         try:
             reader = pa.ipc.open_stream(source)
+        except (pa.ArrowInvalid, OSError):
+            if begins == _BEGIN[: len(begins)]:
+                return  # the writer came no further
+            raise JetonError(f"{file} is not a file of an event log") from None
+        if reader.schema != SCHEMA:
+            raise JetonError(f"{file} is not a file of an event log, or of another version")
+        try:
             while True:
                 yield reader.read_next_batch()
         except (StopIteration, pa.ArrowInvalid, OSError):
@@ -42,11 +61,12 @@ def _batches(file: Path) -> Iterable[pa.RecordBatch]:
 def summarise(path: str | Path) -> list[dict[str, Any]]:
     """For each operator how often it was invoked, for how long, and with how many records.
 
-    ``seconds`` is wall time, summed over workers; ``first`` and ``last`` are the clock.
+    ``seconds`` is wall time, summed over workers; ``first`` and ``last`` are the clock. ``unit`` is
+    that of the times of ``frontier``.
     """
     events = read_events(path).to_pylist()
     found: dict[str, dict[str, Any]] = {}
-    totals: dict[tuple[str, int], dict[str, Any]] = {}
+    totals: dict[tuple[str, int, str], dict[str, Any]] = {}
     for event in events:
         name = event["operator"]
         entry = found.setdefault(
@@ -62,20 +82,21 @@ def summarise(path: str | Path) -> list[dict[str, Any]]:
                 "first": event["clock"],
                 "last": event["clock"],
                 "frontier": "[]",
+                "unit": None,
             },
         )
         entry["events"] += 1
         entry["last"] = event["clock"]
-        entry["frontier"] = event["frontier"]
+        entry["frontier"], entry["unit"] = event["frontier"], event["unit"]
         if event["kind"] == "sample":
-            totals[name, event["worker"]] = event
+            totals[name, event["worker"], event["run"]] = event
             continue
         entry["invocations"] += 1
         entry["seconds"] += event["seconds"]
         entry["records_in"] += event["records_in"]
         entry["records_out"] += event["records_out"]
         entry["longest"] = max(entry["longest"], event["seconds"])
-    for (name, _), event in totals.items():
+    for (name, *_), event in totals.items():
         # Samples have totals: where there are invocations too, these say the same more exactly.
         if not found[name]["invocations"]:
             for count in ("seconds", "records_in", "records_out"):

@@ -28,8 +28,13 @@ def is_wanted() -> bool:
     return os.environ.get(SETTING, "").strip().lower() not in ("0", "no", "off", "false")
 
 
-def offer(name: str, inspect: Callable[[], str]) -> None:
-    """Print the address of a query's page to standard error, or once how to get pages."""
+def offer(
+    name: str, inspect: Callable[[], str], elsewhere: Callable[[str], str | None] = lambda _: None
+) -> None:
+    """Print the address of a query's page to standard error, or once how to get pages.
+
+    ``elsewhere`` returns another address where there is one, such as that through Spark's UI.
+    """
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         text = "pip install 'jeton[inspect]' for a live page of each query"
@@ -44,3 +49,6 @@ def offer(name: str, inspect: Callable[[], str]) -> None:
         log.warning("query %r has no live page: %s", name, error)
         return
     print(f"jeton: query {name!r} is at {url}", file=sys.stderr, flush=True)
+    other = elsewhere(url)
+    if other is not None:
+        print(f"jeton: and through Spark's UI at {other}", file=sys.stderr, flush=True)

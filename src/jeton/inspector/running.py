@@ -34,6 +34,13 @@ class Published:
     """Tells a process from a later one with the same number."""
     since: float
     """Seconds since 1970."""
+    number: int = 1
+    """Tells pages of one process apart."""
+
+    @property
+    def whole_name(self) -> str:
+        """A name that no other page on this machine has."""
+        return f"{self.name}@{self.pid}.{self.number}"
 
 
 def runtime_folder() -> Path:
@@ -58,9 +65,11 @@ def publish(name: str, url: str) -> Path:
     ['counts']
     >>> file.unlink()
     """
-    pid = os.getpid()
-    page = Published(name=name, url=url, pid=pid, began=_began(pid), since=time.time())
-    path = runtime_folder() / f"{pid}-{next(_NUMBERS)}.json"
+    pid, number = os.getpid(), next(_NUMBERS)
+    page = Published(
+        name=name, url=url, pid=pid, began=_began(pid), since=time.time(), number=number
+    )
+    path = runtime_folder() / f"{pid}-{number}.json"
     path.unlink(missing_ok=True)  # of an earlier process with this number
     # Under another name at first, so that no reader finds half of it.
     whole = path.with_suffix(".new")
@@ -92,6 +101,8 @@ def pages() -> list[Published]:
 def find(query: str, among: Sequence[Published] | None = None) -> Published:
     """The page of a query, by its name, by the number of its process, or by ``name@number``.
 
+    Queries of one name in one process are told apart by ``name@process.number``.
+
     >>> one, other = (
     ...     Published(name="counts", url="", pid=pid, began="", since=0.0) for pid in (7, 8)
     ... )
@@ -104,9 +115,11 @@ def find(query: str, among: Sequence[Published] | None = None) -> Published:
     """
     known = pages() if among is None else among
     matching = [
-        page for page in known if query in (page.name, str(page.pid), f"{page.name}@{page.pid}")
+        page
+        for page in known
+        if query in (page.name, str(page.pid), f"{page.name}@{page.pid}", page.whole_name)
     ]
-    names = ", ".join(f"{page.name}@{page.pid}" for page in matching or known)
+    names = ", ".join(names_of(matching or known))
     if len(matching) > 1:
         raise JetonError(f"several queries are called {query!r}: {names}")
     if not matching:
@@ -114,6 +127,22 @@ def find(query: str, among: Sequence[Published] | None = None) -> Published:
             f"no query {query!r} with a page runs on this machine (there are: {names or 'none'})"
         )
     return matching[0]
+
+
+def names_of(known: Sequence[Published]) -> list[str]:
+    """A name for each page by which `find` finds it, as short as it can be with a process in it.
+
+    >>> one, other = (
+    ...     Published(name="counts", url="", pid=7, began="", since=0.0, number=n) for n in (1, 2)
+    ... )
+    >>> names_of([one]), names_of([one, other])
+    (['counts@7'], ['counts@7.1', 'counts@7.2'])
+    """
+    short = [f"{page.name}@{page.pid}" for page in known]
+    return [
+        name if short.count(name) == 1 else page.whole_name
+        for name, page in zip(short, known, strict=True)
+    ]
 
 
 def _began(pid: int) -> str:

@@ -2,7 +2,8 @@
 
 Each page has a secret in its address; there is nothing to see without one. Requests that name
 another host are refused, so that a name that was made to point here gives nothing away. Acts are
-POST requests of the page itself.
+POST requests of the page itself. All addresses in a page are relative, so that it works behind any
+path of a proxy.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import hmac
+import ipaddress
 import json
+import os
+import re
 import secrets
 import socket
 import threading
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
 
 LOOPBACK: Final = "127.0.0.1"
+HOSTS: Final = "JETON_INSPECT_HOSTS"
+"""The environment variable with further names of hosts that requests may have, as a proxy's do."""
 MOST_BODY: Final = 1 << 16
 """Bytes of a request at most."""
 POLL: Final = 0.1
@@ -134,10 +140,12 @@ class PageServer:
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{name}:{self.port}"
         self.pages: list[Page] = []
-        self._hosts = {host.lower(), "127.0.0.1", "localhost", "::1"}
-        if host not in self._hosts - {host.lower()}:
-            # Whoever asks for another address than loopback is reached by the machine's name.
-            self._hosts.add(socket.gethostname().lower())
+        self._hosts = {host.lower(), "localhost"}
+        if host not in (LOOPBACK, "localhost", "::1"):
+            # A server at another address than loopback is reached by the machine's name.
+            self._hosts |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+        named = os.environ.get(HOSTS, "").split(",")
+        self._hosts |= {name.strip().lower() for name in named if name.strip()}
         config = uvicorn.Config(
             self._application(),
             log_config=None,
@@ -194,6 +202,7 @@ class PageServer:
     def _application(self) -> Starlette:
         return Starlette(
             routes=[
+                Route("/{secret}", self._without_slash),
                 Route("/{secret}/", self._page),
                 Route("/{secret}/graph", self._graph),
                 Route("/{secret}/events", self._events),
@@ -205,9 +214,7 @@ class PageServer:
 
     def _found(self, request: Request) -> Page | None:
         """The page that a request knows the secret of."""
-        host = request.headers.get("host", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if name.strip("[]").lower() not in self._hosts:
+        if not self._is_known(request.headers.get("host", "")):
             return None
         given = request.path_params["secret"].encode()
         found = None
@@ -216,6 +223,26 @@ class PageServer:
             if hmac.compare_digest(page.secret.encode(), given):
                 found = page
         return found
+
+    def _is_known(self, host: str) -> bool:
+        """Whether a request may name a host: a number is no name that was made to point here."""
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        name = name.strip("[]").lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._hosts
+        return True
+
+    async def _without_slash(self, request: Request) -> Response:
+        if self._found(request) is None:
+            return _not_found()
+        # Only the browser knows the path of a proxy, and proxies change the header of a redirect.
+        to = f"{request.path_params['secret']}/"
+        refresh = f'<meta http-equiv="refresh" content="0; url={to}">'
+        page = f"<!doctype html><title>Jeton</title>{refresh}"
+        headers = {**_HEADERS, "content-security-policy": "default-src 'none'"}
+        return HTMLResponse(page, headers=headers)
 
     async def _page(self, request: Request) -> Response:
         page = self._found(request)
@@ -255,8 +282,10 @@ class PageServer:
         page = self._found(request)
         if page is None:
             return _not_found()
+        # Some proxies would keep events back until there are many.
+        headers = {**_HEADERS, "x-accel-buffering": "no"}
         return StreamingResponse(
-            self._stream(page), media_type="text/event-stream", headers=_HEADERS
+            self._stream(page), media_type="text/event-stream", headers=headers
         )
 
     async def _stream(self, page: Page) -> AsyncIterator[str]:
@@ -279,8 +308,7 @@ class PageServer:
         page = self._found(request)
         if page is None:
             return _not_found()
-        origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        if not _is_own(request):
             return _refused("another site may not steer what runs here")
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _refused("acts are JSON")
@@ -314,6 +342,23 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+def _is_own(request: Request) -> bool:
+    """Whether a request comes from the page itself, perhaps through proxies, or from a program."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = request.headers.get("origin")
+    if origin is None:
+        return True
+    # Scripts of other sites cannot set these headers: browsers would ask first.
+    hosts = {request.headers.get("host", "")}
+    for line in request.headers.getlist("x-forwarded-host"):
+        hosts |= {host.strip() for host in line.split(",")}
+    for line in request.headers.getlist("forwarded"):
+        hosts |= set(re.findall(r'\bhost="?([^";,\s]+)', line, re.IGNORECASE))
+    return origin.partition("://")[2] in hosts
 
 
 def _not_found() -> Response:

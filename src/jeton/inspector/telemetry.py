@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any, Final
 
-from jeton.inspector.prometheus import CHECKPOINT, OPERATOR, WORKER, frontiers
+from jeton.inspector.prometheus import CHECKPOINT, OPERATOR, WORKER, frontiers, in_base_units
 from jeton.runtime.monitor import Monitor, Observation
 
 Point = tuple[float, dict[str, str]]
@@ -133,14 +133,14 @@ def _callback(
 
 
 def _workers(now: Observation, field: str) -> Iterator[Point]:
-    for rank, report in now.reports.items():
-        if field in report["metrics"]:
-            yield float(report["metrics"][field]), {"jeton.worker": str(rank)}
+    for rank, metrics in now.totals.items():
+        if field in metrics and rank in now.reports:
+            yield float(in_base_units(field, metrics[field])), {"jeton.worker": str(rank)}
 
 
 def _operators(now: Observation, field: str) -> Iterator[Point]:
-    for rank, report in now.reports.items():
-        for each in report["metrics"].get("operators", ()):
+    for rank, metrics in now.totals.items():
+        for each in metrics.get("operators", ()) if rank in now.reports else ():
             if field in each:
                 where = {"jeton.worker": str(rank), "jeton.operator": each["name"]}
                 yield float(each[field]), where
@@ -149,7 +149,7 @@ def _operators(now: Observation, field: str) -> Iterator[Point]:
 def _own(now: Observation, field: str) -> Iterator[Point]:
     value = (now.checkpoints or {}).get(field)
     if value is not None:
-        yield float(value), {}
+        yield float(in_base_units(field, value)), {}
 
 
 def _frontiers(now: Observation, _: str) -> Iterator[Point]:

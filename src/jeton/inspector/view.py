@@ -17,6 +17,7 @@ from jeton.columns.durations import NANOSECONDS
 from jeton.columns.time_units import INTEGER, plain_times, zone_of
 from jeton.core.times import END_OF_TIME, START_OF_TIME
 from jeton.dataflow.drawing import plan_svg
+from jeton.runtime.latency import BOUNDS
 from jeton.runtime.monitor import Observation
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ HISTORY: Final = 600
 LAGS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The upper bounds of the histogram's bins, in seconds; the last bin has no bound."""
 _COMPLETE: Final = {"text": "complete", "short": "complete", "value": None}
-_RATES: Final = ("records_in", "records_out", "batches_in", "batches_out", "seconds")
+_STATE: Final = ("state_rows", "state_bytes", "spilled_bytes")
+_RATES: Final = (
+    *("records_in", "records_out", "bytes_in", "bytes_out", "batches_in", "batches_out", "seconds"),
+)
+RECENT: Final = 60.0
+"""Seconds that the histogram of latencies covers."""
 
 
 def shown(time: Any, unit: str | None) -> dict[str, Any]:
@@ -82,6 +88,8 @@ class View:
     _operators: dict[int, _Rated] = field(default_factory=dict)
     _workers: dict[int, _Rated] = field(default_factory=dict)
     _lags: dict[str, list[int]] = field(default_factory=dict)
+    _latencies: deque[tuple[float, dict[str, list[int]]]] = field(default_factory=deque)
+    """For each look of the last minute the histograms then."""
     _version: tuple[Any, float] = (None, 0.0)
     _moved: dict[int, tuple[float, float]] = field(default_factory=dict)
     """For each operator the frontier behind it, and when it got there."""
@@ -135,8 +143,12 @@ class View:
             "frontiers": {n: antichain(t, unit) for n, t in now.frontiers.items()},
             "inputs": {n: shown(t, unit) for n, t in now.inputs.items()},
             "paused_at": None if now.paused_at is None else str(now.paused_at),
+            "bins": now.bins,
+            "migration": now.migration,
             "workers": workers,
             "operators": self._flow_operators(now),
+            "totals": {name: now.total(name) for name in ("rows_in", "rows_out", "late")},
+            "latency": self._latency(now),
             "lag": self._lag(now),
             "checkpoints": self._checkpoints(now),
         }
@@ -185,7 +197,10 @@ class View:
                     {
                         "worker": rank,
                         **{n: operator.get(n) for n in ("tokens", "queued", "invocations")},
-                        **{n: operator.get(n) for n in ("state_rows", "state_bytes")},
+                        **{
+                            n: operator.get(n)
+                            for n in ("state_rows", "state_bytes", "spilled_bytes")
+                        },
                         **{n: operator.get(n) for n in ("records_in", "records_out", "seconds")},
                         "frontiers": [antichain(t, now.unit) for t in operator["frontiers"]],
                         "rates": {
@@ -229,6 +244,38 @@ class View:
                 # An operator whose input is complete holds back all that is left.
                 entry["behind"] = None if came == float("inf") else came - least[index]
                 entry["still"] = now.clock - since
+
+    def _latency(self, now: Observation) -> dict[str, Any] | None:
+        """The latencies of the last minute at each output and probe, once a worker has some."""
+        found: dict[str, list[int]] = {}
+        for metrics in now.totals.values():
+            for each in metrics.get("operators", ()):
+                if "latency" in each:
+                    before = found.get(each["name"], [0] * len(each["latency"]))
+                    found[each["name"]] = [
+                        one + other for one, other in zip(before, each["latency"], strict=True)
+                    ]
+        looks = self._latencies
+        looks.append((now.clock, found))
+        while len(looks) > 1 and looks[1][0] < now.clock - RECENT:
+            looks.popleft()
+        if not found:
+            return None
+        first = looks[0][1]
+        recent = {
+            name: [
+                max(0, count - before)
+                for count, before in zip(bins, first.get(name, [0] * len(bins)), strict=True)
+            ]
+            for name, bins in found.items()
+        }
+        return {
+            "bounds": list(BOUNDS),
+            "outputs": {
+                name: {"bins": bins, **{f"p{q}": quantile(bins, q / 100) for q in (50, 99)}}
+                for name, bins in recent.items()
+            },
+        }
 
     def _lag(self, now: Observation) -> dict[str, Any] | None:
         """How far outputs were behind the clock at each look, where times are timestamps."""
@@ -276,13 +323,35 @@ class _Rated:
         return self.latest
 
 
+def quantile(bins: Sequence[int], share: float) -> float | None:
+    """Seconds within which a share of a histogram of latencies is, evenly within a bin.
+
+    >>> quantile([0, 0, 8, 2, *[0] * 11], 0.5)
+    0.0007375
+    >>> quantile([0] * 15, 0.5) is None
+    True
+    """
+    left = share * sum(bins)
+    if not left:
+        return None
+    least = 0.0
+    for count, bound in zip(bins, BOUNDS, strict=False):
+        if left <= count:
+            return round(least + (bound - least) * left / count, 9)
+        left, least = left - count, bound
+    return least
+
+
 def _summed(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums over the workers; the skew is the most that one worker does, by the mean."""
     total: dict[str, Any] = {
         name: None
         if all(each[name] is None for each in workers)
         else sum(each[name] or 0 for each in workers)
-        for name in ("tokens", "queued", "invocations", "state_rows", "state_bytes")
+        for name in (
+            *("tokens", "queued", "invocations"),
+            *_STATE,
+        )
     }
     total["rates"] = {
         name: sum(each["rates"].get(name, 0.0) for each in workers)

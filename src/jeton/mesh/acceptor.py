@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from jeton.core.errors import ProtocolError
 from jeton.mesh.handshake import CLAIM_SIZE, CROWDED, Answer, Claim, HandshakeError
 from jeton.mesh.open_files import limit_of_files
+from jeton.mesh.tls import ManyPlans, Tls, TlsSocket
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +94,20 @@ class Acceptor:
     """Accepts connections at listening sockets for a host."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], host: Host, *, name: str, longest: int = 0
+        self,
+        listeners: Sequence[socket.socket],
+        host: Host,
+        *,
+        name: str,
+        longest: int = 0,
+        tls: Tls | ManyPlans | None = None,
     ) -> None:
-        """``longest`` is the limit in bytes of a peer's first message; with 0 it sends none."""
+        """``longest`` is the limit in bytes of a peer's first message; with 0 it sends none.
+
+        With ``tls``, only connections through the file system come without.
+        """
         self.host = host
+        self._tls = tls
         self.longest = longest
         self.refused = 0
         """How many connections were turned away."""
@@ -208,9 +219,11 @@ class Acceptor:
                 if not self._closed:
                     self._make_room(error)
                 return
+            sock.setblocking(False)
+            if self._tls is not None and sock.family != socket.AF_UNIX:
+                sock = self._tls.accept(sock)
             guest = _Guest(sock, where)
             try:
-                sock.setblocking(False)
                 sock.send(guest.answer.hello)
                 self._selector.register(sock, selectors.EVENT_READ, guest)
             except OSError:
@@ -232,9 +245,14 @@ class Acceptor:
         self._refuse(guest, "there are too many connections at once")
 
     def _hear(self, guest: _Guest) -> None:
-        if guest.sock not in self._guests and guest.sock not in self._trusted:
-            # It was dropped since the selector reported it.
-            return
+        # If not, it was dropped since the selector reported it.
+        while guest.sock in self._guests or guest.sock in self._trusted:
+            self._hear_once(guest)
+            # A selector does not know of bytes that TLS has decrypted already.
+            if not (isinstance(guest.sock, TlsSocket) and guest.sock.buffered):
+                return
+
+    def _hear_once(self, guest: _Guest) -> None:
         try:
             part = guest.sock.recv(guest.needed - len(guest.received))
             if not part:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jeton.mesh.acceptor import Acceptor
+from jeton.mesh.binding import Binding
+from jeton.mesh.certificates import Credentials
 from jeton.mesh.handshake import Claim, HandshakeError, greet, reach
 from jeton.mesh.link import PeerLost
+from jeton.mesh.tls import tls_with
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +34,21 @@ class Address:
 class Listener:
     """A worker's listening sockets, open until all peers have joined.
 
-    Unauthenticated connections are refused and logged.
+    Unauthenticated connections are refused and logged. With ``credentials``, TCP is under TLS.
     """
 
-    def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        *,
+        credentials: Credentials | None = None,
+        binding: Binding | None = None,
+    ) -> None:
         self._secret = secret
+        self._tls = None if credentials is None else tls_with(credentials)
         self._epoch: int | None = None
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        tcp = socket.create_server((host, 0), family=family)
+        tcp = (binding or Binding()).listen(host)
         listeners = [tcp]
         self._folder = tempfile.TemporaryDirectory(prefix="jeton-", ignore_cleanup_errors=True)
         path = str(Path(self._folder.name) / "worker")
@@ -55,7 +65,7 @@ class Listener:
         self._arrived: dict[tuple[int, int], socket.socket] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._acceptor = Acceptor(listeners, self, name="jeton-listener")
+        self._acceptor = Acceptor(listeners, self, name="jeton-listener", tls=self._tls)
 
     @property
     def refused(self) -> int:
@@ -91,10 +101,16 @@ class Listener:
         epoch = self._epoch
         assert epoch is not None, "open the listener before joining peers"
         return reach(
-            lambda _: connect(address),
+            lambda _: self._connect(address),
             lambda sock, left: greet(sock, self._secret, worker, epoch, purpose, left),
             deadline,
         )
+
+    def _connect(self, address: Address) -> socket.socket:
+        sock = connect(address)
+        if self._tls is None or sock.family == socket.AF_UNIX:
+            return sock
+        return self._tls.to_worker(sock)
 
     def close(self) -> None:
         """Stop listening, leave nothing in the file system, and hang up on unexpected peers."""

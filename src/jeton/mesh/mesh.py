@@ -2,7 +2,8 @@
 
 Between two workers there are two links: one for data, whose reading stops while the reader has
 more than enough to do, so that back-pressure reaches the sender; and one for progress, which never
-waits behind data. Unix sockets join workers on one machine, TCP those on different ones.
+waits behind data. Unix sockets join workers on one machine, TCP those on different ones, with TLS
+(see `tls`) where it is asked for.
 
 A worker that stops early sends the reason on all its progress links, or forwards the one that it
 received, so that all fail with the first cause. A worker that cannot send anything any more is
@@ -28,6 +29,7 @@ from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.liveness import Keepalive, Lifeline, prepare
 from jeton.mesh.open_files import make_room_for
+from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
 from jeton.runtime.network import Receiver
@@ -117,7 +119,7 @@ class Mesh:
             return prepare(sock, keepalive)
 
         for purpose, links in ((DATA, self._data), (CONTROL, self._control)):
-            link = links[peer] = Link(connection(purpose), peer)
+            link = links[peer] = link_over(connection(purpose), peer)
             self._selector.register(link.sock, selectors.EVENT_READ, link)
         if self._data[peer].sock.family != socket.AF_UNIX:
             lifeline = Lifeline(connection(LIFELINE), peer)

@@ -30,6 +30,8 @@ HEADER: Final = struct.Struct("<BxxxiQ")
 _CONTENTS: Final = struct.Struct("<IIII")
 _UNIT: Final = -1
 """In a progress batch, in place of a location: a unit of times follows, in place of a change."""
+_YOURS: Final = -2
+"""In a progress batch, less a location: the change is on the worker that receives the batch."""
 _SLACK: Final = 4096
 """Bytes beyond those that a column needs that are not worth a copy."""
 _GARBLED: Final = (
@@ -137,12 +139,15 @@ class Encoder:
         """The buffers of a progress batch's frame."""
         words = [batch.worker, batch.sequence]
         for (location, time), delta in batch.changes:
-            if isinstance(time, Product):
-                words += (location, delta, len(time), *time)
-            elif type(time) is int:
+            if type(time) is int:
                 words += (location, delta, 1, time)
             else:
-                raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
+                words += (location, delta, *_coordinates(time))
+        for (location, time), delta in batch.yours:
+            if type(time) is int:
+                words += (_YOURS - location, delta, 1, time)
+            else:
+                words += (_YOURS - location, delta, *_coordinates(time))
         if batch.unit is not None:
             words += (_UNIT, UNITS.index(batch.unit), 1, 0)
         payload = struct.pack(f"<{len(words)}q", *words)
@@ -213,6 +218,7 @@ class Decoder:
     def _progress(payload: Buffer) -> ProgressBatch:
         words = struct.unpack(f"<{len(payload) // 8}q", payload)
         changes: list[tuple[tuple[int, Time], int]] = []
+        yours: list[tuple[tuple[int, Time], int]] = []
         unit: str | None = None
         at = 2
         while at < len(words):
@@ -222,11 +228,20 @@ class Decoder:
                 raise ProtocolError(f"a progress batch has a time of {width} coordinates")
             time = words[at] if width == 1 else Product.of(words[at : at + width])
             at += width
-            if location == _UNIT:
+            if location >= 0:
+                changes.append(((location, time), delta))
+            elif location == _UNIT:
                 unit = UNITS[delta]
             else:
-                changes.append(((location, time), delta))
-        return ProgressBatch(words[0], words[1], tuple(changes), unit)
+                yours.append(((_YOURS - location, time), delta))
+        return ProgressBatch(words[0], words[1], tuple(changes), tuple(yours), unit)
+
+
+def _coordinates(time: Time) -> tuple[int, ...]:
+    """The number of a time's coordinates, and these."""
+    if not isinstance(time, Product):
+        raise TimeError(f"times of type {type(time).__name__} cannot leave a process")
+    return (len(time), *time)
 
 
 def _garbled(what: str, error: Exception) -> ProtocolError:

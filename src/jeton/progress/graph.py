@@ -59,6 +59,8 @@ class ProgressGraph:
     """For each location the kind of its times."""
     owner: list[int] = field(default_factory=list)
     """For each location the index of its operator."""
+    exchanged: list[bool] = field(default_factory=list)
+    """For each location whether other workers may send to it, or advance what is seen there."""
 
     def add(
         self,
@@ -89,14 +91,21 @@ class ProgressGraph:
             self.steps.append([])
             self.kinds.append(kind)
             self.owner.append(index)
+            self.exchanged.append(False)
         for location, row in zip(node.inputs, node.summaries, strict=True):
             for output, cell in zip(node.outputs, row, strict=True):
                 self.steps[location].extend(Step(output, s) for s in cell)
         return node
 
-    def connect(self, source: int, target: int, summary: Summary = IDENTITY) -> None:
-        """Let an output feed an input. A summary that changes times enters or leaves a loop."""
+    def connect(
+        self, source: int, target: int, summary: Summary = IDENTITY, *, exchanged: bool = False
+    ) -> None:
+        """Let an output feed an input. A summary that changes times enters or leaves a loop.
+
+        An input that is ``exchanged`` is fed by all workers, any other one by its own worker only.
+        """
         self.steps[source].append(Step(target, _normal(summary)))
+        self.exchanged[target] = exchanged
 
     @property
     def locations(self) -> range:

@@ -2,25 +2,34 @@
 
 A batch holds the net changes of whole operator invocations. Batches of one worker are applied in
 order and at most once; batches of different workers in any order. Whatever a worker has seen, its
-frontiers are then never ahead of a pointstamp that exists.
+frontiers are then never ahead of a pointstamp that exists and could lead there.
+
+A pointstamp is on a worker: a token where it is held, a message where it goes. A worker counts
+its own apart from those of all others, so that its frontiers wait only for what can reach it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jeton.core.changes import ChangeBatch
 from jeton.core.errors import ProtocolError
 from jeton.progress.tracker import Pointstamp
 
+WorkerPointstamp = tuple[int, Pointstamp]
+"""A pointstamp, after the worker that it is on."""
+
 
 class ProgressBatch(NamedTuple):
-    """The net changes of some invocations of one worker: all of them or none."""
+    """The net changes of some invocations of one worker, for one other: all of them or none."""
 
     worker: int
     sequence: int
     changes: tuple[tuple[Pointstamp, int], ...]
+    """Changes on other workers than the one that receives the batch."""
+    yours: tuple[tuple[Pointstamp, int], ...] = ()
+    """Changes on the one that receives it: messages that were sent to it."""
     unit: str | None = None
     """The unit of the worker's times, in the first batch after the worker has learnt it."""
 
@@ -35,50 +44,111 @@ class Outbox:
     >>> for pointstamp, delta in [((3, 17), +1), ((3, 17), -1), ((4, 5), +1)]:
     ...     outbox.add(pointstamp, delta)
     >>> outbox.settle()
-    {(4, 5): 1}
+    ({(4, 5): 1}, {})
     >>> outbox.add((4, 5), -1)
     >>> outbox.add((4, 8), +1)
+    >>> outbox.add_at(2, (6, 5), +1)
     >>> outbox.settle()
-    {(4, 5): -1, (4, 8): 1}
-    >>> outbox.seal()
-    ProgressBatch(worker=0, sequence=0, changes=(((4, 8), 1),), unit=None)
+    ({(4, 5): -1, (4, 8): 1}, {(2, (6, 5)): 1})
+    >>> sealed = outbox.seal()
+    >>> sealed.batch_for(1).changes, sealed.batch_for(1).yours
+    ((((4, 8), 1), ((6, 5), 1)), ())
+    >>> sealed.batch_for(2).changes, sealed.batch_for(2).yours
+    ((((4, 8), 1),), (((6, 5), 1),))
     >>> outbox.seal() is None
     True
     """
 
-    __slots__ = ("_alone", "_changes", "_sequence", "_settled", "add", "worker")
+    __slots__ = (
+        "_alone",
+        "_changes",
+        "_elsewhere",
+        "_sequence",
+        "_settled",
+        "_settled_elsewhere",
+        "add",
+        "worker",
+    )
 
     def __init__(self, worker: int, *, alone: bool = False) -> None:
         self.worker = worker
         self._alone = alone
         self._changes = ChangeBatch[Pointstamp]()
+        self._elsewhere = ChangeBatch[WorkerPointstamp]()
         self._settled = ChangeBatch[Pointstamp]()
+        self._settled_elsewhere = ChangeBatch[WorkerPointstamp]()
         self._sequence = 0
         self.add = self._changes.update
-        """Add to the count of a pointstamp."""
+        """Add to the count of a pointstamp on this worker."""
+
+    def add_at(self, worker: int, pointstamp: Pointstamp, delta: int) -> None:
+        """Add to the count of a pointstamp on another worker: of a message that goes there."""
+        self._elsewhere.update((worker, pointstamp), delta)
 
     @property
     def sealed(self) -> int:
         """The number of batches so far."""
         return self._sequence
 
-    def settle(self) -> dict[Pointstamp, int]:
-        """The net changes since the last time, which are final now."""
+    def settle(self) -> tuple[dict[Pointstamp, int], dict[WorkerPointstamp, int]]:
+        """The net changes since the last time, here and elsewhere, which are final now."""
         net = self._changes.net
         if net:
             self._changes.net = {}
             if not self._alone:
                 self._settled.absorb(net)
-        return net
+        elsewhere = self._elsewhere.net
+        if elsewhere:
+            self._elsewhere.net = {}
+            self._settled_elsewhere.absorb(elsewhere)
+        return net, elsewhere
 
-    def seal(self) -> ProgressBatch | None:
+    def seal(self, unit: str | None = None) -> SealedChanges | None:
         """All settled changes since the last batch, or nothing if they cancelled out."""
-        if not self._settled.net:
+        if not (self._settled.net or self._settled_elsewhere.net):
             return None
-        changes = tuple(self._settled.drain().items())
-        batch = ProgressBatch(self.worker, self._sequence, changes)
+        sequence = self._sequence
         self._sequence += 1
-        return batch
+        elsewhere = self._settled_elsewhere.drain()
+        return SealedChanges(self.worker, sequence, self._settled.drain(), elsewhere, unit)
+
+
+class SealedChanges:
+    """Changes that are sealed: a batch for each other worker, which says what is for that one.
+
+    A batch does not name the other workers on which there are messages, so that it is no larger
+    with many workers than with few.
+    """
+
+    __slots__ = ("_by_worker", "_common", "_total")
+
+    def __init__(
+        self,
+        worker: int,
+        sequence: int,
+        here: dict[Pointstamp, int],
+        elsewhere: Mapping[WorkerPointstamp, int],
+        unit: str | None,
+    ) -> None:
+        self._by_worker: dict[int, list[tuple[Pointstamp, int]]] = {}
+        total = ChangeBatch[Pointstamp]()
+        total.net = here
+        for (at, pointstamp), delta in elsewhere.items():
+            self._by_worker.setdefault(at, []).append((pointstamp, delta))
+            total.update(pointstamp, delta)
+        self._total = total
+        self._common = ProgressBatch(worker, sequence, tuple(total.net.items()), (), unit)
+
+    def batch_for(self, worker: int) -> ProgressBatch:
+        """The batch for another worker."""
+        yours = self._by_worker.get(worker)
+        if yours is None:
+            return self._common
+        others = ChangeBatch[Pointstamp]()
+        others.absorb(self._total.net)
+        for pointstamp, delta in yours:
+            others.update(pointstamp, -delta)
+        return self._common._replace(changes=tuple(others.net.items()), yours=tuple(yours))
 
 
 class Inbox:

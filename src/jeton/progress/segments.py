@@ -3,11 +3,17 @@
 Between the places where a graph branches, joins, or changes times, a location's frontier is the
 least of what enters its run and what is counted at the locations before it. So a long chain of
 operators is one segment: a change in it costs a comparison, not a walk over its operators.
+
+Counts and frontiers have two *sides*: ``HERE``, on this worker, and ``ELSEWHERE``, on all others
+together. What is counted on one side reaches the other side only through an input that is
+exchanged. To merge all others loses nothing: whatever leads here from one of them leads here by
+an exchange, which any of them could have come by.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +22,10 @@ from jeton.core.summaries import IDENTITY, Summary
 from jeton.core.times import Time
 from jeton.progress.graph import ProgressGraph
 
-_END: Final = 1 << 62
-"""A position after every other."""
+HERE: Final = 0
+ELSEWHERE: Final = 1
+Side = int
+"""``HERE`` or ``ELSEWHERE``."""
 
 Place = tuple[int, int]
 """Where a location lies: its segment, and the position in it."""
@@ -36,6 +44,8 @@ class SegmentLayout:
     """For each segment, the segments that its end leads to."""
     total: list[bool]
     """For each segment, whether its times are totally ordered."""
+    crossings: list[list[int]]
+    """For each segment and position the last position up to it that is exchanged, or -1."""
 
 
 def lay_out(graph: ProgressGraph) -> SegmentLayout:
@@ -53,17 +63,21 @@ def lay_out(graph: ProgressGraph) -> SegmentLayout:
 
     places: list[Place | None] = [None] * len(graph.steps)
     ends: list[int] = []
+    crossings: list[list[int]] = []
     for start in graph.locations:
         if not starts[start]:
             continue
         end = start
         places[end] = (len(ends), 0)
         position = 0
+        crossing = [0 if graph.exchanged[end] else -1]
         while (following := follows[end]) is not None:
             end = following
             position += 1
             places[end] = (len(ends), position)
+            crossing.append(position if graph.exchanged[end] else crossing[-1])
         ends.append(end)
+        crossings.append(crossing)
     # A run that bites its own tail has no start. Such a cycle does not advance times and was
     # refused before, so every location has a place by now.
     placed = [place for place in places if place is not None]
@@ -72,67 +86,78 @@ def lay_out(graph: ProgressGraph) -> SegmentLayout:
         places=placed,
         exits=[[(placed[step.to][0], step.summary) for step in graph.steps[end]] for end in ends],
         total=[graph.kinds[end].total for end in ends],
+        crossings=crossings,
     )
 
 
 class Segment(ABC):
     """Counts along one segment, and the frontiers that they imply."""
 
-    __slots__ = ("_at", "_entry")
+    __slots__ = ("_at", "_crossing", "_entry")
 
-    _entry: TotalCounts | MutableAntichain
-    """The times that the segments before imply at the start."""
-    _at: dict[int, Any]
-    """The counts of each position that has any."""
+    _entry: tuple[Any, Any]
+    """For each side, the times that the segments before imply at the start."""
+    _at: tuple[dict[int, Any], dict[int, Any]]
+    """For each side, the counts of each position that has any."""
+    _crossing: list[int]
+    """For each position the last one up to it at which the sides meet, or -1."""
 
     @staticmethod
-    def of(total: bool) -> Segment:
+    def of(total: bool, crossing: list[int]) -> Segment:
         """A segment of totally or of partially ordered times."""
-        return _TotalSegment() if total else _PartialSegment()
+        return _TotalSegment(crossing) if total else _PartialSegment(crossing)
 
     @abstractmethod
-    def count(self, position: int, time: Time, delta: int) -> bool:
+    def count(self, position: int, time: Time, delta: int, side: Side) -> bool:
         """Add to the pointstamps at a position; returns whether frontiers may have changed."""
 
-    def enter(self, time: Time, delta: int) -> bool:
+    def enter(self, time: Time, delta: int, side: Side) -> bool:
         """Add to the times that the segments before imply at the start; returns the same."""
-        return self._entry.change(time, delta)
+        changed: bool = self._entry[side].change(time, delta)
+        return changed
 
     @abstractmethod
     def frontier(self, position: int) -> tuple[Time, ...]:
-        """The least times that may still appear at a position."""
+        """The least times that may still appear here at a position."""
 
     @abstractmethod
-    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
-        """The same for many positions, in ascending order, in one sweep."""
+    def frontier_anywhere(self, position: int) -> tuple[Time, ...]:
+        """The least times that may still appear at a position, on any worker."""
 
     @abstractmethod
-    def exit_changes(self) -> list[tuple[Time, int]]:
-        """The changes of the frontier at the segment's end since the last call."""
+    def frontiers(self, positions: Collection[int]) -> list[tuple[Time, ...]]:
+        """The frontiers here for many positions, in ascending order, in one sweep."""
 
-    def pointstamps(self, position: int) -> list[tuple[Time, int]]:
-        """The pointstamps at a position, with their counts."""
-        counts = self._at.get(position)
-        return list(counts.items()) if counts is not None else []
+    @abstractmethod
+    def exit_changes(self) -> list[tuple[Side, Time, int]]:
+        """The changes of the frontiers at the segment's end since the last call, on each side."""
+
+    def pointstamps(self, position: int) -> Iterator[tuple[Time, int]]:
+        """The pointstamps of each side at a position, with their counts."""
+        for counted in self._at:
+            counts = counted.get(position)
+            if counts is not None:
+                yield from counts.items()
 
     @property
     def occupied(self) -> bool:
         """Whether anything is counted anywhere."""
-        return any(counts.items() for counts in self._at.values())
+        return any(counts.items() for counted in self._at for counts in counted.values())
 
 
 class _TotalSegment(Segment):
     """A segment of totally ordered times: each frontier is a minimum."""
 
-    __slots__ = ("_exit",)
+    __slots__ = ("_exits",)
 
-    def __init__(self) -> None:
-        self._entry: TotalCounts = TotalCounts()
-        self._at: dict[int, TotalCounts] = {}
-        self._exit: Time | None = None
+    def __init__(self, crossing: list[int]) -> None:
+        self._crossing = crossing
+        self._entry: tuple[TotalCounts, TotalCounts] = (TotalCounts(), TotalCounts())
+        self._at: tuple[dict[int, TotalCounts], dict[int, TotalCounts]] = ({}, {})
+        self._exits: list[Time | None] = [None, None]
 
-    def count(self, position: int, time: Time, delta: int) -> bool:
-        at = self._at
+    def count(self, position: int, time: Time, delta: int, side: Side) -> bool:
+        at = self._at[side]
         counts = at.get(position)
         if counts is None:
             counts = at[position] = TotalCounts()
@@ -141,80 +166,136 @@ class _TotalSegment(Segment):
             del at[position]
         return changed
 
-    def _least(self, position: int) -> Time | None:
-        least = self._entry.minimum
-        for at, counts in self._at.items():
+    def _least(self, position: int, side: Side) -> Time | None:
+        least = self._entry[side].minimum
+        for at, counts in self._at[side].items():
             if at <= position:
                 time = counts.minimum
                 if time is not None and (least is None or time < least):
                     least = time
+        crossing = self._crossing[position]
+        if crossing >= 0:
+            time = self._entry[1 - side].minimum
+            if time is not None and (least is None or time < least):
+                least = time
+            for at, counts in self._at[1 - side].items():
+                if at < crossing:
+                    time = counts.minimum
+                    if time is not None and (least is None or time < least):
+                        least = time
         return least
 
     def frontier(self, position: int) -> tuple[Time, ...]:
-        least = self._least(position)
+        least = self._least(position, HERE)
         return () if least is None else (least,)
 
-    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
-        if len(positions) < 3:
+    def frontier_anywhere(self, position: int) -> tuple[Time, ...]:
+        found = (self._least(position, HERE), self._least(position, ELSEWHERE))
+        least = min((time for time in found if time is not None), default=None)
+        return () if least is None else (least,)
+
+    def frontiers(self, positions: Collection[int]) -> list[tuple[Time, ...]]:
+        if len(positions) < _FEW:
             return [self.frontier(position) for position in positions]
         result: list[tuple[Time, ...]] = []
-        least = self._entry.minimum
-        active = sorted(self._at)
-        taken = 0
+        here, elsewhere = self._at
+        least = self._entry[HERE].minimum
+        active, crossed = sorted(here), sorted(elsewhere)
+        taken = taken_elsewhere = 0
+        has_crossed = False
         for position in positions:
+            times: list[Time | None] = []
             while taken < len(active) and active[taken] <= position:
-                time = self._at[active[taken]].minimum
+                times.append(here[active[taken]].minimum)
                 taken += 1
+            crossing = self._crossing[position]
+            if crossing >= 0:
+                if not has_crossed:
+                    has_crossed = True
+                    times.append(self._entry[ELSEWHERE].minimum)
+                while taken_elsewhere < len(crossed) and crossed[taken_elsewhere] < crossing:
+                    times.append(elsewhere[crossed[taken_elsewhere]].minimum)
+                    taken_elsewhere += 1
+            for time in times:
                 if time is not None and (least is None or time < least):
                     least = time
             result.append(() if least is None else (least,))
         return result
 
-    def exit_changes(self) -> list[tuple[Time, int]]:
-        before = self._exit
-        after = self._exit = self._least(_END)
-        if before == after:
-            return []
-        changes = [] if before is None else [(before, -1)]
-        if after is not None:
-            changes.append((after, +1))
+    def exit_changes(self) -> list[tuple[Side, Time, int]]:
+        changes: list[tuple[Side, Time, int]] = []
+        exits, end = self._exits, len(self._crossing) - 1
+        for side in (HERE, ELSEWHERE):
+            before, after = exits[side], self._least(end, side)
+            if before != after:
+                exits[side] = after
+                if before is not None:
+                    changes.append((side, before, -1))
+                if after is not None:
+                    changes.append((side, after, +1))
         return changes
 
 
 class _PartialSegment(Segment):
     """A segment of partially ordered times: each frontier is an antichain."""
 
-    __slots__ = ("_exit",)
+    __slots__ = ("_exits",)
 
-    def __init__(self) -> None:
-        self._entry: MutableAntichain = MutableAntichain()
-        self._at: dict[int, MutableAntichain] = {}
-        self._exit: tuple[Time, ...] = ()
+    def __init__(self, crossing: list[int]) -> None:
+        self._crossing = crossing
+        self._entry: tuple[MutableAntichain, MutableAntichain]
+        self._entry = (MutableAntichain(), MutableAntichain())
+        self._at: tuple[dict[int, MutableAntichain], dict[int, MutableAntichain]] = ({}, {})
+        self._exits: list[tuple[Time, ...]] = [(), ()]
 
-    def count(self, position: int, time: Time, delta: int) -> bool:
-        counts = self._at.get(position)
+    def count(self, position: int, time: Time, delta: int, side: Side) -> bool:
+        at = self._at[side]
+        counts = at.get(position)
         if counts is None:
-            counts = self._at[position] = MutableAntichain()
+            counts = at[position] = MutableAntichain()
         changed = counts.change(time, delta)
         if not counts:
-            del self._at[position]
+            del at[position]
         return changed
 
     def frontier(self, position: int) -> tuple[Time, ...]:
-        return self.frontiers([position])[0]
+        return self._sweep([position], HERE)[0]
 
-    def frontiers(self, positions: list[int]) -> list[tuple[Time, ...]]:
+    def frontier_anywhere(self, position: int) -> tuple[Time, ...]:
+        least = Antichain.trusted(self.frontier(position))
+        least.extend(self._sweep([position], ELSEWHERE)[0])
+        return tuple(least)
+
+    def frontiers(self, positions: Collection[int]) -> list[tuple[Time, ...]]:
+        return self._sweep(positions, HERE)
+
+    def _sweep(self, positions: Collection[int], side: Side) -> list[tuple[Time, ...]]:
         result: list[tuple[Time, ...]] = []
-        least = Antichain.trusted(self._entry.least())
-        active = sorted(self._at)
-        taken = 0
+        own, other = self._at[side], self._at[1 - side]
+        least = Antichain.trusted(self._entry[side].least())
+        active, crossed = sorted(own), sorted(other)
+        taken = taken_other = 0
+        has_crossed = False
         for position in positions:
             while taken < len(active) and active[taken] <= position:
-                least.extend(self._at[active[taken]].least())
+                least.extend(own[active[taken]].least())
                 taken += 1
+            crossing = self._crossing[position]
+            if crossing >= 0:
+                if not has_crossed:
+                    has_crossed = True
+                    least.extend(self._entry[1 - side].least())
+                while taken_other < len(crossed) and crossed[taken_other] < crossing:
+                    least.extend(other[crossed[taken_other]].least())
+                    taken_other += 1
             result.append(tuple(least))
         return result
 
-    def exit_changes(self) -> list[tuple[Time, int]]:
-        before, self._exit = self._exit, self.frontier(_END)
-        return frontier_changes(before, self._exit)
+    def exit_changes(self) -> list[tuple[Side, Time, int]]:
+        changes: list[tuple[Side, Time, int]] = []
+        end = len(self._crossing) - 1
+        for side in (HERE, ELSEWHERE):
+            before, after = self._exits[side], self._sweep([end], side)[0]
+            self._exits[side] = after
+            changes += [(side, time, delta) for time, delta in frontier_changes(before, after)]
+        return changes

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from threading import get_ident
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jeton.core.errors import FlowStalled, GraphError, JetonError, TimeError
@@ -32,13 +33,15 @@ from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
 from jeton.runtime.why import Question
 from jeton.runtime.worker import Worker
-from jeton.runtime.worker_facts import collect
+from jeton.runtime.worker_facts import Heads, collect
 from jeton.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from jeton.dataflow.flow import Flow
+    from jeton.runtime.operator import Tokens
+    from jeton.state.changes import Cut
 
 SPIN: Final = 100e-6
 """Seconds to poll again and again before blocking."""
@@ -74,6 +77,11 @@ class Feed(Protocol):
     """Whether it cannot go on before the driver's next command."""
 
     @property
+    def rejected(self) -> int:
+        """Records that could not be read, and have been put elsewhere."""
+        ...
+
+    @property
     def ended(self) -> bool:
         """Whether `read` has nothing more to give."""
         ...
@@ -93,6 +101,10 @@ class Feed(Protocol):
         """Advance inputs to where the driver says they may be."""
         ...
 
+    def add_partitions(self, name: str, partitions: Mapping[str, Mapping[str, Any]]) -> None:
+        """Read partitions of an input's source too, which have appeared."""
+        ...
+
     def positions(self) -> Positions:
         """Where the sources are: what a restart has to know."""
         ...
@@ -110,6 +122,7 @@ class NoFeed:
     """A feed without records: inputs are in other hands."""
 
     awaits_command = False
+    rejected = 0
 
     @property
     def ended(self) -> bool:
@@ -125,6 +138,9 @@ class NoFeed:
         return math.inf
 
     def advance(self, inputs: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def add_partitions(self, name: str, partitions: Mapping[str, Mapping[str, Any]]) -> None:
         """Do nothing."""
 
     def positions(self) -> Positions:
@@ -155,6 +171,11 @@ class Sink(Protocol):
         """The reason why it is full, as the end of a sentence; empty if it is not."""
         ...
 
+    @property
+    def uncommitted(self) -> Mapping[str, int]:
+        """For outputs how many rows wait for the next checkpoint."""
+        ...
+
     def write(self) -> None:
         """Take what the outputs have collected."""
         ...
@@ -174,6 +195,7 @@ class NoSink:
     rows = 0
     is_full = False
     waits_for = ""
+    uncommitted: Mapping[str, int] = MappingProxyType({})
 
     def write(self) -> None:
         """Do nothing."""
@@ -188,10 +210,15 @@ class NoSink:
 class PartWriter(Protocol):
     """The writer of a worker's parts of checkpoints."""
 
+    @property
+    def tokens(self) -> Tokens:
+        """The states of containers that its last part had, of which changes will do."""
+        ...
+
     def keep(
         self,
         command: Checkpoint,
-        state: Mapping[str, Mapping[str, pa.Table]],
+        state: Mapping[str, Mapping[str, Cut | pa.Table]],
         positions: Positions,
         pause: float,
     ) -> None:
@@ -230,6 +257,7 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
         graph: ProgressGraph | None = None,
         measured: bool = False,
+        memory_budget: int | None = None,
     ) -> None:
         """``measured`` keeps the time spent in each operator, and what goes in and out of it."""
         self.flow = flow
@@ -260,6 +288,7 @@ class Agent:
             restore=restore,
             bins=flow.bins,
             domain=flow.domain,
+            memory_budget=memory_budget,
         )
         self.peers.attach(self.worker)
         self.breakpoints = Breakpoints(self.worker, flow)
@@ -271,11 +300,14 @@ class Agent:
         self._reports = False
         self._began = time.monotonic()
         """By the wall's clock, which that of a simulation need not follow."""
+        self._cpu_began = time.process_time()
         self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
         self.turns_taken = 0
         self.looks: list[str] = []
         """Its act whenever a `BusyWatch` looked."""
+        self.heads: Heads = {}
+        """The first messages of its queues when it looked last."""
         self._seen_bytes = 0
         self._congested = False
         self._told_complete = False
@@ -304,7 +336,7 @@ class Agent:
         self.driver = driver
         self.parts = parts
         self._reports = reports
-        self._began = time.monotonic()
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
         self._busy_at = self._clock()
         self._reported = -math.inf if reports else self._busy_at
         self._reported_operators = -math.inf
@@ -361,6 +393,14 @@ class Agent:
         worker.step(random)
         return True
 
+    def catch_up(self) -> bool:
+        """Take a step for records that wait for state on disk, if there are any."""
+        if not self.worker.catch_up():
+            return False
+        self._thread = get_ident()
+        self.worker.step()
+        return True
+
     def turn(
         self, *, block: float | None = 0.0, random: Random | None = None, reading: bool = True
     ) -> bool:
@@ -378,7 +418,7 @@ class Agent:
         held_up = self.is_held_up
         worker.hold_sources(held_up or self._round is not None or self.breakpoints.is_full)
         did = (reading and not held_up and self.read()) or did
-        if worker.has_work:
+        if worker.has_work or (not did and worker.catch_up()):
             worker.step(random)
             did = True
         elif not did and not self._rests():
@@ -426,7 +466,9 @@ class Agent:
         driver = self.driver
         if driver is None or self.worker.has_work:
             return self.worker.has_work
-        return not self.is_over and (self.is_engaged or self._must_tell or driver.has_news())
+        return not self.is_over and (
+            bool(self.worker.held) or self.is_engaged or self._must_tell or driver.has_news()
+        )
 
     @property
     def is_at_rest(self) -> bool:
@@ -434,6 +476,7 @@ class Agent:
         return (
             (self.feed.ended or self.breakpoints.stops_reading)
             and not self.worker.has_work
+            and not self.worker.held
             and not self.worker.threads_expected
         )
 
@@ -471,6 +514,7 @@ class Agent:
             rows_in=rows_in - before[0],
             rows_out=self.sink.rows,
             late=late - before[1],
+            rejected=self.feed.rejected,
             messages=peers.messages,
             bytes_in=peers.message_bytes,
             progress_batches=peers.progress_batches,
@@ -480,7 +524,7 @@ class Agent:
             held_up=self._congested or bool(peers.busy_peers),
             sink_full=self.sink.is_full,
             seconds=round(time.monotonic() - self._began, 3),
-            cpu_seconds=round(time.process_time(), 4),
+            cpu_seconds=round(time.process_time() - self._cpu_began, 4),
             peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             operators=operator_metrics(self.worker) if operators else (),
         )
@@ -492,7 +536,7 @@ class Agent:
         for what, name in flow.handles():
             if what in ("output", "probe"):
                 node = worker.graph.nodes[flow.handle(what, name)]
-                found[name] = plain(worker.tracker.least(node.inputs[0]))
+                found[name] = plain(worker.tracker.least_anywhere(node.inputs[0]))
         return found
 
     def report(self, *, operators: bool = True) -> None:
@@ -533,6 +577,9 @@ class Agent:
             if operators:
                 self._reported_operators = now
             self.report(operators=operators)
+            # Rows that were written a while ago may have to be committed.
+            if self._round is None:
+                self.sink.write()
         if is_time or self._awaits_command or self.peers.rounds.begun > self._rounds_done:
             while driver.has_news():
                 news = driver.receive()
@@ -566,9 +613,12 @@ class Agent:
             if self.breakpoints.at is None:
                 # If all inputs have ended, there is nothing left to pause.
                 with suppress(GraphError, TimeError):
-                    self.breakpoints.pause(None)
-            output, rows = found
-            self.driver.send("matched", to_bytes(rows), output=output)
+                    self.breakpoints.pause(None, found.reason)
+            said: dict[str, Any] = {"output": found.output, "reason": found.reason}
+            if found.error is not None:
+                said["error"] = str(found.error)
+            payload = b"" if found.rows is None else to_bytes(found.rows)
+            self.driver.send("matched", payload, **said)
 
     @property
     def is_engaged(self) -> bool:
@@ -735,6 +785,7 @@ class Agent:
             or worker.migration is not None
             or self._round is not None
             or worker.has_work
+            or worker.held
             or worker.timers.next is not None
             or worker.threads_expected
             or not all(handle.closed for handle in self._sources)

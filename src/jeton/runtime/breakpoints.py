@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
-from jeton.core.errors import GraphError, TimeError
+from jeton.core.checks import described
+from jeton.core.errors import GraphError, PredicateFailed, TimeError, summary
+from jeton.core.source_lines import user_line
 from jeton.core.times import END_OF_TIME, IntegerTimes, Time
 from jeton.core.tokens import TimestampToken, held_tokens
 from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.operators.stateless import as_mask
 from jeton.dataflow.ports import Edge, Input, Output
 from jeton.runtime.operator import Operator
 from jeton.state.snapshot import BIN, held_by_breakpoint
@@ -35,10 +39,26 @@ if TYPE_CHECKING:
 
 MOST_HELD: Final = 1 << 20
 """Records that a worker holds back, from which on it reads no more."""
-ENDED: Final = "all inputs have ended, so that there is nothing left to pause"
+ENDED: Final = "all inputs have ended, so that there is nothing left to pause or to move"
 
 Predicate = Callable[[Batch], Any]
 """Takes a batch of an output; returns a mask of its rows, or whether it matches as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The reason to pause that a predicate gave: rows of an output, or its own error."""
+
+    output: str
+    rows: pa.Table | None = None
+    error: PredicateFailed | None = None
+
+    @property
+    def reason(self) -> str:
+        """It as the end of a sentence."""
+        if self.error is not None:
+            return self.error.message
+        return f"rows of output {self.output!r} match (pause_when)"
 
 
 class HeldRecords:
@@ -116,10 +136,11 @@ class SourceGate:
     def restore(self, state: pa.Table) -> None:
         """Begin with the records of a snapshot, before any token of the input has moved on."""
         self.held.restore(state, ())
-        least = min(int(times.min()) for times in self.held.times())
-        self._install(least)
-        self._book.record(least, +1)
-        self.token = least
+        # From the input's first token: the input may yet read records that are earlier than those
+        # held so far, and these are held by the same token.
+        self.token = IntegerTimes().minimum
+        self._install(self.token)
+        self._book.record(self.token, +1)
 
     def close(self, at: int) -> None:
         """Hold back what is at or after a time; the rest of what was held goes on."""
@@ -173,6 +194,11 @@ class SourceGate:
         handle = self._handle
         return handle is None or handle.closed or handle.time >= at
 
+    @property
+    def what(self) -> str:
+        """The kind of operator that it is at, for people."""
+        return "input" if self.operator.index in self._worker.handles else "source"
+
     def least_token(self) -> int | None:
         """The least time for which this operator has a right now, if it has any."""
         handle = self._handle
@@ -182,10 +208,7 @@ class SourceGate:
 
     def furthest(self) -> int | None:
         """The greatest time of a record that went in, as far as it is known."""
-        if self._handle is not None:
-            return self._handle.furthest
-        least = self._book.kind.minimum
-        return max((time for time in self._held_times() if time != least), default=None)
+        return self._output.furthest if self._handle is None else self._handle.furthest
 
     def _held_times(self) -> list[int]:
         """The times of the tokens that user code holds, wherever it has put them."""
@@ -240,8 +263,8 @@ class OutputGate:
         self.port = 0
         self.name = name
         self.predicate: Predicate | None = None
-        self.matched: pa.Table | None = None
-        """The first rows that matched."""
+        self.match: Match | None = None
+        """The first rows that matched, or the first for which the predicate failed."""
         self._worker = worker
         self._step = operator.step
         self.is_closed = False
@@ -265,7 +288,7 @@ class OutputGate:
 
     def watch(self, predicate: Predicate | None) -> None:
         """Look for the first rows that match from now on, or no longer."""
-        self.predicate, self.matched = predicate, None
+        self.predicate, self.match = predicate, None
         self._worker.post(self._settle)
 
     def _install(self) -> None:
@@ -296,10 +319,26 @@ class OutputGate:
 
     def _pass_on(self, batch: Batch) -> None:
         self._worker.handles[self.operator.index].append(batch)
-        if self.predicate is not None and self.matched is None:
-            found = _matching(self.predicate, batch)
-            if len(found):
-                self.matched = found.to_arrow()
+        if self.predicate is not None and self.match is None:
+            self.match = self._matching(self.predicate, batch)
+
+    def _matching(self, predicate: Predicate, batch: Batch) -> Match | None:
+        """The rows that match, or the error of the predicate, which must not end the flow."""
+        try:
+            found = _matching(predicate, batch)
+        except (Exception, SystemExit) as error:
+            message = f"the predicate of pause_when({self.name!r}, …) failed: {summary(error)}"
+            time = int(batch.times.min())
+            failed = PredicateFailed(message).located(
+                operator=self.operator.plan.name,
+                worker=self._worker.index,
+                time=time,
+                moment=self._worker.in_words(time),
+                line=user_line(error),
+            )
+            failed.__cause__ = error
+            return Match(self.name, error=failed)
+        return Match(self.name, found.to_arrow()) if len(found) else None
 
 
 Gate = SourceGate | OutputGate
@@ -328,6 +367,10 @@ class Breakpoints:
     def __init__(self, worker: Worker, flow: Flow) -> None:
         self.at: int | None = None
         """The time of the breakpoint, if one is set."""
+        self.reason = ""
+        """The reason why it was set, if not because a user asked for this time."""
+        self.given_unit: str | None = None
+        """The unit of its time as a user gave it, which is shown until records have come."""
         self.watches = False
         """Whether it looks for rows of an output that match."""
         self._worker = worker
@@ -338,6 +381,11 @@ class Breakpoints:
             self._restore()
 
     # Facts
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of the breakpoint's time, as far as it is known."""
+        return self._worker.units.unit or self.given_unit
 
     @property
     def held_rows(self) -> int:
@@ -355,6 +403,11 @@ class Breakpoints:
         return any(gate.has_right for gate in self._sources)
 
     @property
+    def sources(self) -> list[SourceGate]:
+        """The gates of inputs and sources, if there are any."""
+        return self._sources
+
+    @property
     def gates(self) -> list[Gate]:
         """The gates, if there are any: those of inputs first."""
         return [*self._sources, *self._outputs.values()]
@@ -365,7 +418,11 @@ class Breakpoints:
         at = self.at
         if at is None:
             return {}
-        return {gate.operator.plan.name: max(at, gate.token or at) for gate in self._sources}
+        return {
+            gate.operator.plan.name: at if gate.token is None else max(at, gate.token)
+            for gate in self._sources
+            if gate.has_right
+        }
 
     @property
     def stops_reading(self) -> bool:
@@ -394,23 +451,24 @@ class Breakpoints:
         return any((t == self.at).any() for gate in self.gates for t in gate.held.times())
 
     def furthest(self) -> tuple[int, str] | None:
-        """The greatest time that is no longer ahead, and the input that has passed it."""
+        """The greatest time that is no longer ahead, and the input or source that has passed it."""
         found = []
         for gate in self._source_gates():
-            name = gate.operator.plan.name
+            name = f"{gate.what} {gate.operator.plan.name!r}"
             sent = gate.furthest()
             if sent is not None:
                 found.append((sent, name))
             # Times before the frontier are complete, and results at them may be out.
             location = self._worker.graph.nodes[gate.operator.index].outputs[gate.port]
-            least = self._worker.tracker.least(location)
-            if least and least[0] > gate.operator.plan.kind.minimum:
-                found.append((least[0] - 1, name))
+            tracker = self._worker.tracker
+            for least in (tracker.least(location), tracker.least_anywhere(location)):
+                if least and least[0] > gate.operator.plan.kind.minimum:
+                    found.append((least[0] - 1, name))
         return max(found, default=None)
 
     # Acts
 
-    def pause(self, at: int | None) -> int:
+    def pause(self, at: int | None, reason: str = "") -> int:
         """Set a breakpoint, by default at the least time after all that went in here."""
         if self.at is not None:
             raise GraphError("the flow is paused already: step(until=…), or resume() first")
@@ -418,6 +476,7 @@ class Breakpoints:
             raise GraphError("state moves between workers: pause once the migration is over")
         at = self.first_time(at)
         self._set(at)
+        self.reason = reason
         return at
 
     def first_time(self, at: int | None) -> int:
@@ -440,7 +499,7 @@ class Breakpoints:
             raise GraphError(ENDED)
         nodes, tracker = self._worker.graph.nodes, self._worker.tracker
         places = [at for o in self._without_inputs() for at in nodes[o.index].outputs]
-        return min(int(least[0]) for at in places if (least := tracker.least(at)))
+        return min(int(least[0]) for at in places if (least := tracker.least_anywhere(at)))
 
     def pause_again(self, at: int) -> None:
         """Set the breakpoint that the flow had before a restart."""
@@ -448,13 +507,16 @@ class Breakpoints:
 
     def move(self, to: int) -> None:
         """Move the breakpoint to a later time."""
-        self._set(max(to, self.require_paused()))
+        at = self.require_paused()
+        if to > at:
+            self.reason = ""
+        self._set(max(to, at))
 
     def resume(self) -> None:
         """Remove the breakpoint: everything that was held back goes on."""
         if self.at is None:
             return
-        self.at = None
+        self.at, self.reason = None, ""
         for gate in self.gates:
             gate.open()
         self._worker.hold_sources(False)
@@ -486,11 +548,11 @@ class Breakpoints:
             gate.watch(predicate if gate.name == output else None)
         self.watches = predicate is not None
 
-    def matched(self) -> tuple[str, pa.Table] | None:
-        """The first rows that matched, and their output; once, then it no longer looks for any."""
+    def matched(self) -> Match | None:
+        """The first match; once, then it no longer looks for any."""
         for gate in self._outputs.values():
-            if gate.matched is not None:
-                found = gate.name, gate.matched
+            if gate.match is not None:
+                found = gate.match
                 self.watch()
                 return found
         return None
@@ -522,7 +584,7 @@ class Breakpoints:
         """Whether no input of any worker can send anything more, as far as this one knows."""
         nodes, tracker = self._worker.graph.nodes, self._worker.tracker
         places = [at for o in self._without_inputs() for at in nodes[o.index].outputs]
-        return not any(tracker.least(location) for location in places)
+        return not any(tracker.least_anywhere(location) for location in places)
 
     def _all_gates(self) -> list[Gate]:
         return [*self._source_gates(), *(self._output(name) for name in self._flow.outputs)]
@@ -567,9 +629,19 @@ class TimePassed(TimeError):
     """A breakpoint was asked for at a time that an input has passed."""
 
     def __init__(self, furthest: int, name: str) -> None:
-        super().__init__(f"input {name!r} has passed this time")
+        """``name`` says which input or source."""
+        super().__init__(f"{name} has passed this time")
         self.furthest = furthest
         self.name = name
+
+
+def require_predicate(predicate: object) -> None:
+    """Refuse a predicate that cannot be called with a batch."""
+    if not callable(predicate):
+        raise GraphError(
+            "pause_when needs a function from a batch to a mask of its rows, such as "
+            f"lambda batch: batch['n'] > 1, not {described(predicate)}"
+        )
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -601,7 +673,12 @@ def _matching(predicate: Predicate, batch: Batch) -> Batch:
     mask = predicate(batch)
     if isinstance(mask, bool | np.bool_):
         return batch if mask else batch.slice(0, 0)
-    return batch.filter(mask)
+    if isinstance(mask, str) or not hasattr(mask, "__len__"):
+        raise TypeError(
+            f"it returned {described(mask)}, not a mask of the rows or a bool: compare a column "
+            "with something, as in batch['n'] > 1"
+        )
+    return batch.filter(as_mask(mask, "its mask"))
 
 
 def _keep(operator: Operator, port: int, held: HeldRecords) -> None:

@@ -82,9 +82,9 @@ class RoutedChannel(Channel):
     ) -> None:
         super().__init__(here, outbox, location, source, time_name)
         self._pact = pact
-        self._route = pact.router(placement)
-        self._network = network
         self._worker = outbox.worker
+        self._route = pact.router(placement, self._worker)
+        self._network = network
         self._workers = placement.workers
         self._counted: tuple[npt.NDArray[np.int64], Router] | None = None
         self._announced: set[tuple[object, ...]] | None = set() if pact.announces else None
@@ -97,10 +97,11 @@ class RoutedChannel(Channel):
         if self._announced is not None:
             parts = self._announce(batch, parts, self._announced)
         for worker, part in parts:
-            self._outbox.add((self.location, time), +1)
             if worker == self._worker:
+                self._outbox.add((self.location, time), +1)
                 self._here.receive_message(self.location, time, part)
             else:
+                self._outbox.add_at(worker, (self.location, time), +1)
                 self._network.send_message(worker, self.location, time, part)
 
     def reroute(self, placement: Placement, before: Placement | None = None, at: int = 0) -> None:
@@ -108,11 +109,11 @@ class RoutedChannel(Channel):
         if not self._pact.by_bins:
             return
         self.stop_counting()
-        late = self._pact.router(placement)
+        late = self._pact.router(placement, self._worker)
         if before is None:
             self._route = late
             return
-        early = self._pact.router(before)
+        early = self._pact.router(before, self._worker)
 
         def route(batch: Batch) -> Iterator[tuple[int, Batch]]:
             later = from_time(batch, at)

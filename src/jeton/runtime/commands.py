@@ -155,10 +155,12 @@ class Checkpoint(QuiescentCommand):
     version: int
 
     def at_rest(self, agent: Agent) -> Any:
-        """Take a snapshot in memory, and the positions of the sources."""
+        """Take a cut of the state, and the positions of the sources."""
+        assert agent.parts is not None, "an agent that takes checkpoints has a writer for them"
         agent.sink.write()
         try:
-            return agent.worker.snapshot(), agent.feed.positions()
+            positions = agent.feed.positions()
+            return agent.worker.cut(agent.parts.tokens), positions
         except SnapshotError as error:
             if self.hold or agent.is_complete:
                 raise
@@ -166,7 +168,7 @@ class Checkpoint(QuiescentCommand):
 
     def finish(self, agent: Agent, found: Any, pause: float) -> None:
         """Write it, and report to the driver."""
-        assert agent.parts is not None, "an agent that takes checkpoints has a writer for them"
+        assert agent.parts is not None
         state, positions = found
         agent.parts.keep(self, state, positions, pause)
 
@@ -181,6 +183,19 @@ class Advance(Command):
     def obey(self, agent: Agent) -> None:
         """Advance the inputs that are named."""
         agent.feed.advance(self.inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddPartitions(Command):
+    """Read partitions of an input's source that have appeared."""
+
+    kind = "add partitions"
+    input: str
+    partitions: dict[str, Any]
+
+    def obey(self, agent: Agent) -> None:
+        """Open the partitions; a checkpoint has their positions from now on."""
+        agent.feed.add_partitions(self.input, self.partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +249,9 @@ class LogEvents(Command):
     limit: int
 
     def obey(self, agent: Agent) -> None:
-        """Begin the worker's log."""
-        log_invocations(agent.worker, LogSettings(path=self.path, limit=self.limit))
+        """Begin the worker's log; a second time changes nothing."""
+        if measure(agent.worker).log is None:
+            log_invocations(agent.worker, LogSettings(path=self.path, limit=self.limit))
 
 
 @dataclass(frozen=True, kw_only=True)

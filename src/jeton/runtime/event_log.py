@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from jeton.runtime.worker import Worker
 SCHEMA: Final = pa.schema(
     {
         "clock": pa.timestamp("us", "UTC"),
+        "run": pa.dictionary(pa.int32(), pa.string()),
         "worker": pa.int32(),
         "operator": pa.dictionary(pa.int32(), pa.string()),
         "kind": pa.dictionary(pa.int8(), pa.string()),
@@ -36,9 +38,12 @@ SCHEMA: Final = pa.schema(
         "records_out": pa.int64(),
         "tokens": pa.int64(),
         "queued": pa.int64(),
+        "unit": pa.dictionary(pa.int8(), pa.string()),
     }
 )
-"""The columns. Counts and seconds of an invocation are its own; those of a sample are totals."""
+"""The columns. Counts and seconds of an invocation are its own. Those of a sample are totals of one
+run of the driver, over all attempts at a query: each writer has a ``run`` of its own. The ``unit``
+is that of the frontier's times, once it is known."""
 BATCH: Final = 4096
 """Events that are written at a time."""
 LATEST: Final = 1.0
@@ -69,7 +74,7 @@ class EventWriter:
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> with EventWriter(LogSettings(path=folder), "driver") as writer:
-    ...     writer.add(0.0, 0, "map", "sample", "[7]", 0.5, 10, 10, 1, 0)
+    ...     writer.add(0.0, 0, "map", "sample", "[7]", 0.5, 10, 10, 1, 0, None)
     >>> [file.name for file in Path(folder).iterdir()]
     ['driver-000001.arrow']
     """
@@ -86,10 +91,11 @@ class EventWriter:
         self._file: pa.NativeFile | None = None
         self._writer: pa.RecordBatchWriter | None = None
         self._events: list[tuple[Any, ...]] = []
+        self._run = f"{name}-{uuid4().hex[:12]}"
 
-    def add(self, *event: Any) -> None:
-        """Note an event, with a value for each column; the clock is in seconds since 1970."""
-        self._events.append(event)
+    def add(self, clock: float, *event: Any) -> None:
+        """Note an event, with a value for each column but the run; the clock is since 1970."""
+        self._events.append((clock, self._run, *event))
         if len(self._events) >= BATCH:
             self.flush()
 
@@ -175,6 +181,7 @@ class FullLog:
             operator.records_out - records_out,
             sum([book.held for book in operator.books]),
             sum(map(len, inputs)),
+            self._worker.units.unit,
         )
         if began - self._flushed > LATEST:
             self._flushed = began
@@ -202,8 +209,9 @@ class SampledLog:
 
     def take(self, now: Observation) -> None:
         """Note an observation: its operators, outputs and inputs."""
+        totals, unit = now.totals, now.unit
         for rank, report in now.reports.items():
-            for each in report["metrics"].get("operators", ()):
+            for each in totals[rank].get("operators", ()):
                 frontiers = each["frontiers"]
                 self._writer.add(
                     now.clock,
@@ -216,6 +224,7 @@ class SampledLog:
                     each.get("records_out"),
                     each["tokens"],
                     each["queued"],
+                    unit,
                 )
         self._writer.flush()
 

@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial, wraps
 from random import Random
-from threading import Condition
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from threading import Condition, Thread, current_thread
+from time import time as wall_clock
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.core.checks import described, require_workers
-from jeton.core.errors import FlowStalled, GraphError, OperatorFailed, SnapshotError, TimeError
+from jeton.core.errors import (
+    FlowStalled,
+    GraphError,
+    OperatorFailed,
+    SnapshotError,
+    TimeError,
+    summary,
+)
+from jeton.core.sizes import bytes_of
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
@@ -27,7 +37,7 @@ from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
-from jeton.runtime.breakpoints import ENDED, Predicate
+from jeton.runtime.breakpoints import ENDED, Predicate, require_predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection
 from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog, log_invocations
@@ -36,9 +46,10 @@ from jeton.runtime.migration import Await, Cancel, Moved, in_steps, migrating
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.result import Probe, Result
+from jeton.runtime.state_view import as_frame
 from jeton.runtime.tables import TableFeed, Tables
 from jeton.runtime.turnstile import Turnstile
-from jeton.runtime.why import Question, Why
+from jeton.runtime.why import Holder, Question, Why
 from jeton.runtime.worker_facts import collect
 from jeton.state.snapshot import Snapshot, merge
 
@@ -48,6 +59,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.inspector.server import Page
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FEED_ROWS = 65_536
@@ -70,10 +82,28 @@ _INTERNAL: Final = frozenset(
     )
 )
 """Names for the library's own use, which completions leave out."""
+PATIENCE: Final = 1.0
+"""Seconds for which a question waits until a step is over."""
+
+
+def _in_turn(
+    method: Callable[Concatenate[Run, P], T],
+) -> Callable[Concatenate[Run, P], T]:
+    """A method that waits while another thread, such as that of the page, is at the run."""
+
+    @wraps(method)
+    def waiting(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with run.turnstile:
+            return method(run, *args, **kwargs)
+
+    return waiting
 
 
 class Run:
     """A flow running in this process, driven by the caller.
+
+    The caller's thread and that of the live page take turns: each step, and each act of either of
+    them, is done before the next one begins.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("echo")
@@ -98,8 +128,10 @@ class Run:
         seed: int | None = None,
         check: bool | None = None,
         restore: Snapshot | None = None,
+        memory_budget: int | str | None = None,
     ) -> None:
         workers = require_workers(workers)
+        budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
         if restore is not None:
             if not isinstance(restore, Snapshot):
                 raise SnapshotError(
@@ -118,8 +150,11 @@ class Run:
         self._feeding: list[Agent] = []
         """The agents whose feeds have not ended."""
         self._woken = Condition()
-        self.turnstile: AbstractContextManager[Any] = nullcontext()
-        """Lets another thread look at the run between two steps, once there is one."""
+        self.turnstile = Turnstile()
+        """Lets another thread look at the run, and steer it, between two steps."""
+        self._looked_at = False
+        self._paused_in: Thread | None = None
+        """The thread that has set the breakpoint."""
         self.monitor = Monitor(flow.name, self.observe)
         self._pages: dict[tuple[str, int], Page] = {}
         self._tables = Tables(flow)
@@ -134,6 +169,7 @@ class Run:
                     restore=restore,
                     clock=lambda: self.now,
                     graph=self.graph,
+                    memory_budget=budget,
                 )
                 for index, port in enumerate(ports)
             ]
@@ -154,6 +190,7 @@ class Run:
         for name in flow.inputs:
             for handle in self._ends(name):
                 if isinstance(handle, InputHandle):
+                    handle.turn = self.turnstile
                     handle.became_idle = partial(self._idle.add, name)
         wanted = seed is not None if check is None else check
         self.checker = Checker(self.graph, self.workers) if wanted else None
@@ -177,6 +214,7 @@ class Run:
         """The batches that each worker has captured so far."""
         return [list(self._handle("capture", name, w)) for w in range(len(self.workers))]
 
+    @_in_turn
     def results(self) -> Result:
         """The rows of each output so far, also after a failure."""
         return Result(
@@ -216,29 +254,50 @@ class Run:
         'out' is at 3: 'keep' holds 1 token at 3 on worker 0, retained at ...:6: kept[...
             by way of keep → out
         """
-        return Question(self.flow, self.graph, collect(self.agents)).why(name, at)
+        troubles = []
+        if self._failure is not None:
+            said = f"has failed: {summary(self._failure)}"
+            troubles = [Holder(what="query", text=f"the run {said}", detail=said)]
+        # A thread that is busy in a step is a part of the answer, and is not waited for.
+        with self.turnstile.within(PATIENCE):
+            return Question(self.flow, self.graph, collect(self.agents), troubles).why(name, at)
 
     def observe(self) -> Observation:
-        """How far the run is now, for a monitor."""
+        """How far the run is now, for a monitor; what was seen last if a step takes long."""
+        with self.turnstile.within(self.monitor.every) as inside:
+            if inside:
+                return self._observed()
+        before = self.monitor.seen
+        if before is not None:
+            return replace(before, status="busy", clock=wall_clock())
         with self.turnstile:
-            status = "complete" if all(agent.is_complete for agent in self.agents) else "running"
-            if self._failure is not None:
-                status = "failed"
-            elif any(worker.closed for worker in self.workers):
-                status = "ended"
-            reports = {agent.worker.index: agent.reported() for agent in self.agents}
-            for rank, report in reports.items():
-                ends = {name: self.input(name, rank) for name in self.flow.inputs}
-                report["inputs"] = {
-                    name: (end.time, end.idle)
-                    for name, end in ends.items()
-                    if isinstance(end, InputHandle) and not end.closed
-                }
-                handles = self.workers[rank].handles
-                outputs = [handles[self.flow.handle("output", name)] for name in self.flow.outputs]
-                rows = sum(len(batch) for output in outputs for batch in output)
-                report["metrics"]["rows_out"] = rows
-            return Observation(status=status, reports=reports, paused_at=self.paused_at)
+            return self._observed()
+
+    def _observed(self) -> Observation:
+        status = "complete" if all(agent.is_complete for agent in self.agents) else "running"
+        if self._failure is not None:
+            status = "failed"
+        elif any(worker.closed for worker in self.workers):
+            status = "ended"
+        reports = {agent.worker.index: agent.reported() for agent in self.agents}
+        for rank, report in reports.items():
+            ends = {name: self.input(name, rank) for name in self.flow.inputs}
+            report["inputs"] = {
+                name: (end.time, end.idle)
+                for name, end in ends.items()
+                if isinstance(end, InputHandle) and not end.closed
+            }
+            handles = self.workers[rank].handles
+            outputs = [handles[self.flow.handle("output", name)] for name in self.flow.outputs]
+            rows = sum(len(batch) for output in outputs for batch in output)
+            report["metrics"]["rows_out"] = rows
+        return Observation(
+            status=status,
+            reports=reports,
+            paused_at=self.paused_at,
+            bins=self.workers[0].placement.counts(),
+            migration=self.migration,
+        )
 
     def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve a live page of this run until it is closed; returns the page's address.
@@ -292,10 +351,11 @@ class Run:
             self._look()
             self.monitor.log(SampledLog(settings))
 
+    @_in_turn
     def _look(self) -> None:
         """Have the monitor look from now on, and the workers keep what there is to see."""
-        if isinstance(self.turnstile, nullcontext):
-            self.turnstile = Turnstile()
+        if not self._looked_at:
+            self._looked_at = True
             for worker in self.workers:
                 measure(worker)
             self.monitor.start()
@@ -337,17 +397,21 @@ class Run:
 
     def run_to_rest(self) -> None:
         """Step until nothing is left to do; the simulated clock jumps to timers that are due."""
-        while self.turn() or self._jump():
-            pass
-        if self.checker is not None:
-            self.checker.check_at_rest()
+        while True:
+            with self.turnstile:
+                if self.turn() or self._jump():
+                    continue
+                if self.checker is not None:
+                    self.checker.check_at_rest()
+                return
 
     def run_until(self, reached: Callable[[], bool]) -> None:
         """Step until a condition holds; `FlowStalled` if the flow comes to rest before."""
         while not reached():
-            if not (self.turn() or self._jump() or self._await_threads()):
+            if not (self.turn() or self._jump() or self._await_threads() or self._await_resume()):
                 raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
 
+    @_in_turn
     def feed(self, inputs: Mapping[str, Any]) -> None:
         """Feed whole tables, dealt out to the workers; each input is closed after its last row.
 
@@ -365,6 +429,7 @@ class Run:
         for name, batch in batches.items():
             self._feed_table(name, batch)
 
+    @_in_turn
     def attach(
         self,
         worker: int,
@@ -384,18 +449,17 @@ class Run:
             self._feeding.append(agent)
 
     def finish(self) -> Result:
-        """Close all inputs once what is fed has been sent, run to the end, return the results."""
-        while self._feeding and self.paused_at is None:
-            self.turn()
-        for name in self.flow.inputs if not self._feeding else ():
-            for worker in range(len(self.workers)):
-                self.input(name, worker).close()
-        for what, name in self.flow.handles():
-            if what == "sequencer":
-                for worker in range(len(self.workers)):
-                    self.sequencer(name, worker).close()
+        """Close all inputs once what is fed has been sent, run to the end, return the results.
+
+        A breakpoint that was set on the page is waited for until it is resumed there.
+        """
         while True:
+            while self._feeding and self.paused_at is None:
+                self.turn()
+            self._close_ends()
             self.run_to_rest()
+            if self._await_resume():
+                continue
             if self.paused_at is not None:
                 raise FlowStalled(
                     f"the flow came to rest at the breakpoint at {self.paused_at}: resume() first"
@@ -405,8 +469,20 @@ class Run:
             if not self._await_threads():
                 raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
 
+    @_in_turn
+    def _close_ends(self) -> None:
+        """Close the inputs, unless there is something to feed, and the sequencers."""
+        for name in self.flow.inputs if not self._feeding else ():
+            for worker in range(len(self.workers)):
+                self.input(name, worker).close()
+        for what, name in self.flow.handles():
+            if what == "sequencer":
+                for worker in range(len(self.workers)):
+                    self.sequencer(name, worker).close()
+
     # Breakpoints
 
+    @_in_turn
     def pause_at(self, time: Any = None) -> Any:
         """Set a breakpoint: hold a token at a time in every input. Returns the time.
 
@@ -433,7 +509,9 @@ class Run:
         >>> run.finish()["counts"]["count"].to_pylist()
         [1, 2, 3]
         """
-        return self._steer(steering.pausing(time)).shown
+        at = self._steer(steering.pausing(time)).shown
+        self._paused_in = current_thread()
+        return at
 
     def step(self, until: Any = None) -> Any:
         """Move the breakpoint on, and run until the flow rests there. Returns its time.
@@ -445,17 +523,21 @@ class Run:
         self.run_to_rest()
         return at
 
+    @_in_turn
     def resume(self) -> None:
         """Remove the breakpoint: what is held back goes on. See `pause_at` for an example."""
         for agent in self.agents:
             agent.breakpoints.require_paused()
         self._steer(steering.resuming())
+        self._wake()
 
+    @_in_turn
     def pause_when(self, output: str, predicate: Predicate) -> None:
         """Pause right after all that went in, once rows of an output match.
 
         ``predicate`` takes a batch of the output, and returns a mask of its rows, or whether the
-        batch matches. The rows are in `matched` then.
+        batch matches. The rows are in `matched` then. If it fails, the run is paused too, and the
+        call that has run it raises `jeton.errors.PredicateFailed`.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("echo")
@@ -469,6 +551,7 @@ class Run:
         (3, [{'time': 2, 'n': 2}], [0, 1, 2])
         """
         self.flow.handle("output", output)
+        require_predicate(predicate)
         for agent in self.agents:
             agent.breakpoints.require_integers()
             agent.breakpoints.watch(output, predicate)
@@ -476,12 +559,15 @@ class Run:
         self.matched = None
 
     @property
+    @_in_turn
     def paused_at(self) -> Any:
         """The time of the breakpoint, ``None`` if there is none."""
-        at = self.agents[0].breakpoints.at
-        return None if at is None else steering.At(at, self.unit).shown
+        points = self.agents[0].breakpoints
+        at = points.at
+        return None if at is None else steering.At(at, self.unit or points.unit).shown
 
     @property
+    @_in_turn
     def is_paused(self) -> bool:
         """Whether a breakpoint is set, and nothing is left to do before it."""
         ready = self.network or self._first_reading() is not None
@@ -491,6 +577,7 @@ class Run:
 
     # Migration
 
+    @_in_turn
     def migrate(
         self, moves: Mapping[int, int], *, at: Any = None, plan: str | int = "all_at_once"
     ) -> None:
@@ -526,6 +613,7 @@ class Run:
                 raise
 
     @property
+    @_in_turn
     def placement(self) -> dict[int, list[int]]:
         """The bins of each worker.
 
@@ -538,6 +626,7 @@ class Run:
         return {worker: placement.bins_of(worker) for worker in range(len(self.workers))}
 
     @property
+    @_in_turn
     def migration(self) -> dict[str, int] | None:
         """How many bins of a migration have moved, and of how many; ``None`` if there is none.
 
@@ -551,11 +640,12 @@ class Run:
         """
         return None if self._moving is None else self._moving.progress
 
+    @_in_turn
     def state(self, operator: str) -> pd.DataFrame:
         """The state of an operator while the flow is paused, over all workers.
 
-        It has the columns of the operator's containers, and the tokens that it holds on the
-        worker.
+        It has the columns of the operator's containers, the number of tokens that it holds on the
+        worker, and the least of their times.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("counts")
@@ -566,13 +656,14 @@ class Run:
         ...     _ = run.pause_at()
         ...     run.run_to_rest()
         ...     run.state("windows")
-           worker key.word  of.count.count  end  tokens
-        0       0        a               2   10       1
+           worker key.word  of.count.count  end  tokens  token_time
+        0       0        a               2   10       1          10
         """
         protocol = steering.state_of(self.flow, operator)
         self._require_rest()
-        return self._steer(protocol).to_pandas()
+        return as_frame(self._steer(protocol))
 
+    @_in_turn
     def sample(self, operator: str, rows: int = 10) -> pd.DataFrame:
         """Some of the latest rows that an operator sent, or that came to an output.
 
@@ -591,6 +682,7 @@ class Run:
         """
         return self._steer(steering.sample_of(self.flow, operator, rows)).to_pandas()
 
+    @_in_turn
     def in_flight(self) -> pd.DataFrame:
         """The messages that wait in operators, and the records that the breakpoint holds back.
 
@@ -608,6 +700,7 @@ class Run:
         self._require_rest()
         return self._steer(steering.messages()).to_pandas()
 
+    @_in_turn
     def snapshot(self) -> Snapshot:
         """The state of the flow, which must be at rest.
 
@@ -627,14 +720,23 @@ class Run:
         """
         if self.network or self._feeding:
             raise SnapshotError("a snapshot needs a flow at rest: run_to_rest() first")
-        parts = [worker.snapshot() for worker in self.workers]
-        return merge(self.flow.name, parts, self.workers[0].placement)
+        while True:
+            try:
+                parts = [worker.snapshot() for worker in self.workers]
+            except SnapshotError:
+                # Another thread, such as that of a call, may have answered since the flow rested.
+                if not any(worker.has_posts for worker in self.workers):
+                    raise
+                self.run_to_rest()
+            else:
+                return merge(self.flow.name, parts, self.workers[0].placement)
 
     def close(self) -> None:
         """End the run: tokens that are still held no longer mean anything."""
         with self.turnstile:
             for worker in self.workers:
                 worker.close()
+        self._wake()
         self.monitor.stop()
         self.monitor.join()
         for page in self._pages.values():
@@ -652,6 +754,7 @@ class Run:
 
     # Inside
 
+    @_in_turn
     def _steer(self, protocol: steering.Protocol[T]) -> T:
         """Carry a protocol out: all workers are at hand."""
         try:
@@ -666,14 +769,17 @@ class Run:
         for agent in self.agents:
             found = agent.breakpoints.matched()
             if found is not None:
-                _, self.matched = found
+                self.matched = found.rows
                 self._watching = None
                 for each in self.agents:
                     each.breakpoints.watch()
                 if self.paused_at is None:
                     # If all inputs have ended, there is nothing left to pause.
                     with suppress(GraphError, TimeError):
-                        self.pause_at()
+                        self._steer(steering.pausing(None, found.reason))
+                        self._paused_in = None
+                if found.error is not None:
+                    raise found.error
                 return
 
     def _require_rest(self) -> None:
@@ -700,10 +806,12 @@ class Run:
         if did:
             return True
         index = self._first_reading()
-        return index is not None and self._feed_one(index)
+        if index is not None:
+            return self._feed_one(index)
+        return any(agent.catch_up() for agent in self.agents)
 
     def _step_at_random(self, random: Random) -> bool:
-        ready = [agent for agent in self.agents if agent.is_ready]
+        ready = [agent for agent in self.agents if agent.is_ready or agent.worker.catch_up()]
         reading = [
             index
             for index, agent in enumerate(self._feeding)
@@ -779,6 +887,7 @@ class Run:
             raise GraphError(f"there is no worker {worker}: this run has {len(self.workers)}")
         return self.workers[worker].handles[self.flow.handle(what, name)]
 
+    @_in_turn
     def _jump(self) -> bool:
         """Move the clock to the next timer, if there is one."""
         timers = [w.timers.next for w in self.workers if w.timers.next is not None]
@@ -801,6 +910,16 @@ class Run:
                 )
             )
         return any(worker.has_work for worker in self.workers)
+
+    def _await_resume(self) -> bool:
+        """Wait while a breakpoint holds that another thread has set, as that of the page does."""
+        if self.paused_at is None or self._paused_in in (None, current_thread()):
+            return False
+        with self._woken:
+            self._woken.wait_for(
+                lambda: self.agents[0].breakpoints.at is None or self.workers[0].closed
+            )
+        return not self.workers[0].closed
 
     def _explain(self) -> str:
         return Question(self.flow, self.graph, collect(self.agents)).stalled()

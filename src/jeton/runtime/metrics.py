@@ -10,18 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from random import Random
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Product, Time
 from jeton.dataflow.ports import Edge
+from jeton.progress.protocol import ProgressBatch
+from jeton.runtime.latency import Latencies
 from jeton.runtime.operator import Operator
 from jeton.runtime.worker import Worker
 
-_LEVELS: Final = ("tokens", "queued", "frontiers", "state_rows", "state_bytes")
-"""The numbers of an operator that go up and down."""
-_MEASURED: Final = ("seconds", "batches_in", "records_in", "batches_out", "records_out")
+_LEVELS: Final = (
+    *("tokens", "queued", "frontiers", "state_rows", "state_bytes"),
+    *("memory_bytes", "spilled_bytes", "spilled_bins", "spilled_held"),
+    *("backlog", "held_up", "sink_full", "peak_rss_mb"),
+)
+"""The numbers of an operator or a worker that go up and down."""
+_MEASURED: Final = (
+    *("seconds", "batches_in", "records_in", "bytes_in", "batches_out", "records_out", "bytes_out"),
+    *("latency", "latency_seconds"),
+)
 """The numbers that only a worker that is measured knows."""
 
 
@@ -40,14 +50,33 @@ class OperatorMetrics:
     state_rows: int | None
     """Rows of its state in the latest snapshot; not known before the first one."""
     state_bytes: int | None
+    # Only with a memory budget, if its state can be on disk:
+    memory_bytes: int | None = None
+    """About how many bytes of memory its state takes."""
+    spilled_bytes: int | None = None
+    """Bytes of state on disk."""
+    spilled_bins: int | None = None
+    """Bins whose state is on disk."""
+    spilled_held: int | None = None
+    """Records that wait for state on disk."""
+    brought_back: int | None = None
+    """How often state has come back from disk."""
     # Only if the worker is measured:
     seconds: float | None = None
     """Time spent in it."""
     batches_in: int | None = None
     records_in: int | None = None
+    bytes_in: int | None = None
+    """Bytes of the columns of these records."""
     batches_out: int | None = None
     """Batches that it sent, to one of those that read them."""
     records_out: int | None = None
+    bytes_out: int | None = None
+    latency: list[int] | None = None
+    """How often an advance of the inputs has reached it, by seconds: see `jeton.runtime.latency`.
+    Operators that send something have none."""
+    latency_seconds: float | None = None
+    """The sum of these seconds."""
 
     def to_json(self) -> dict[str, Any]:
         """The numbers that are known."""
@@ -83,6 +112,8 @@ class WorkerMetrics:
     rows_out: int
     """Rows that the sink has handed on."""
     late: int
+    rejected: int
+    """Records of sources that could not be read, and have been put elsewhere."""
     messages: int
     """Messages that were sent to other workers."""
     bytes_in: int
@@ -100,7 +131,7 @@ class WorkerMetrics:
     seconds: float
     """Wall time."""
     cpu_seconds: float
-    """Of the whole process, as its memory."""
+    """Of the whole process since then."""
     peak_rss_mb: int
     operators: tuple[OperatorMetrics, ...]
 
@@ -138,11 +169,31 @@ def add_metrics(
             total[name] = added or first or second
         elif name == "name" or (later and name in _LEVELS):
             total[name] = second
+        elif name == "latency":
+            total[name] = [sum(pair) for pair in zip(first, second, strict=True)]
         elif name == "frontiers":
             total[name] = [furthest(*pair) for pair in zip(first, second, strict=True)]
         else:
             total[name] = first + second
     return total
+
+
+Totals = Mapping[int, Mapping[str, Any]]
+"""For each worker its metrics, over all its runs."""
+
+
+def carried(before: Totals, reports: Mapping[int, Mapping[str, Any]]) -> Totals:
+    """The totals after another run, whose workers have made their last reports.
+
+    >>> reports = {0: {"metrics": {"rows_in": 5, "queued": 2}}}
+    >>> carried({0: {"rows_in": 3, "queued": 9}, 1: {"rows_in": 4}}, reports)
+    {0: {'rows_in': 8, 'queued': 2}, 1: {'rows_in': 4}}
+    """
+    latest = {
+        rank: add_metrics(before.get(rank, {}), report["metrics"], later=True)
+        for rank, report in reports.items()
+    }
+    return {**before, **latest}
 
 
 def furthest(one: list[Any], other: list[Any]) -> list[Any]:
@@ -179,16 +230,21 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 
 
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
-    inputs = operator.inputs
+    inputs, spill = operator.inputs, operator.spill
     measured = _MEASURED if isinstance(worker, MeasuredWorker) else ()
     return OperatorMetrics(
         operator.plan.name,
         operator.invocations,
         tokens=sum(book.held for book in operator.books),
         queued=sum(map(len, inputs)),
-        frontiers=[plain(worker.tracker.least(port.location)) for port in inputs],
+        frontiers=[plain(worker.tracker.least_anywhere(port.location)) for port in inputs],
         state_rows=operator.state_rows,
         state_bytes=operator.state_bytes,
+        memory_bytes=None if spill is None else spill.memory,
+        spilled_bytes=None if spill is None else spill.nbytes,
+        spilled_bins=None if spill is None else spill.bins,
+        spilled_held=None if spill is None else spill.held,
+        brought_back=None if spill is None else spill.brought_back,
         **{name: getattr(operator, name) for name in measured},
     )
 
@@ -215,6 +271,7 @@ def measure(worker: Worker) -> MeasuredWorker:
             for output in operator.outputs:
                 output.connect(counting(operator, output.edges))
     assert isinstance(worker, MeasuredWorker)
+    _ = worker.latencies  # from now on
     return worker
 
 
@@ -230,6 +287,26 @@ class MeasuredWorker(Worker):
     """A worker that keeps the time spent in operators, and what goes in and out of them."""
 
     log: InvocationLog | None = None
+    _latencies: Latencies | None = None
+
+    def step(self, random: Random | None = None) -> None:
+        """Take a step, and note how long it takes until results are complete."""
+        latencies = self.latencies
+        latencies.begin()
+        super().step(random)
+        latencies.end()
+
+    def receive_progress(self, batch: ProgressBatch) -> None:
+        """Apply a progress batch of another worker."""
+        super().receive_progress(batch)
+        self.latencies.end()
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long results take."""
+        if self._latencies is None:
+            self._latencies = Latencies(self)
+        return self._latencies
 
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
         """A message has arrived at an input."""
@@ -242,6 +319,7 @@ class MeasuredWorker(Worker):
         if len(batch):  # the others announce types
             operator.batches_in += 1
             operator.records_in += len(batch)
+            operator.bytes_in += batch.nbytes
             if not operator.outputs:
                 operator.sample = batch
 
@@ -275,6 +353,7 @@ class _Counting:
         operator = self._operator
         operator.batches_out += 1
         operator.records_out += len(batch)
+        operator.bytes_out += batch.nbytes
         if len(batch):
             operator.sample = batch
         self._edge.push(time, batch)

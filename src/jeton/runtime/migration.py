@@ -2,21 +2,25 @@
 
 A migration has a time *t* of the flow's inputs. Records before *t* meet the state of a bin at its
 old worker, later ones at the new worker. Without a time of the user's, *t* is where the frontiers
-of inputs are. Then state moves at once, records at or after *t* that went in before are a part of
-it, and inputs hold nothing. All workers obey six commands, each once all have obeyed
-the one before:
+of inputs are, and state moves *at once*: records at or after *t* meet it wherever they find it, and
+inputs hold nothing. All workers obey seven commands, each once all have obeyed the one before:
 
-1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*.
+1. `Prepare`: every input holds a token at *t*, and holds back records at or after *t*. Frontiers
+   become *wide*: they wait for the pointstamps of all workers, since some will move.
 2. `Begin`: every operator with state by bins, a *mover*, gets a *siding* before each input that
-   is routed by bins. It stops records at or after *t* of bins that leave or arrive.
-3. `Reroute`: records at or after *t* are routed by the new owners of bins. A marker follows what
+   is routed by bins. It stops records at or after *t* of bins that arrive, and of those that leave,
+   unless state moves at once.
+3. `AwaitWide`: answered once no frontier behind state that moves is further here than it is for all
+   workers together, which it may have been before `Prepare`.
+4. `Reroute`: records at or after *t* are routed by the new owners of bins. A marker follows what
    was routed by the old ones. Sidings send records of bins that leave to the new owner. Inputs
    let records through, and keep their tokens.
-4. `AwaitMoved`: answered once all state has moved here. A mover gives its bins away when the
-   frontiers of all its inputs have reached *t*. The new owner takes the state over when that of all
-   givers has come; then its sidings let the records pass that waited.
-5. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here.
-6. `Release`: the tokens at *t* are dropped, and the sidings removed.
+5. `AwaitMoved`: answered once all state has moved here. A mover gives its bins away when the
+   frontiers of all its inputs have reached *t*; if state moves at once, also after all markers. The
+   new owner takes the state over when that of all givers has come; then its sidings let the records
+   pass that waited.
+6. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here.
+7. `Release`: the tokens at *t* are dropped, the sidings removed, and frontiers are narrow again.
 
 Why this is right:
 
@@ -24,8 +28,10 @@ Why this is right:
   giver and the message is sent in one act; it is taken over in one act.
 - **Every record meets it.** A record before *t* can only be under way to the giver, which gives
   after all of these. A record at or after *t* that reaches the giver before `Begin`, because an
-  operator has sent it early, is a part of the state that moves. One that reaches it later waits in
-  a siding and is sent on, also if it was under way under the old routing when the state left.
+  operator has sent it early, is a part of the state that moves. So is every later one if state
+  moves at once: the giver gives after all that were routed to it, and nothing is sent on, which
+  would have to wait until `Release`. Otherwise one that reaches it later waits in a siding and is
+  sent on, also if it was under way under the old routing when the state left.
   The marker on each channel shows that no more such records can come: sidings stay until all
   markers have arrived. At the new owner, which has begun before any worker reroutes, a record waits
   in a siding until the state is there.
@@ -34,6 +40,9 @@ Why this is right:
   is the right to that. A token that state needs travels with it: the giver clones one that the
   operator holds, it stays counted at the operator's output while it travels, and the new owner
   holds it then. So state moves without any other right, also where a frontier has passed *t*.
+- **No right from nowhere.** These are the only pointstamps that go from one worker to the same
+  place of another. A worker's own frontier does not wait for them, a wide one does. It is wide on
+  all workers, and no further than it is for all together, before anything moves.
 - **No −1 before its +1.** As a rule, a worker that hears that a message was consumed before it
   hears that it was sent is safe: the sender's right is at another pointstamp, which it still knows.
   What moves has its right at the very same one: the −1 would hide another token, or another
@@ -49,32 +58,44 @@ Why this is right:
 - **Loops.** A container inside a loop can be taken only while nothing waits in it. Where there are
   such, inputs hold records at or after *t* back until `Release`, so that the loop comes to rest.
 
-Operators are taken apart and built anew in general: their containers' snapshots are divided by bin,
-and the operator is built as on a restart, with tokens that it already held. An operator stays as it
-is if all its containers are `Movable`: bins are taken out of them, and added to them.
+`jeton.runtime.movers` finds the operators that move together, and `jeton.runtime.siding` has the
+places where records wait. Operators are taken apart and built anew in general: their containers'
+snapshots are divided by bin, and the operator is built as on a restart, with tokens that it already
+held. An operator stays as it is if all its containers are `Movable`: bins are taken out of them,
+and added to them.
 """
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.core.bookkeeping import Bookkeeping
 from jeton.core.errors import GraphError, ProtocolError, SnapshotError
-from jeton.core.times import Product, Time, TimeKind
+from jeton.core.times import Product, Time
 from jeton.core.tokens import grant, revoke, tokens_for
-from jeton.dataflow.pacts import Broadcast, KeyGuard, Pact
 from jeton.runtime.breakpoints import ENDED, Breakpoints, from_bytes, to_bytes
-from jeton.runtime.channels import from_time
+from jeton.runtime.movers import (
+    Arrival,
+    Mover,
+    Tables,
+    behind,
+    first_time,
+    least,
+    movers_of,
+    moves_in_place,
+    require_movable,
+)
 from jeton.runtime.operator import Operator
+from jeton.runtime.siding import Siding
 from jeton.runtime.steering import (
     Protocol,
     Steer,
@@ -85,7 +106,6 @@ from jeton.runtime.steering import (
 )
 from jeton.state.bins import Placement
 from jeton.state.snapshot import (
-    Movable,
     bin_numbers,
     concatenated,
     is_for_everyone,
@@ -97,185 +117,7 @@ if TYPE_CHECKING:
     from jeton.runtime.agent import Agent
     from jeton.runtime.worker import Worker
 
-MARKER: Final = "jeton.rerouted"
-"""The only column of a message that follows what was routed by the old owners."""
 _STATE: Final = "state"
-
-Tables = dict[str, pa.Table]
-"""The state of one operator, by the names of its containers."""
-
-
-class Siding:
-    """The place before an input, where records at or after *t* of bins that move have to wait."""
-
-    def __init__(self, migration: Migration, mover: Mover, operator: Operator, port: int) -> None:
-        self._migration = migration
-        self._mover = mover
-        self._operator = operator
-        self._worker = migration.worker
-        self._pact: Pact = operator.plan.inputs[port].pact
-        self._port = operator.inputs[port]
-        self.location = self._port.location
-        self._waiting: list[tuple[Time, Batch]] = []
-        """Records of bins whose state has not come yet."""
-        self._leaving: list[tuple[int, Time, Batch]] = []
-        """Records of bins that leave, until the new owners have begun."""
-        self.markers = 0
-        self._guard: KeyGuard | None = self._worker.redirect(self.location, self)
-        for time, batch in self._port.take_all():
-            self.deliver(time, batch)
-
-    def belongs_to(self, mover: Mover) -> bool:
-        """Whether it is before an operator of this mover."""
-        return self._mover is mover
-
-    def is_before(self, operator: Operator) -> bool:
-        """Whether it is before an input of this operator."""
-        return self._operator is operator
-
-    def learn(self, state: pa.Table) -> None:
-        """State has come, whose keys must be of the types of those that come as records."""
-        if self._guard is not None and state.num_rows:
-            self._guard.learn(state.schema)
-
-    def deliver(self, time: Time, batch: Batch) -> None:
-        """A message has arrived: let its records pass, wait, or go to their new owner."""
-        if MARKER in batch.columns:
-            self.markers += 1
-            self._migration.wake()
-            return
-        worker, guard = self._worker, self._guard
-        if guard is not None and not worker.admits(
-            self._operator.index, guard, self.location, time, batch
-        ):
-            return
-        migration = self._migration
-        later = from_time(batch, migration.at)
-        if not later.any():
-            self._port.deliver(time, batch)
-            return
-        bins = self._pact.bins(batch, migration.after.bins)
-        here, to = worker.index, migration.after.owners[bins]
-        was_here = migration.before.owners[bins] == here
-        leaves = later & was_here & (to != here)
-        waits = later & ~was_here & (to == here) & (not self._mover.has_taken)
-        passes = ~(leaves | waits)
-        if passes.all():
-            self._port.deliver(time, batch)
-            return
-        if passes.any():
-            self._port.deliver(time, batch.filter(passes))
-        else:
-            worker.consumed((self.location, time), -1)
-        if waits.any():
-            self._waiting.append(self._count(time, batch.filter(waits)))
-        for other in np.unique(to[leaves]).tolist():
-            part = self._count(time, batch.filter(leaves & (to == other)))
-            self._leaving.append((other, *part))
-        if migration.has_rerouted:
-            self.send_on()
-
-    def _count(self, time: Time, part: Batch) -> tuple[Time, Batch]:
-        """Count some records of a message as one of their own, at a time that is theirs."""
-        bound = time_columns.lower_bound(part.times, time)
-        self._worker.consumed((self.location, bound), +1)
-        return bound, part
-
-    def send_on(self) -> None:
-        """Send the records of bins that leave to the new owners."""
-        leaving, self._leaving = self._leaving, []
-        for other, time, part in leaving:
-            self._migration.send_on(other, self.location, time, part)
-
-    def mark(self) -> None:
-        """Tell all other workers that nothing more will be routed by the old owners."""
-        none = np.empty(0, dtype=np.int64)
-        for other in range(self._worker.workers):
-            if other != self._worker.index:
-                marker = Batch.trusted({MARKER: none}, none)
-                self._worker.send_message(other, self.location, 0, marker)
-
-    def let_pass(self) -> None:
-        """Let the records pass that waited for state, or for a migration that is cancelled."""
-        waiting, self._waiting = self._waiting, []
-        for time, part in waiting:
-            self._port.deliver(time, part)
-        if waiting:
-            self._worker.activate(self._operator.index)
-
-    def remove(self) -> None:
-        """Have messages delivered to the input again."""
-        self._waiting += [(time, part) for _, time, part in self._leaving]
-        self._leaving = []
-        self.let_pass()
-        self._worker.redirect(self.location, self._port, self._guard)
-
-
-@dataclass(eq=False)
-class Arrival:
-    """The state that one worker has given: by operator, with the tokens that it needs."""
-
-    tables: dict[int, Tables]
-    tokens: list[tuple[int, int, Time]]
-    """The operator, its output and the time of each."""
-
-
-@dataclass(eq=False)
-class Mover:
-    """Operators of one worker whose state moves in one act."""
-
-    number: int
-    """The same on all workers."""
-    operators: list[Operator]
-    to: list[int] = field(default_factory=list)
-    """The workers that it still has to give state to."""
-    missing: set[int] = field(default_factory=set)
-    """The workers whose state has not come yet."""
-    arrived: list[Arrival] = field(default_factory=list)
-    has_taken: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has given and taken everything."""
-        return not self.to and self.has_taken
-
-    def is_ready(self, worker: Worker, at: int) -> bool:
-        """Whether all before *t* is done, and nothing waits between its operators.
-
-        Tokens before *t* would hold back the movers behind it until `Release`.
-        """
-        for operator in self.operators:
-            for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
-                if plan.pact.local and not plan.observes and len(port):
-                    return False
-                if any(_outermost(time) < at for time in worker.frontier(port.location)):
-                    return False
-        books = [book for operator in self.operators for book in operator.books]
-        return all(_outermost(token.time) >= at for _, token in tokens_for(books))
-
-    def snapshot(self, worker: Worker) -> dict[Operator, Tables] | None:
-        """The state of operators that are built anew; nothing while some waits inside a loop."""
-        whole = [each for each in self.operators if not _moves_in_place(each)]
-        try:
-            found = {each: each.snapshot(worker.index) for each in whole}
-        except SnapshotError:
-            if all(each.plan.kind.total for each in self.operators):
-                raise
-            return None
-        return {
-            operator: {n: t for n, t in tables.items() if not is_held_by_breakpoint(n)}
-            for operator, tables in found.items()
-        }
-
-    def sharing(self, operators: Iterable[Operator]) -> list[Operator]:
-        """Some of its operators, and those that share values with any of them, in order."""
-        found = set(operators)
-        while True:
-            keys = {key for operator in found for key in operator.shared}
-            more = {each for each in self.operators if each.shared & keys}
-            if more <= found:
-                return sorted(found, key=lambda each: each.index)
-            found |= more
 
 
 class Migration:
@@ -294,12 +136,14 @@ class Migration:
         """Messages that were sent on to each worker."""
         self._came_on: list[tuple[int, Time, Batch]] = []
         """Messages that others have sent on: they wait until all workers have heard of them."""
-        self._carried: list[tuple[Bookkeeping, Time]] = []
-        """Tokens that came with state, held for the same reason."""
+        self._carried: list[tuple[int, Bookkeeping, Time]] = []
+        """Tokens that came with state, and the workers that gave them: held for the same reason."""
         self._was_done = self.is_confirmed = False
         self._breakpoints = breakpoints
         self._in_loops = self._holds = False
         self._is_woken = False
+        self._behind: list[int] = []
+        """The locations that what moves may lead to."""
         self._state_location = len(worker.graph.steps)
         self.when_changed: list[Callable[[], None]] = []
         """Called whenever something has changed."""
@@ -310,6 +154,7 @@ class Migration:
         """Hold a token at *t* in every input, by default at a time that is reached already."""
         require_movable(self.worker.operators)
         self.movers = movers_of(self.worker.operators)
+        self._behind = behind(self.worker, self.movers)
         self._in_loops = any(
             operator.kept and not operator.plan.kind.total
             for mover in self.movers
@@ -336,11 +181,17 @@ class Migration:
             mover.to = [to for giver, to in sorted(pairs) if giver == here]
             mover.missing = {giver for giver, to in pairs if to == here}
             mover.has_taken = not mover.missing
+            mover.at_once = bool(mover.to) and not self._holds
             for operator in mover.operators:
                 for port, plan in enumerate(operator.plan.inputs):
                     if plan.pact.by_bins and not plan.observes:
                         self.sidings.append(Siding(self, mover, operator, port))
         self.wake()
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether frontiers behind state that moves wait for all workers by now."""
+        return all(map(self.worker.tracker.has_caught_up, self._behind))
 
     def reroute(self) -> None:
         """Route records at or after *t* by the new owners."""
@@ -357,10 +208,12 @@ class Migration:
     def release(self) -> None:
         """End it: nothing before *t* is left anywhere, and all state is where it belongs."""
         self._end(self.after)
-        for book, time in self._carried:
-            self.worker.consumed((book.location, time), -1)
+        worker = self.worker
+        for giver, book, time in self._carried:
+            # Posted, since a worker without work takes no step to tell the others.
+            worker.post(partial(worker.counted_at, giver, (book.location, time), -1))
         for message in self._came_on:
-            self.worker.receive_message(*message)
+            worker.receive_message(*message)
 
     def has_heard(self, sealed: Sequence[int], sent_on: Sequence[Sequence[int]]) -> bool:
         """Whether all has arrived here that workers have sealed, and sent on."""
@@ -370,6 +223,8 @@ class Migration:
     def send_on(self, to: int, location: int, time: Time, part: Batch) -> None:
         """Send records to the worker that owns their bins now."""
         self.sent_on[to] += 1
+        self.worker.consumed((location, time), -1)
+        self.worker.counted_at(to, (location, time), +1)
         self.worker.send_message(to, self._state_location + 1 + location, time, part)
 
     def cancel(self) -> None:
@@ -388,15 +243,13 @@ class Migration:
         if self._holds:
             self._breakpoints.let_go()
         worker.migration = None
+        worker.widen_frontiers(False)
 
     @property
     def is_done(self) -> bool:
         """Whether all state has moved here, and nothing routed by the old owners can come."""
-        others = self.worker.workers - 1
-        return (
-            self.has_rerouted
-            and all(mover.is_done for mover in self.movers)
-            and all(siding.markers == others for siding in self.sidings)
+        return self.has_rerouted and all(
+            mover.is_done and self._is_last(mover) for mover in self.movers
         )
 
     # Called by the worker
@@ -416,25 +269,35 @@ class Migration:
         for (operator, name), data in zip(header["parts"], parts, strict=True):
             tables.setdefault(operator, {})[name] = from_bytes(data)
         tokens = [(operator, output, _time(time)) for operator, output, time in header["tokens"]]
-        mover.arrived.append(Arrival(tables, tokens))
+        mover.arrived.append(Arrival(header["from"], tables, tokens))
         mover.missing.remove(header["from"])
         self.wake()
         return True
 
     def wake(self) -> None:
-        """Look soon for what can be done."""
+        """Look soon for what can be done: at the end of a step, which comes if one is posted."""
         if not self._is_woken:
             self._is_woken = True
-            self.worker.post(self.go_on)
+            self.worker.post(lambda: None)
 
-    def go_on(self) -> None:
-        """Give and take what is ready."""
-        self._is_woken = False
-        if self.worker.migration is not self or not self.has_rerouted:
+    def after_operators(self) -> None:
+        """Give and take what is ready, once operators have answered the records that came."""
+        woken, self._is_woken = self._is_woken, False
+        if not woken:
             return
+        if self.has_rerouted:
+            self._give_and_take()
+        calls, self.when_changed = self.when_changed, []
+        for call in calls:
+            call()
+
+    def _give_and_take(self) -> None:
+        leaving = (self.before.owners == self.worker.index) & (
+            self.after.owners != self.worker.index
+        )
         for mover in self.movers:
-            if not mover.is_done and mover.is_ready(self.worker, self.at):
-                if mover.to:
+            if not mover.is_done and mover.is_ready(self.worker, self.at, leaving):
+                if mover.to and (not mover.at_once or self._is_last(mover)):
                     self._give(mover)
                 if not mover.to and not mover.has_taken and not mover.missing:
                     self._take(mover)
@@ -443,14 +306,22 @@ class Migration:
             self.is_confirmed, self._was_done = self._was_done, True
             if not self.is_confirmed:
                 self.wake()
-        calls, self.when_changed = self.when_changed, []
-        for call in calls:
-            call()
 
     # Inside
 
+    def _is_last(self, mover: Mover) -> bool:
+        """Whether no more records that are routed by the old owners can come to a mover."""
+        others = self.worker.workers - 1
+        return all(each.markers == others for each in self.sidings if each.belongs_to(mover))
+
     def _give(self, mover: Mover) -> None:
         """Send the state of the bins that leave to their new owners."""
+        if mover.at_once:
+            # An operator may have left records in its inputs: they are for the new owner.
+            mover.at_once = False
+            for siding in self.sidings:
+                if siding.belongs_to(mover):
+                    siding.sort_out()
         state = mover.snapshot(self.worker)
         if state is None:
             return
@@ -474,17 +345,17 @@ class Migration:
         changed = mover.sharing({operator for each in leaving.values() for operator in each})
         rights = self._take_tokens(changed)
         for operator in mover.operators:
-            if _moves_in_place(operator):
+            if moves_in_place(operator):
                 rights |= self._take_out(operator, leaving)
         for other, given_away in leaving.items():
             tokens = []
             for operator in given_away:
                 for book in operator.books:
                     if rights[book]:
-                        least = _least(rights[book])
+                        time = least(rights[book])
                         # Counted here, held there.
-                        self.worker.consumed((book.location, least), +1)
-                        tokens.append((operator.index, book.output, least))
+                        self.worker.consumed((book.location, time), +1)
+                        tokens.append((operator.index, book.output, time))
             self._send(other, mover, given_away, tokens)
         self._rebuild(changed, staying, rights)
         mover.to = []
@@ -498,11 +369,14 @@ class Migration:
         for book, token in tokens_for(operator.books):
             rights[book].append(token.time)
         # Until the end of this act: the operator may give its own up.
-        held = [grant(book, _least(times)) for book, times in rights.items() if times]
+        held = [grant(book, least(times)) for book, times in rights.items() if times]
         for other, parts in leaving.items():
             mine = self.before.owners == here
             chosen = mine & (self.after.owners == other)
-            tables = {name: kept.take_bins(chosen) for name, kept in operator.kept.items()}
+            with operator.guard:
+                tables = {name: kept.take_bins(chosen) for name, kept in operator.kept.items()}
+            if operator.spill is not None:
+                operator.spill.left(chosen)
             if any(table.num_rows for table in tables.values()):
                 parts[operator] = tables
                 self.moved_rows += sum(table.num_rows for table in tables.values())
@@ -539,7 +413,7 @@ class Migration:
             for index, tables in each.tables.items()
             if any(table.num_rows for table in tables.values())
         }
-        changed = mover.sharing(each for each in came if not _moves_in_place(each))
+        changed = mover.sharing(each for each in came if not moves_in_place(each))
         state = mover.snapshot(self.worker) if changed else {}
         if state is None:
             return
@@ -556,10 +430,10 @@ class Migration:
             for index, output, time in each.tokens:
                 book = self.worker.operators[index].books[output]
                 carried[book].append(time)
-                self._carried.append((book, time))
+                self._carried.append((each.giver, book, time))
         self._rebuild(changed, state, rights, carried)
         for operator in came:
-            if _moves_in_place(operator):
+            if moves_in_place(operator):
                 for each in arrived:
                     self._put_in(operator, each.tables.get(operator.index, {}), carried)
         mover.arrived = []
@@ -574,14 +448,15 @@ class Migration:
         """Add state to an operator, with the tokens that came with it."""
         before = [book.held for book in operator.books]
         tokens = [
-            grant(book, _least(carried[book]) if carried[book] else _first(book.kind, self.at))
+            grant(book, least(carried[book]) if carried[book] else first_time(book.kind, self.at))
             for book in operator.books
         ]
         self._learn(operator, tables)
         try:
-            for name, table in tables.items():
-                kept = operator.kept[name]
-                kept.restore(table, [tokens[output] for output in kept.rights])
+            with operator.guard:
+                for name, table in tables.items():
+                    kept = operator.kept[name]
+                    kept.restore(table, [tokens[output] for output in kept.rights])
         except BaseException as error:
             operator.fail(error, "taking state over in a migration", self.worker.index)
         for token in tokens:
@@ -641,7 +516,9 @@ class Migration:
             for book in operator.books:
                 held = rights[book]
                 times = [*held, *(carried or {}).get(book, ())]
-                tokens.append(grant(book, _least(times) if times else _first(plan.kind, self.at)))
+                tokens.append(
+                    grant(book, least(times) if times else first_time(plan.kind, self.at))
+                )
                 book.record_all((time, -1) for time in held)
                 if not times:
                     without.append(book)
@@ -659,93 +536,6 @@ class Migration:
                 ).located(operator=plan.name, worker=worker.index)
             worker.built(operator)
             worker.activate(operator.index)
-
-
-# Movers
-
-
-def _moves_in_place(operator: Operator) -> bool:
-    """Whether bins can be taken out of an operator, and added to it, as it is."""
-    kept = [each.state for name, each in operator.kept.items() if not is_held_by_breakpoint(name)]
-    total = operator.plan.kind.total
-    return (
-        total
-        and bool(kept)
-        and not operator.shared
-        and all(isinstance(each, Movable) for each in kept)
-    )
-
-
-def movers_of(operators: Sequence[Operator]) -> list[Mover]:
-    """The operators that keep state by bins, in groups that move together."""
-    lead = {operator.index: operator.index for operator in operators if operator.inputs}
-
-    def leader(index: int) -> int:
-        while lead[index] != index:
-            index = lead[index]
-        return index
-
-    def join(one: int, other: int) -> None:
-        one, other = sorted((leader(one), leader(other)))
-        lead[other] = one
-
-    by_key: dict[Any, int] = {}
-    for operator in operators:
-        if not operator.inputs:
-            continue
-        for plan in operator.plan.inputs:
-            if plan.pact.local and not plan.observes:
-                for source in plan.sources:
-                    if source.operator in lead:
-                        join(operator.index, source.operator)
-        for key in operator.shared:
-            join(operator.index, by_key.setdefault(key, operator.index))
-    groups: dict[int, list[Operator]] = {}
-    for operator in operators:
-        if operator.inputs:
-            groups.setdefault(leader(operator.index), []).append(operator)
-    return [
-        Mover(number, group)
-        for number, group in sorted(groups.items())
-        if any(_is_by_bins(operator) for operator in group)
-        and any(not is_held_by_breakpoint(name) for each in group for name in each.kept)
-    ]
-
-
-def _is_by_bins(operator: Operator) -> bool:
-    return any(plan.pact.by_bins and not plan.observes for plan in operator.plan.inputs)
-
-
-def require_movable(operators: Sequence[Operator]) -> None:
-    """Refuse flows with records that do not follow bins, beside state that does."""
-    for mover in movers_of(operators):
-        for operator in mover.operators:
-            for plan in operator.plan.inputs:
-                pact = plan.pact
-                known = pact.by_bins or pact.local or isinstance(pact, Broadcast)
-                if not known and not plan.observes:
-                    raise GraphError(
-                        f"its records come by {pact!r}, which does not follow bins when they move: "
-                        "use Exchange, or go on without migrations"
-                    ).located(operator=operator.plan.name)
-
-
-# Times
-
-
-def _outermost(time: Time) -> int:
-    outermost: int = time[0] if isinstance(time, Product) else time
-    return outermost
-
-
-def _first(kind: TimeKind, at: int) -> Time:
-    """The least time inside a scope whose outermost part is a given one."""
-    return Product.of((at, *([0] * kind.depth))) if kind.depth else at
-
-
-def _least(times: Sequence[Time]) -> Time:
-    """The least of some times; of those in loops, which have none, any will do."""
-    return min(times) if not isinstance(times[0], Product) else times[0]
 
 
 def _time(value: Any) -> Time:
@@ -774,6 +564,7 @@ class Prepare(Steer):
         at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
         at = migration.prepare(at)
         worker.migration = migration
+        worker.widen_frontiers(True)
         return {"at": at, "unit": units.unit, "holds": agent.breakpoints.may_hold}
 
 
@@ -818,6 +609,21 @@ class Await(Steer):
             super().obey(agent)
         else:
             _migration(agent).when_changed.append(lambda: self.obey(agent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwaitWide(Await):
+    """Answer once no frontier behind what moves is further than it is for all workers together."""
+
+    kind = "await wide"
+
+    def is_due(self, agent: Agent) -> bool:
+        """Whether there is an answer."""
+        return _migration(agent).is_wide
+
+    def do(self, agent: Agent) -> dict[str, Any]:
+        """There is nothing else to say."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -918,6 +724,7 @@ def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False)
         raise error
     latest = max(answer["at"] for answer in answers)
     require_no_errors((yield Begin(at=latest, moves=list(moves.items()))))
+    require_no_errors((yield AwaitWide()))
     require_no_errors((yield Reroute()))
     answers = yield AwaitMoved()
     require_no_errors(answers)

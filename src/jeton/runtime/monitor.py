@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from jeton.core.errors import GraphError
-from jeton.runtime.metrics import furthest
+from jeton.runtime.metrics import Totals, carried, furthest
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,15 @@ class Observation:
     status: str
     reports: Mapping[int, Mapping[str, Any]]
     """The latest report of each worker: see `Agent.reported`."""
+    before: Totals = field(default_factory=dict)
+    """The metrics of workers in earlier runs: attempts at a query, micro-batches, actions."""
     checkpoints: Mapping[str, Any] | None = None
     paused_at: Any = None
+    bins: Mapping[int, int] | None = None
+    """How many bins each worker owns, where state can move."""
+    migration: Mapping[str, int] | None = None
+    """How many bins have moved, and of how many, while state moves."""
+    rebalancing: Mapping[str, Any] | None = None
     clock: float = field(default_factory=time.time)
     """Seconds since 1970."""
 
@@ -63,9 +70,19 @@ class Observation:
                 found[name] = min(found[name], at) if name in found else at
         return found
 
+    @property
+    def totals(self) -> Totals:
+        """The metrics of each worker over all runs: counts never go back."""
+        return carried(self.before, self.reports) if self.before else _metrics(self.reports)
+
     def total(self, name: str) -> int:
-        """A count, summed over the workers."""
-        return sum(int(report["metrics"].get(name, 0)) for report in self.reports.values())
+        """A count over all runs, summed over the workers."""
+        of_all = (*self.before.values(), *_metrics(self.reports).values())
+        return sum(int(metrics.get(name, 0)) for metrics in of_all)
+
+
+def _metrics(reports: Mapping[int, Mapping[str, Any]]) -> Totals:
+    return {rank: report["metrics"] for rank, report in reports.items()}
 
 
 class Progress(dict[str, Any]):
@@ -157,6 +174,7 @@ class Monitor:
         self.looks = 0
         """The number of observations so far."""
         self.changed = threading.Condition()
+        self._calling = threading.RLock()
         self._observe = observe
         self._identity = identity or name
         self._seen: Observation | None = None
@@ -221,18 +239,23 @@ class Monitor:
         return self._over.is_set()
 
     def look(self) -> Observation:
-        """Observe once, now."""
+        """Observe once, now; from any thread."""
         now = self._observe()
-        before, self._seen = self._seen, now
-        record = self._progress(before, now)
-        self.recent.append(record)
-        for watcher in list(self._watchers):
-            watcher(now)
-        with self.changed:
-            self.looks += 1
-            self.changed.notify_all()
-        for listener in list(self._listeners):
-            self._call(listener, "onQueryProgress", Event(progress=record))
+        # Watchers and listeners are called by one thread at a time, in the order of the clock.
+        with self._calling:
+            before = self._seen
+            if before is not None and before.clock > now.clock:
+                return before
+            self._seen = now
+            record = self._progress(before, now)
+            self.recent.append(record)
+            for watcher in list(self._watchers):
+                watcher(now)
+            with self.changed:
+                self.looks += 1
+                self.changed.notify_all()
+            for listener in list(self._listeners):
+                self._call(listener, "onQueryProgress", Event(progress=record))
         return now
 
     # Inside
@@ -248,7 +271,9 @@ class Monitor:
             except Exception:
                 log.exception("the monitor of %r could not look", self.name)
         if self._log is not None:
-            self._log.close()
+            with self._calling:
+                self.unwatch(self._log.take)
+                self._log.close()
         event = self._event(exception=self._error, errorClassOnException=None)
         for listener in list(self._listeners):
             self._call(listener, "onQueryTerminated", event)
@@ -294,15 +319,13 @@ class Monitor:
             sources=[{"description": name, "endOffset": at} for name, at in now.inputs.items()],
             sink={"numOutputRows": rows_out},
             checkpoints=now.checkpoints,
+            rebalancing=now.rebalancing,
         )
 
 
 def since(before: Observation | None, now: Observation, name: str) -> int:
-    """By how much a count has grown, on the workers of the present attempt."""
-    total = now.total(name)
-    earlier = 0 if before is None else before.total(name)
-    # Workers that were started again have counted from zero.
-    return total - earlier if total >= earlier else total
+    """By how much a count has grown."""
+    return max(0, now.total(name) - (0 if before is None else before.total(name)))
 
 
 def _state(now: Observation) -> list[dict[str, Any]]:

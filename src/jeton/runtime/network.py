@@ -270,7 +270,7 @@ class SimulatedPort:
         """Put a progress batch on its lane."""
         self.progress_batches += 1
         self.network.progress_batches += 1
-        self.network.progress_changes += len(batch.changes)
+        self.network.progress_changes += len(batch.changes) + len(batch.yours)
         self.network.put((self.worker, to, PROGRESS), batch)
 
     def poll(self, timeout: float = 0.0) -> bool:

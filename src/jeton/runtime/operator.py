@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -16,7 +16,14 @@ from jeton.core.source_lines import user_line
 from jeton.core.times import Time
 from jeton.dataflow.plan import OperatorPlan, Step
 from jeton.dataflow.ports import Input, Moment, Output
+from jeton.state.changes import Cut, Guard
 from jeton.state.tagged_state import Origin, TaggedState
+
+if TYPE_CHECKING:
+    from jeton.runtime.spilling import Spill
+
+Tokens = Mapping[tuple[str, str], str]
+"""For containers, by operator and name, the tokens of their states that were stored last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,12 +38,16 @@ class Operator:
     step: Step | None = None
     kept: dict[str, TaggedState] = field(default_factory=dict)
     """The containers that are part of snapshots."""
+    guard: Guard = field(default_factory=Guard)
+    """Held by whoever uses its containers, while a thread reads them for a checkpoint."""
     origin: Origin = field(default_factory=lambda: Origin(""))
     """Where it stands in the flow."""
     ends: list[Callable[[], None]] = field(default_factory=list)
     """Acts for the end of the run."""
     shared: set[Hashable] = field(default_factory=set)
     """The values that it shares with other operators of its worker."""
+    spill: Spill | None = None
+    """Its state that may be on disk, where the worker has a memory budget."""
     watching: bool = False
     """Whether it is notified of its inputs' frontiers now."""
     invocations: int = 0
@@ -49,6 +60,12 @@ class Operator:
     records_in: int = 0
     batches_out: int = 0
     records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    latency: list[int] | None = None
+    """How often its frontier got to where inputs were, by seconds: see `jeton.runtime.latency`."""
+    latency_seconds: float = 0.0
+    """The sum of these seconds."""
     sample: Batch | None = None
     """The latest batch that it sent; that came in, if it sends none."""
 
@@ -69,14 +86,10 @@ class Operator:
 
     def snapshot(self, worker: int) -> dict[str, pa.Table]:
         """Its containers; an error if it holds tokens without any."""
-        if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
-            raise SnapshotError(
-                "it holds tokens but keeps no state, so that its pending work would be "
-                "lost: info.keep(…) a container such as jt.state.KeyedTimes, or say "
-                "info.keep_nothing() if it can begin anew"
-            ).located(operator=self.plan.name, worker=worker)
+        self._require_kept(worker)
         try:
-            found = {name: kept.snapshot() for name, kept in self.kept.items()}
+            with self.guard:
+                found = {name: kept.snapshot() for name, kept in self.kept.items()}
         except JetonError as error:
             error.located(operator=self.plan.name, worker=worker)
             raise
@@ -84,11 +97,41 @@ class Operator:
         self.state_bytes = sum(table.nbytes for table in found.values())
         return found
 
+    def cut(self, worker: int, tokens: Tokens) -> dict[str, Cut | pa.Table]:
+        """The changes of its containers since the states with these tokens."""
+        self._require_kept(worker)
+        found: dict[str, Cut | pa.Table] = {}
+        try:
+            for name, kept in self.kept.items():
+                found[name] = kept.cut(tokens.get((self.plan.name, name)), self.guard)
+        except BaseException as error:
+            abandon(found)
+            if isinstance(error, JetonError):
+                error.located(operator=self.plan.name, worker=worker)
+            raise
+        each = found.values()
+        self.state_rows = sum(c.rows if isinstance(c, Cut) else c.num_rows for c in each)
+        self.state_bytes = sum(c.nbytes for c in each)
+        return found
+
+    def _require_kept(self, worker: int) -> None:
+        if self.inputs and not self.kept and any(book.held > 0 for book in self.books):
+            raise SnapshotError(
+                "it holds tokens but keeps no state, so that its pending work would be "
+                "lost: info.keep(…) a container such as jt.state.KeyedTimes, or say "
+                "info.keep_nothing() if it can begin anew"
+            ).located(operator=self.plan.name, worker=worker)
+
     def reset_counts(self) -> None:
         """Begin to count anew."""
         self.invocations = self.batches_in = self.records_in = 0
         self.batches_out = self.records_out = 0
-        self.seconds = 0.0
+        self.bytes_in = self.bytes_out = 0
+        self.seconds = self.latency_seconds = 0.0
+        if self.spill is not None:
+            self.spill.brought_back = 0
+        if self.latency is not None:
+            self.latency = [0] * len(self.latency)
 
     def has_input(self) -> bool:
         """Whether messages wait."""
@@ -136,11 +179,13 @@ class Watches:
 
     places: Sequence[tuple[int, int]]
     by_segment: dict[int, dict[int, Watch]] = field(default_factory=dict)
+    """For each segment its watched positions, in ascending order."""
 
     def add(self, watch: Watch) -> None:
         """Watch an input."""
         segment, position = self.places[watch.location]
-        self.by_segment.setdefault(segment, {})[position] = watch
+        watches = {**self.by_segment.get(segment, {}), position: watch}
+        self.by_segment[segment] = dict(sorted(watches.items()))
 
     def remove(self, location: int) -> None:
         """No longer watch an input."""
@@ -157,10 +202,19 @@ class Watches:
             watches = self.by_segment.get(segment)
             if watches is None:
                 continue
-            positions = sorted(watches)
-            for position, now in zip(positions, tracker.frontiers(segment, positions), strict=True):
-                watch = watches[position]
+            if tracker.is_wide:
+                frontiers = [tracker.least(watch.location) for watch in watches.values()]
+            else:
+                frontiers = tracker.frontiers(segment, watches)
+            for watch, now in zip(watches.values(), frontiers, strict=True):
                 if watch.seen != now:
                     watch.seen = now
                     woken.append(watch.operator)
         return woken
+
+
+def abandon(cuts: Mapping[str, Cut | pa.Table]) -> None:
+    """Take cuts back, since there will be no checkpoint of them."""
+    for cut in cuts.values():
+        if isinstance(cut, Cut):
+            cut.abandon()

@@ -22,8 +22,9 @@ from jeton.columns.time_units import (
     INTEGER,
     column_times,
     convert,
+    in_words,
     is_timestamp,
-    plain_times,
+    plain_time,
     stamped,
     unit_of_one,
     with_zone,
@@ -31,17 +32,14 @@ from jeton.columns.time_units import (
 )
 from jeton.core.checks import described, suggestion
 from jeton.core.errors import GraphError, JetonError, TimeError, summary
-from jeton.core.times import START_OF_TIME
+from jeton.core.times import END_OF_TIME, IntegerTimes
 from jeton.runtime.breakpoints import ENDED, OutputGate, Predicate, TimePassed, from_bytes, to_bytes
 from jeton.runtime.commands import Command
-from jeton.state.snapshot import BIN, concatenated, is_held_by_breakpoint
+from jeton.runtime.state_view import stacked, state_table
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.runtime.agent import Agent
-
-TIMES: Final = ("time", "end", "first", "last")
-"""The columns of the library's containers that have times."""
 
 Answer: TypeAlias = Mapping[str, Any]
 T = TypeVar("T")
@@ -58,9 +56,11 @@ class At(NamedTuple):
     @property
     def shown(self) -> Any:
         """The time as the flow's records have it."""
-        if self.time == START_OF_TIME:
-            return self.time
-        return plain_times(np.array([self.time]), self.unit)[0]
+        return plain_time(self.time, self.unit)
+
+    def __str__(self) -> str:
+        """The time for people."""
+        return in_words(self.time, self.unit)
 
 
 RESUMED: Final = object()
@@ -89,7 +89,7 @@ class Steer(Command):
             return self.do(agent)
         except TimePassed as error:
             unit = agent.worker.units.unit
-            return {"passed": error.furthest, "input": error.name, "unit": unit}
+            return {"passed": error.furthest, "by": error.name, "unit": unit}
         except JetonError as error:
             return {"error": error.message, "type": type(error).__name__}
 
@@ -106,14 +106,18 @@ class Pause(Steer):
     at: int | None = None
     unit: str | None = None
     """The unit of this time; without, it is that of the flow."""
+    reason: str = ""
 
     def do(self, agent: Agent) -> dict[str, Any]:
         """Hold a token in every input; returns the time."""
         points, units = agent.breakpoints, agent.worker.units
         if self.at is None and points.at is not None:
-            return {"at": points.at, "unit": units.unit, "holds": points.has_token}
+            return {"at": points.at, "unit": points.unit, "holds": points.has_token}
         at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
-        return {"at": points.pause(at), "unit": units.unit, "holds": points.has_token}
+        paused_at = points.pause(at, self.reason)
+        if self.unit is not None:
+            points.given_unit = unit_given(self.unit, units)
+        return {"at": paused_at, "unit": points.unit, "holds": points.has_token}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +135,11 @@ class Move(Steer):
         before = points.at
         if before is not None and at < before:
             raise TimeError(
-                f"the flow is paused at {At(before, units.unit).shown}, and cannot go back to "
-                f"{At(at, units.unit).shown}"
+                f"the flow is paused at {in_words(before, units.unit)}, and cannot go back to "
+                f"{in_words(at, units.unit)}"
             )
         points.move(at)
-        return {"at": points.at, "unit": units.unit}
+        return {"at": points.at, "unit": points.unit}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +153,7 @@ class NextTime(Steer):
         points = agent.breakpoints
         points.require_paused()
         found = {"at": points.at, "next": points.next_held(), "now": points.holds_now()}
-        return {**found, "unit": agent.worker.units.unit}
+        return {**found, "unit": points.unit}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,27 +240,8 @@ class LookAtState(Look):
 
     def table(self, agent: Agent) -> pa.Table:
         """Its containers, one below the other, with the tokens that it holds."""
-        index = agent.worker.index
         operator = next(o for o in agent.worker.operators if o.plan.name == self.operator)
-        parts = []
-        for name, kept in operator.kept.items():
-            if is_held_by_breakpoint(name):
-                continue
-            part = kept.snapshot()
-            rows = part.num_rows
-            first = {"worker": pa.array([index] * rows, pa.int64())}
-            if len(operator.kept) > 1:
-                first["container"] = pa.array([name] * rows, pa.string())
-            columns = {n: part.column(n) for n in part.column_names if n not in (BIN, *first)}
-            for each in columns.keys() & set(TIMES):
-                if columns[each].type == pa.int64() and not columns[each].null_count:
-                    columns[each] = stamped(columns[each].to_numpy(), agent.worker.units.unit)
-            parts.append(pa.table({**first, **columns}))
-        none = pa.table({"worker": pa.array([], pa.int64())})
-        whole = concatenated(self.operator, "state", parts) if parts else none
-        tokens = sum(book.held for book in operator.books)
-        held = pa.array([tokens] * whole.num_rows, pa.int64())
-        return whole.append_column("tokens", held).replace_schema_metadata()
+        return state_table(agent, operator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,11 +305,12 @@ class LookAtSample(Look):
 # Protocols
 
 
-def pausing(time: Any) -> Protocol[At]:
+def pausing(time: Any, reason: str = "") -> Protocol[At]:
     """Set a breakpoint on all workers, or on none."""
     at, unit = (None, None) if time is None else given(time)
-    answers = yield Pause(at=at, unit=unit)
-    error = first_error(answers, f"the flow cannot pause at {time}", "Pause")
+    answers = yield Pause(at=at, unit=unit, reason=reason)
+    refused = "the flow cannot pause" if time is None else f"the flow cannot pause at {time}"
+    error = first_error(answers, refused, "Pause")
     if error is not None:
         # Those that did pause go on; one that was paused before says so, and so do all others.
         if any("at" in each for each in answers):
@@ -352,13 +338,29 @@ def stepping(until: Any = None) -> Protocol[At]:
     if later:
         to = min(later)
     elif any(answer["now"] for answer in answers):
+        if answers[0]["at"] == END_OF_TIME:
+            raise GraphError(
+                "records are held back at the last time there is, with none to step to: resume() "
+                "lets them go on"
+            )
         to = answers[0]["at"] + 1
     else:
         raise GraphError(
-            f"nothing is held back at {_at(answers).shown} to step to: wait for records, or say "
+            f"nothing is held back at {_at(answers)} to step to: wait for records, or say "
             "step(until=…)"
         )
     answers = yield Move(at=to)
+    require_no_errors(answers)
+    return _at(answers)
+
+
+def moving(at: int) -> Protocol[At]:
+    """Move the breakpoint on to a time in the unit of the flow, if it is before that."""
+    answers = yield NextTime()
+    require_no_errors(answers)
+    if answers[0]["at"] >= at:
+        return _at(answers)
+    answers = yield Move(at=at)
     require_no_errors(answers)
     return _at(answers)
 
@@ -402,8 +404,7 @@ def looking(command: Look) -> Protocol[pa.Table]:
     """A table from all workers."""
     answers = yield command
     require_no_errors(answers)
-    tables = [from_bytes(answer["payload"]) for answer in answers]
-    return concatenated(command.kind, command.kind, tables)
+    return stacked([from_bytes(answer["payload"]) for answer in answers])
 
 
 def state_of(flow: Flow, operator: str) -> Protocol[pa.Table]:
@@ -437,8 +438,8 @@ def messages() -> Protocol[pa.Table]:
 # Times
 
 
-def given(time: Any) -> tuple[int, str]:
-    """A time as a user gives it: its value, and its unit.
+def given(time: Any, what: str = "a breakpoint") -> tuple[int, str]:
+    """A time as a user gives it: its value, and its unit. ``what`` is what it is for.
 
     >>> from datetime import datetime
     >>> given(5), given(datetime(1970, 1, 2))
@@ -449,16 +450,16 @@ def given(time: Any) -> tuple[int, str]:
         column = pa.array([time.as_py()], time.type) if isinstance(time, pa.Scalar) else None
         if column is None:
             column = np.array([time]) if isinstance(time, np.datetime64) else pa.array([time])
-        return int(column_times(column, None, "the time of a breakpoint")[0]), unit
+        return int(column_times(column, None, f"the time of {what}")[0]), unit
     if isinstance(time, bool | np.bool_) or not isinstance(time, int | np.integer):
         raise TimeError(
-            f"a breakpoint needs a time of the flow, an integer or a timestamp such as "
+            f"{what} needs a time of the flow, an integer or a timestamp such as "
             f"datetime(2026, 1, 31, 12), not {described(time)}"
         )
-    return int(time), INTEGER
+    return int(IntegerTimes().check(int(time))), INTEGER
 
 
-def in_flow_unit(at: int, unit: str | None, units: Units) -> int:
+def in_flow_unit(at: int, unit: str | None, units: Units, what: str = "a breakpoint") -> int:
     """A time in the unit of a flow, exactly; an error if it is of the other kind."""
     if unit is None:
         return at
@@ -466,14 +467,20 @@ def in_flow_unit(at: int, unit: str | None, units: Units) -> int:
     stamps = units.domain.stamps if known is None else known != INTEGER
     if stamps is not None and stamps is not (unit != INTEGER):
         raise TimeError(
-            "the times of this flow are timestamps: pause at one, such as datetime(2026, 1, 31, 12)"
+            f"the times of this flow are timestamps: {what} needs one, such as "
+            "datetime(2026, 1, 31, 12)"
             if stamps
-            else "the times of this flow are integers: pause at an integer"
+            else f"the times of this flow are integers: {what} needs an integer"
         )
     if unit == INTEGER:
         return at
-    to = known or with_zone(units.domain.unit, zone_of(unit))
-    return int(convert(np.array([at]), unit, to, "the time of the breakpoint")[0])
+    to = known or unit_given(unit, units)
+    return int(convert(np.array([at]), unit, to, f"the time of {what}")[0])
+
+
+def unit_given(unit: str, units: Units) -> str:
+    """The unit in which a flow has a time of some unit, if no record has come yet."""
+    return unit if unit == INTEGER else with_zone(units.domain.unit, zone_of(unit))
 
 
 # Answers
@@ -493,10 +500,12 @@ def first_error(answers: Sequence[Answer], refused: str, act: str) -> JetonError
     if not passed:
         return None
     furthest = max(passed, key=lambda each: each["passed"])
-    shown = At(furthest["passed"], furthest["unit"]).shown
+    if furthest["passed"] == END_OF_TIME:
+        return TimeError(f"{refused}: {furthest['by']} has passed the last time there is")
+    shown = in_words(furthest["passed"], furthest["unit"])
     return TimeError(
-        f"{refused}: input {furthest['input']!r} has passed {shown} already. {act} later than "
-        f"that, or leave the time out to {act.lower()} right after it"
+        f"{refused}: {furthest['by']} has passed {shown} already. {act} later than that, or leave "
+        f"the time out to {act.lower()} right after it"
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock, get_ident
+from time import monotonic
 from typing import Any
 
 
@@ -39,3 +42,33 @@ class Turnstile:
         if not self._depth:
             self._owner = None
             self._inside.release()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[bool]:
+        """Go in if that is possible within some seconds; gives whether it was.
+
+        >>> turnstile = Turnstile()
+        >>> with turnstile.within(1.0) as inside:
+        ...     inside
+        True
+        """
+        came = self._came_in(seconds)
+        try:
+            yield came
+        finally:
+            if came:
+                self.__exit__()
+
+    def _came_in(self, seconds: float) -> bool:
+        me, deadline = get_ident(), monotonic() + seconds
+        if self._owner != me:
+            if not self._next.acquire(timeout=seconds):
+                return False
+            try:
+                if not self._inside.acquire(timeout=max(0.0, deadline - monotonic())):
+                    return False
+            finally:
+                self._next.release()
+            self._owner = me
+        self._depth += 1
+        return True

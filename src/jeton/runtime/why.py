@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from jeton.columns.time_units import in_words, one_time
+from jeton.columns.time_domain import Units
+from jeton.columns.time_units import in_words, is_timestamp, length_text, plain_time
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import SourceLine
@@ -22,6 +24,7 @@ from jeton.dataflow.plan import OperatorPlan
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.tracker import Pointstamp
 from jeton.progress.why import Hold, everything, holds
+from jeton.runtime.steering import given, in_flow_unit
 from jeton.runtime.worker_facts import InputFact, PartitionFact, TokenFact, WorkerFacts
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class Holder:
     port: int | None = None
     """The operator's output with the token, or the input with the message."""
     time: Any = None
-    """The least of its times."""
+    """The least of its times, as the flow's records have them."""
     count: int = 0
     line: SourceLine | None = None
     """The user's line that retained the token, added the operator, or is running now."""
@@ -77,26 +80,17 @@ class HeldPlace:
 
     name: str
     frontier: tuple[Any, ...]
-    """The least times that may still pass there."""
+    """The least times that may still pass there, as the flow's records have them."""
     at: Any
     """The time that was asked about, if any."""
-    unit: str | None
+    status: str
+    """How far it is, in words."""
     holders: tuple[Holder, ...]
 
     @property
     def headline(self) -> str:
         """The culprit, in one line."""
-        if not self.holders:
-            if self.at is None:
-                return f"{self.name!r} is complete" if not self.frontier else self._open
-            return f"{self.name!r} is complete up to {in_words(self.at, self.unit)}"
-        return f"{self._open}: {self.holders[0].text}"
-
-    @property
-    def _open(self) -> str:
-        if not self.frontier:
-            return f"{self.name!r} is not complete"
-        return f"{self.name!r} is at {' and '.join(in_words(t, self.unit) for t in self.frontier)}"
+        return f"{self.status}: {self.holders[0].text}" if self.holders else self.status
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -120,7 +114,7 @@ class Why:
     ...     run.run_to_rest()
     ...     why = run.why("means", at=10)
     >>> print(why)
-    'means' is at 7: input 'n' on worker 0 is at 7: 2 records were sent, none for a later time
+    'means' is at 7: input 'n' on worker 0 is at 7: its latest record is at 7
         by way of n → mean → means
       'mean' holds 1 token at 10 on worker 0: it waits for its input (added at ...)
         by way of mean → means
@@ -186,6 +180,8 @@ class Question:
     """Of the workers that have answered."""
     troubles: Sequence[Holder] = ()
     """Workers that have not, and the like: they come first."""
+    sinks: Sequence[Holder] = ()
+    """What keeps rows from their sinks, with the output as its operator."""
 
     pointstamps: dict[Pointstamp, int] = field(init=False)
     unit: str | None = field(init=False)
@@ -224,14 +220,53 @@ class Question:
 
     def _place(self, name: str, target: int, at: Any) -> HeldPlace:
         if at is not None:
-            kind = self.graph.kinds[target]
-            at = kind.check(one_time(at, self.unit, "at=") if kind.integers else at)
+            at = self._asked_about(target, at)
         first = holds(self.graph, self.pointstamps, target)
         frontier = tuple(dict.fromkeys(hold.arrives for hold in first))
         found = first if at is None else holds(self.graph, self.pointstamps, target, at)
         unknown = not self.facts and self.troubles
-        holders = (*self.troubles, *self._ranked(found)) if found or unknown else ()
-        return HeldPlace(name, frontier, at, self.unit, holders)
+        sinks = [each for each in self.sinks if each.operator == name]
+        status = self._status(name, frontier, at, bool(found or unknown), bool(sinks))
+        holders = sinks
+        if found or unknown:
+            # A checkpoint brings rows to their sinks, and holds nothing up.
+            slow = [each for each in sinks if each.what == "sink"]
+            others = [each for each in sinks if each not in slow]
+            ranked = [each for each in self._ranked(found) if each not in slow]
+            holders = [*self.troubles, *slow, *ranked, *others]
+        return HeldPlace(
+            name,
+            tuple(plain_time(time, self.unit) for time in frontier),
+            None if at is None else plain_time(at, self.unit),
+            status,
+            tuple(holders),
+        )
+
+    def _asked_about(self, target: int, at: Any) -> Time:
+        """A time that a user gives, in the unit of the flow."""
+        kind = self.graph.kinds[target]
+        if kind.integers:
+            at = self._in_flow_unit(at)
+        elif isinstance(at, tuple) and at and is_timestamp(at[0]):
+            at = (self._in_flow_unit(at[0]), *at[1:])  # a time inside a loop
+        return kind.check(at)
+
+    def _in_flow_unit(self, at: Any) -> int:
+        units, what = Units(self.flow.domain), "why(…, at=…)"
+        units.unit = self.unit or units.unit
+        return in_flow_unit(*given(at, what), units, what)
+
+    def _status(
+        self, name: str, frontier: tuple[Time, ...], at: Time | None, held: bool, late: bool
+    ) -> str:
+        """How far an output is; ``late`` says whether its sink has not taken all of its rows."""
+        if held and not frontier:
+            return f"{name!r} is not complete"
+        if held or (at is None and frontier):
+            return f"{name!r} is at {' and '.join(in_words(t, self.unit) for t in frontier)}"
+        up_to = "" if at is None else f" up to {in_words(at, self.unit)}"
+        rows = ", but not all of its rows are out" if late else ""
+        return f"{name!r} is complete{up_to}{rows}"
 
     def _ranked(self, found: Sequence[Hold]) -> list[Holder]:
         """The holders behind pointstamps, after what keeps their workers from going on."""
@@ -242,7 +277,9 @@ class Question:
             (waiting if is_waiting else stuck).extend(self._holders(hold, is_waiting))
         if not (stuck or waiting):
             return []
-        conditions = [*self._busy(), *self._conditions()]
+        is_full = any(facts.full for facts in self.facts)
+        sinks = [each for each in self.sinks if each.what == "sink" and is_full]
+        conditions = [*self._busy(), *sinks, *self._conditions()]
         if not stuck or stuck[0].what != "token":
             return [*conditions, *stuck, *waiting]
         # Nothing that workers do sets this token free, but for one that is busy where it is.
@@ -288,19 +325,22 @@ class Question:
             if at is not None and left.get(at, 0) > 0:
                 left[at] -= 1
                 by_time.setdefault(at, []).append(facts.worker)
+        reason = next((each.paused_since for each in self.facts if each.paused_since), "")
         for at, workers in by_time.items():
+            since = f", since {reason}" if reason else ""
             yield Holder(
                 what="breakpoint",
                 text=(
-                    f"a breakpoint holds {plan.name!r} at {in_words(at, self.unit)}{_on(workers)}: "
-                    "step() or resume() lets it go on"
+                    f"a breakpoint holds {plan.name!r} at {in_words(at, self.unit)}{_on(workers)}"
+                    f"{since}: step() or resume() lets it go on"
                 ),
                 operator=plan.name,
                 workers=tuple(workers),
                 port=port,
-                time=at,
+                time=plain_time(at, self.unit),
                 count=len(workers),
                 line=plan.defined,
+                detail=reason,
                 path=hold.path,
             )
 
@@ -372,7 +412,7 @@ class Question:
             operator=plan.name,
             workers=workers,
             port=port,
-            time=least,
+            time=plain_time(least, self.unit),
             count=count,
             line=line,
             since=seconds or None,
@@ -390,10 +430,11 @@ class Question:
                 for time, count in mine:
                     left[time] -= count
                 queued = _many(sum(count for _, count in queue.stamps), "message")
-                detail = f"{queued} with {_many(queue.rows, 'row')} in its queue"
+                where = "for state that is on disk" if queue.on_disk else "in its queue"
+                detail = f"{queued} with {_many(queue.rows, 'row')} {where}"
                 if queue.frequent:
                     detail += f"; {queue.frequent}"
-                yield self._message(hold, port, plan, mine, (worker,), detail)
+                yield self._message(hold, port, plan, mine, (worker,), detail, queue.seconds)
         missing = [(time, count) for time, count in left.items() if count > 0]
         if missing:
             busy = [f.worker for f in self.facts if f.busy and f.busy.operator == plan.name]
@@ -408,6 +449,7 @@ class Question:
         stamps: Sequence[tuple[Time, int]],
         workers: tuple[int, ...],
         detail: str,
+        seconds: float | None = None,
     ) -> Holder:
         count = sum(count for _, count in stamps)
         least = min((time for time, _ in stamps), key=nested_key)
@@ -415,15 +457,17 @@ class Question:
         are = "are" if count > 1 else "is"
         where = f"wait{'' if count > 1 else 's'} at" if detail else f"{are} under way to"
         text = f"{_many(count, 'message')}{at} {where} {plan.name!r}{_on(workers)}"
+        text += _for(seconds or 0.0)
         return Holder(
             what="message",
             text=f"{text}: {detail}" if detail else text,
             operator=plan.name,
             workers=workers,
             port=port,
-            time=least,
+            time=plain_time(least, self.unit),
             count=count,
             line=plan.defined,
+            since=seconds,
             detail=detail,
             path=hold.path,
         )
@@ -431,8 +475,11 @@ class Question:
     def _input(self, facts: WorkerFacts, fact: InputFact, hold: Hold, plan: OperatorPlan) -> Holder:
         """An input that has not advanced, and the partition that it waits for."""
         least = self.graph.kinds[hold.location].minimum
+        paused_at = facts.breakpoints.get(plan.name)
         slow = [p for p in fact.partitions if not p.idle and p.floor <= fact.time]
-        if fact.lateness is None and fact.rows and fact.time == least:
+        if slow and paused_at is not None and paused_at <= min(p.floor for p in slow):
+            detail = "its source is not read further, since it has passed the breakpoint"
+        elif fact.lateness is None and fact.rows and fact.time == least:
             detail = (
                 f"it was never advanced, though {_many(fact.rows, 'record')} "
                 f"{'were' if fact.rows > 1 else 'was'} sent: give it a lateness=, or advance_to()"
@@ -441,12 +488,14 @@ class Question:
             detail = self._slow(slow, fact)
         elif fact.partitions:
             detail = "all its partitions there are idle, and it follows the other workers"
-        elif fact.time == least:
+        elif fact.time == least and not fact.rows:
             detail = "it was never advanced, and no record was sent"
-        elif fact.lateness is not None:
-            detail = f"{_many(fact.rows, 'record')} were sent, none for a later time"
-        else:
+        elif fact.lateness is None or fact.latest is None:
             detail = "it was not advanced further"
+        else:
+            detail = f"its latest record is at {in_words(fact.latest, self.unit)}"
+            if fact.lateness:
+                detail += f", and its lateness is {length_text(fact.lateness, self.unit)}"
         return Holder(
             what="input",
             text=(
@@ -456,7 +505,7 @@ class Question:
             operator=plan.name,
             workers=(facts.worker,),
             port=0,
-            time=fact.time,
+            time=plain_time(fact.time, self.unit),
             count=1,
             line=plan.defined,
             since=max((p.seconds for p in slow if p.seconds is not None), default=None),
@@ -466,11 +515,16 @@ class Question:
 
     def _slow(self, slow: Sequence[PartitionFact], fact: InputFact) -> str:
         first = max(slow, key=lambda partition: partition.seconds or 0.0)
-        text = f"partition {first.key} of its source has had no record"
-        if first.floor != START_OF_TIME:
-            text += f" after {in_words(first.floor, self.unit)}"
+        text = f"partition {first.key} of its source "
+        if first.latest is None and first.floor != START_OF_TIME:
+            text += f"is at {in_words(first.floor, self.unit)}, and "
+        text += "has had no record"
+        if first.latest is not None:
+            text += f" after {in_words(first.latest, self.unit)}"
         if first.seconds is not None:
             text += f" for {first.seconds:.1f} s"
+        if first.latest is not None and fact.lateness:
+            text += f", and the lateness is {length_text(fact.lateness, self.unit)}"
         if len(slow) > 1:
             text += f" ({len(slow) - 1} more like it)"
         ahead = [p.floor for p in fact.partitions if p.floor > fact.time]
@@ -564,5 +618,7 @@ def _for(seconds: float) -> str:
 def _plain(time: Any) -> Any:
     """A time as JSON has it."""
     if isinstance(time, Product):
-        return list(time)
+        return [_plain(each) for each in time]
+    if isinstance(time, datetime):
+        return time.isoformat()
     return time if time is None or type(time) is int else str(time)

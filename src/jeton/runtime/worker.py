@@ -19,9 +19,17 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.time_domain import TimeDomain, Units
+from jeton.columns.time_units import in_words
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Changes, Connection
-from jeton.core.errors import JetonError, LeakedToken, ProtocolError, SnapshotError
+from jeton.core.changes import ChangeBatch
+from jeton.core.errors import (
+    JetonError,
+    LeakedToken,
+    ProtocolError,
+    SnapshotError,
+    UnboundedState,
+)
 from jeton.core.times import Time
 from jeton.core.tokens import mint
 from jeton.dataflow.activator import Activator
@@ -29,18 +37,25 @@ from jeton.dataflow.pacts import KeyGuard, Pact
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
-from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
+from jeton.progress.protocol import Inbox, Outbox, ProgressBatch, WorkerPointstamp
 from jeton.progress.tracker import Pointstamp, Tracker
 from jeton.runtime.channels import Channel, RoutedChannel
 from jeton.runtime.network import Network
-from jeton.runtime.operator import Operator, Watch, Watches
+from jeton.runtime.operator import Operator, Tokens, Watch, Watches, abandon
 from jeton.runtime.schedule import Schedule
+from jeton.runtime.spilling import MemoryBudget, Spill, may_spill
 from jeton.runtime.timers import Timers
 from jeton.state.bins import BINS, Placement, require_bins
+from jeton.state.changes import Cut
 from jeton.state.snapshot import Snapshot
+from jeton.state.tagged_state import BoundedState
 
 ROUNDS: Final = 3
 """So often, at most, a step goes through the operators that have something to do."""
+
+
+Observer = Callable[[Mapping[Pointstamp, int], Mapping[WorkerPointstamp, int]], None]
+"""Called with net changes of pointstamps, those on this worker and those on others."""
 
 
 class Delivering(Protocol):
@@ -62,6 +77,10 @@ class Migrating(Protocol):
         """Frontiers have moved: look soon for what can be done."""
         ...
 
+    def after_operators(self) -> None:
+        """The operators of a step have been invoked."""
+        ...
+
 
 class Worker:
     """One worker's copy of the graph, its view of progress, and the step that drives both."""
@@ -79,6 +98,7 @@ class Worker:
         restore: Snapshot | None = None,
         bins: int = BINS,
         domain: TimeDomain | None = None,
+        memory_budget: int | None = None,
     ) -> None:
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
@@ -91,7 +111,7 @@ class Worker:
         """The migration that is under way, if there is one."""
         self.workers = workers
         self.graph = graph
-        self.tracker = Tracker(graph, workers)
+        self.tracker = Tracker(graph, elsewhere=workers - 1)
         self.dirty: list[Bookkeeping] = []
         self.handles: dict[int, Any] = {}
         self.leaks: list[str] = []
@@ -107,10 +127,12 @@ class Worker:
         self._restore = restore
         self._outbox = Outbox(index, alone=workers == 1)
         self.consumed = self._outbox.add
+        self.counted_at = self._outbox.add_at
+        """Add to the count of a pointstamp on another worker."""
         self._inbox = Inbox(workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
-        self._observers: list[Callable[[Mapping[Pointstamp, int]], None]] = []
+        self._observers: list[Observer] = []
         self._common: dict[Hashable, Any] = {}
         self.units = Units(domain)
         self._announced_unit: str | None = None
@@ -128,6 +150,8 @@ class Worker:
         self._by_location = [None] * len(graph.steps)
         self.routed: list[RoutedChannel] = []
         self._by_book: dict[int, Operator] = {}
+        self.budget = None if memory_budget is None else MemoryBudget(memory_budget)
+        """The memory that state may take, if it is bounded."""
         self.operators = [self._make(plan) for plan in plans]
         self._connect()
         self._build()
@@ -151,6 +175,8 @@ class Worker:
             self._by_location[location] = (plan.index, port, self._guard(plan.name, wanted.pact))
             inputs.append(port)
         outputs = [Output(book, plan.time_name, self.units) for book in books]
+        for output in outputs:
+            output.notes_times = not plan.inputs and plan.kind.integers
         operator = Operator(plan, inputs, outputs, books, moment)
         for location in node.outputs:
             self._by_book[location] = operator
@@ -201,6 +227,8 @@ class Worker:
     def _build_one(self, operator: Operator) -> None:
         plan = operator.plan
         tokens = [mint(book, plan.kind.minimum) for book in operator.books]
+        if self.budget is not None and may_spill(plan):
+            operator.spill = Spill(self.budget, self, operator)
         info = self.info_for(operator, lambda name: self.restored(plan.name, name))
         try:
             operator.step = plan.build(tokens, info)
@@ -211,7 +239,29 @@ class Worker:
         except BaseException as error:
             operator.fail(error, "building it", self.index)
         del tokens
+        if self.budget is not None:
+            self._bound(operator)
         self.built(operator)
+
+    def _bound(self, operator: Operator) -> None:
+        """Have the state of an operator that was built follow the memory budget, if it can."""
+        spill = operator.spill
+        if spill is not None and spill.takes_part and operator.step is not None:
+            spill.install()
+            return
+        if spill is not None:
+            spill.give_up()
+            operator.spill = None
+        kept = [each.state for each in operator.kept.values()]
+        keeps = bool(operator.inputs) and any(not isinstance(each, BoundedState) for each in kept)
+        if keeps and self.index == 0:
+            warnings.warn(
+                f"the state of operator {operator.plan.name!r} stays in memory, whatever "
+                "memory_budget= says: see docs/state.md for the operators whose state can be on "
+                "disk",
+                UnboundedState,
+                stacklevel=2,
+            )
 
     def built(self, operator: Operator) -> None:
         """An operator has been built: let it begin."""
@@ -248,6 +298,7 @@ class Worker:
             arrivals=lambda: arrivals([each.plan for each in self.operators], plan.index),
             bins=self.bins,
             placement=lambda: self.placement,
+            spill=operator.spill,
         )
 
     def restored(self, operator: str, name: str) -> pa.Table | None:
@@ -255,6 +306,12 @@ class Worker:
         if self._restore is None:
             return None
         return self._restore.share(operator, name, self.index, self.placement)
+
+    def restored_bytes(self, operator: str) -> int:
+        """About how many bytes this worker's part of an operator's state has."""
+        names = () if self._restore is None else self._restore.operators.get(operator, ())
+        tables = (self.restored(operator, name) for name in names)
+        return sum(table.nbytes for table in tables if table is not None)
 
     @property
     def restores(self) -> bool:
@@ -273,6 +330,10 @@ class Worker:
         if not self.closed:
             self.post(lambda: book.record_all(changes))
 
+    def in_words(self, time: Time) -> str:
+        """A time for people, as the records of the flow have it."""
+        return in_words(time, self.units.unit)
+
     def leaked(self, book: Bookkeeping, time: Time, origin: str) -> None:
         """Python freed a token that was not dropped: drop it, and warn."""
         if self.closed:
@@ -280,7 +341,8 @@ class Worker:
 
         def report() -> None:
             book.record(time, -1)
-            text = f"token at {time} for {book!r} was forgotten without drop(): {origin}"
+            at = self.in_words(time)
+            text = f"token at {at} for {book!r} was forgotten without drop(): {origin}"
             self.leaks.append(text)
             if (book.operator, origin) not in self._leaky:
                 self._leaky.add((book.operator, origin))
@@ -288,7 +350,7 @@ class Worker:
 
         self.post(report)
 
-    def observe(self, observer: Callable[[Mapping[Pointstamp, int]], None]) -> None:
+    def observe(self, observer: Observer) -> None:
         """Call a function with the net changes of pointstamps whenever this worker settles some."""
         self._observers.append(observer)
 
@@ -296,6 +358,11 @@ class Worker:
         """Run an act in the next step; safe from any thread."""
         self._posts.append(act)
         self._wake()
+
+    @property
+    def has_posts(self) -> bool:
+        """Whether acts of other threads wait for the next step."""
+        return bool(self._posts)
 
     def expect_threads(self, change: int) -> None:
         """Count outside threads that may still wake this worker."""
@@ -339,7 +406,9 @@ class Worker:
             admitted = guard.admits(batch)
         except JetonError as error:
             plan = self.operators[operator].plan
-            error.located(operator=plan.name, worker=self.index, time=time, line=plan.defined)
+            moment = self.in_words(time)
+            error.located(operator=plan.name, worker=self.index, time=time, moment=moment)
+            error.located(line=plan.defined)
             raise
         if not admitted:
             self.post(partial(self.consumed, (location, time), -1))
@@ -353,6 +422,26 @@ class Worker:
         assert found is not None
         self._by_location[location] = (found[0], to, guard)
         return found[2]
+
+    def guard_of(self, location: int) -> KeyGuard | None:
+        """The check of an input's messages."""
+        found = self._by_location[location]
+        return None if found is None else found[2]
+
+    def delivers_to(self, location: int) -> Delivering:
+        """Where the messages of an input go."""
+        found = self._by_location[location]
+        assert found is not None
+        return found[1]
+
+    @property
+    def held(self) -> int:
+        """Records that wait for state that is on disk."""
+        return 0 if self.budget is None else sum(spill.held for spill in self.budget.spills)
+
+    def catch_up(self) -> bool:
+        """Have records answered that wait for state on disk: when there is nothing else to do."""
+        return self.budget is not None and any(s.catch_up() for s in self.budget.spills)
 
     def send_message(self, to: int, location: int, time: Time, batch: Batch) -> None:
         """Send a message to another worker, which is not counted here."""
@@ -383,20 +472,41 @@ class Worker:
             except JetonError as error:
                 error.located(worker=self.index)
                 raise
-        self._apply(batch.changes)
+        self._apply(batch.yours, batch.changes)
 
     # Running
 
     def snapshot(self) -> dict[str, dict[str, pa.Table]]:
         """The state of this worker's operators; at rest only."""
+        self._require_rest()
+        found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
+        return {name: kept for name, kept in found.items() if kept}
+
+    def cut(self, tokens: Tokens) -> dict[str, dict[str, Cut | pa.Table]]:
+        """The changes of this worker's state, for a checkpoint; at rest only.
+
+        ``tokens`` has those of containers that the checkpoint before has. The cuts are read later,
+        by any thread, while the flow goes on.
+        """
+        self._require_rest()
+        found: dict[str, dict[str, Cut | pa.Table]] = {}
+        try:
+            for operator in self.operators:
+                found[operator.plan.name] = operator.cut(self.index, tokens)
+        except BaseException:
+            for kept in found.values():
+                abandon(kept)
+            raise
+        return {name: kept for name, kept in found.items() if kept}
+
+    def _require_rest(self) -> None:
         if self.migration is not None:
             raise SnapshotError(
                 "a snapshot needs a flow whose state does not move: wait for the migration"
             ).located(worker=self.index)
-        if self.has_work or any(operator.has_input() for operator in self.operators):
+        waits = self.held or any(operator.has_input() for operator in self.operators)
+        if self.has_work or waits:
             raise SnapshotError("a snapshot needs a flow at rest").located(worker=self.index)
-        found = {o.plan.name: o.snapshot(self.index) for o in self.operators}
-        return {name: kept for name, kept in found.items() if kept}
 
     def at_end(self, act: Callable[[], None]) -> None:
         """Call a function when the run is over, on success or failure."""
@@ -435,6 +545,10 @@ class Worker:
                     self._invoke(self.operators[index])
                     if random.random() < 0.5:
                         self._settle()
+            if self.migration is not None:
+                self.migration.after_operators()
+                if self.dirty:
+                    self._harvest()
         finally:
             self._thread = None
         self._settle()
@@ -479,7 +593,11 @@ class Worker:
         moment = operator.moment
         moment.begin()
         try:
-            step(operator.inputs, operator.outputs)
+            if operator.guard.open:
+                with operator.guard:
+                    step(operator.inputs, operator.outputs)
+            else:
+                step(operator.inputs, operator.outputs)
             for output in operator.outputs:
                 output.flush()
         except BaseException as error:
@@ -521,26 +639,34 @@ class Worker:
 
     def _settle(self) -> None:
         """Have what whole invocations did show in this worker's own frontiers."""
-        changes = self._outbox.settle()
-        if changes:
+        here, elsewhere = self._outbox.settle()
+        if elsewhere:
             for observer in self._observers:
-                observer(changes)
-            self._apply(changes.items())
+                observer(here, elsewhere)
+            total = ChangeBatch((stamp, delta) for (_, stamp), delta in elsewhere.items())
+            self._apply(here.items(), total)
+        elif here:
+            for observer in self._observers:
+                observer(here, elsewhere)
+            self._apply(here.items())
 
     def _tell(self) -> None:
-        """Seal what was settled since the last time into one batch, for the other workers."""
-        batch = self._outbox.seal()
-        if batch is not None:
-            unit = self.units.unit
-            if unit is not self._announced_unit:
-                self._announced_unit = unit
-                batch = batch._replace(unit=self.units.announced)
+        """Seal what was settled since the last time into one batch for each other worker."""
+        unit = self.units.unit
+        is_new = unit is not self._announced_unit
+        sealed = self._outbox.seal(self.units.announced if is_new else None)
+        if sealed is not None:
+            self._announced_unit = unit
             for worker in range(self.workers):
                 if worker != self.index:
-                    self._network.send_progress(worker, batch)
+                    self._network.send_progress(worker, sealed.batch_for(worker))
 
-    def _apply(self, changes: Iterable[tuple[Pointstamp, int]]) -> None:
-        segments = self.tracker.apply(changes)
+    def _apply(
+        self,
+        here: Iterable[tuple[Pointstamp, int]],
+        elsewhere: Iterable[tuple[Pointstamp, int]] = (),
+    ) -> None:
+        segments = self.tracker.apply(here, elsewhere)
         if segments:
             self._frontiers.clear()
             if self.migration is not None:
@@ -548,3 +674,10 @@ class Worker:
             if self._watches.by_segment:
                 for operator in self._watches.moved(self.tracker, segments):
                     self.activate(operator)
+
+    def widen_frontiers(self, wide: bool) -> None:
+        """Have frontiers wait for all workers, since pointstamps may move here; or no longer."""
+        (self.tracker.widen if wide else self.tracker.narrow)()
+        self._frontiers.clear()
+        for operator in self._watches.moved(self.tracker, set(self._watches.by_segment)):
+            self.activate(operator)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from heapq import nsmallest
 from threading import get_ident
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -65,6 +65,8 @@ _ACTIONS: Final = {
 """The acts of an agent, by the function that it is in, and the one that this has called."""
 
 T = TypeVar("T")
+Heads = dict[int, tuple[Any, float]]
+"""For each input with a queue its first message, and when a `BusyWatch` first saw it there."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,10 @@ class QueueFact:
     rows: int
     frequent: str = ""
     """The key that most of the rows have, if one stands out."""
+    seconds: float | None = None
+    """For how long the first of them has waited, as far as that is known."""
+    on_disk: bool = False
+    """Whether they wait for state that is on disk."""
 
 
 @dataclass(slots=True)
@@ -101,6 +107,8 @@ class PartitionFact:
     idle: bool
     seconds: float | None
     """Since its last record, as far as that is known."""
+    latest: int | None = None
+    """The greatest time of its records since it was opened."""
 
 
 @dataclass(slots=True)
@@ -113,6 +121,8 @@ class InputFact:
     """Records that were sent so far."""
     lateness: int | None
     partitions: list[PartitionFact]
+    latest: int | None = None
+    """The greatest time of these records."""
 
 
 @dataclass(slots=True)
@@ -146,12 +156,16 @@ class WorkerFacts:
     """For operators what they wait for themselves: calls under way, timers."""
     full: str = ""
     """The sink that takes no more rows now."""
+    uncommitted: dict[str, int] = field(default_factory=dict)
+    """For outputs how many rows wait for the next checkpoint."""
     held_up: str = ""
     """The reason why sources are not read, if a peer does not keep up."""
     command: str = ""
     """The command of the driver that the worker rests for."""
     breakpoints: dict[str, int] = field(default_factory=dict)
     """For inputs and sources that a breakpoint holds its time."""
+    paused_since: str = ""
+    """The reason for the breakpoint, if it is not that a user asked for it."""
     busy: BusyFact | None = None
     looks: list[str] = field(default_factory=list)
     """Its act at each of the last looks; empty if it waited."""
@@ -214,13 +228,15 @@ def _facts(agent: Agent, tokens: Iterable[HeldToken]) -> WorkerFacts:
             key=lambda stamp: nested_key(stamp[1]),
         ),
         tokens=_tokens(tokens, worker.now()),
-        queues=[fact for operator in worker.operators for fact in _queues(operator)],
+        queues=[fact for operator in worker.operators for fact in _queues(operator, agent.heads)],
         inputs=_inputs(agent),
         notes=_notes(worker),
         full=agent.sink.waits_for,
+        uncommitted=dict(agent.sink.uncommitted),
         held_up=agent.held_up_by,
         command=agent.rests_for,
         breakpoints=agent.breakpoints.held_inputs,
+        paused_since=agent.breakpoints.reason,
         busy=_busy(agent, None),
         looks=list(agent.looks),
     )
@@ -243,7 +259,7 @@ def _tokens(tokens: Iterable[HeldToken], now: float) -> list[TokenFact]:
     return nsmallest(MOST, facts.values(), key=lambda fact: nested_key(fact.time))
 
 
-def _queues(operator: Operator) -> Iterable[QueueFact]:
+def _queues(operator: Operator, heads: Heads) -> Iterable[QueueFact]:
     for port, plan in zip(operator.inputs, operator.plan.inputs, strict=True):
         waiting = _retried(port.waiting)
         if waiting:
@@ -251,10 +267,17 @@ def _queues(operator: Operator) -> Iterable[QueueFact]:
             rows = sum(len(batch) for _, batch in waiting)
             least = nsmallest(MOST, times.items(), key=lambda stamp: nested_key(stamp[0]))
             fact = QueueFact(port.location, least, rows)
+            head, seen = heads.get(port.location, (None, 0.0))
+            if head is waiting[0]:
+                fact.seconds = round(monotonic() - seen, 3)
             if isinstance(plan.pact, Exchange):
                 batches = [batch for _, batch in waiting[:SAMPLE] if len(batch)]
                 fact.frequent = _frequent(plan.pact.key, batches)
             yield fact
+    if operator.spill is not None:
+        for location, bounds, held in _retried(operator.spill.waits) or ():
+            stamps: list[tuple[Time, int]] = nsmallest(MOST, Counter(bounds).items())
+            yield QueueFact(location, stamps, held, on_disk=True)
 
 
 def _frequent(key: Sequence[Any], batches: Sequence[Any]) -> str:
@@ -288,13 +311,15 @@ def _inputs(agent: Agent) -> list[InputFact]:
                     each.floor,
                     each.idle,
                     None if each.heard_at == -math.inf else round(now - each.heard_at, 3),
+                    each.latest,
                 )
                 for each in handle.partitions
                 if not each.ended
             ]
             location = worker.graph.nodes[flow.handle(what, name)].outputs[0]
             sent, lateness = handle.sent_count, handle.lateness
-            facts.append(InputFact(location, handle.time, sent, lateness, partitions))
+            latest = handle.furthest
+            facts.append(InputFact(location, handle.time, sent, lateness, partitions, latest))
     return facts
 
 
@@ -334,11 +359,7 @@ def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> Busy
     inner = ""
     while frame is not None:
         code = frame.f_code
-        where = SourceLine(code.co_filename, frame.f_lineno or code.co_firstlineno).with_code()
-        if len(stack) < DEPTH:
-            stack.append(f"{where.file}:{where.number} in {code.co_name}: {where.code}")
-        if line is None and is_users(where.file):
-            line = where
+        line = _note(frame, stack, line)
         if code is Worker._invoke.__code__:
             operator = frame.f_locals["operator"].plan.name
             return BusyFact(f"runs {operator!r}", seconds, operator, line, stack[::-1])
@@ -350,6 +371,35 @@ def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> Busy
                 return BusyFact(f"{doing}{of}", seconds, name, line, stack[::-1]) if doing else None
         inner, frame = code.co_name, frame.f_back
     return None
+
+
+def stack_of(
+    thread: int | None, within: CodeType | None = None
+) -> tuple[SourceLine | None, tuple[str, ...]]:
+    """The innermost line of the user's own code that a thread is in, and its stack.
+
+    With ``within``, the stack has the calls from that function on.
+
+    >>> line, stack = stack_of(get_ident())
+    >>> line.code, stack[-2].endswith("in <module>: line, stack = stack_of(get_ident())")
+    ('line, stack = stack_of(get_ident())', True)
+    """
+    stack: list[str] = []
+    line: SourceLine | None = None
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not within:
+        line = _note(frame, stack, line)
+        frame = frame.f_back
+    return line, tuple(stack[::-1])
+
+
+def _note(frame: FrameType, stack: list[str], line: SourceLine | None) -> SourceLine | None:
+    """Add a frame to a stack; the line of the user's own code, if it is known by now."""
+    code = frame.f_code
+    where = SourceLine(code.co_filename, frame.f_lineno or code.co_firstlineno).with_code()
+    if len(stack) < DEPTH:
+        stack.append(f"{where.file}:{where.number} in {code.co_name}: {where.code}")
+    return where if line is None and is_users(where.file) else line
 
 
 def _end_named(agent: Agent, frame: FrameType) -> str | None:
@@ -400,11 +450,25 @@ class BusyWatch:
         agent = self._agent
         busy = _busy(agent, seconds)
         agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
+        agent.heads = _heads(agent)
         waits = busy is not None and seconds >= BUSY
         if waits and agent.driver is not None and agent.driver.has_news():
             facts = collect([agent])[0]
             facts.busy = busy
             agent.driver.send("busy", facts=facts.to_json())
+
+
+def _heads(agent: Agent) -> Heads:
+    """The first message of each queue, and when a look first saw it there."""
+    found: Heads = {}
+    for operator in agent.worker.operators:
+        for port in operator.inputs:
+            waiting = _retried(port.waiting)
+            if waiting:
+                head, seen = agent.heads.get(port.location, (None, 0.0))
+                same = head is waiting[0]
+                found[port.location] = (waiting[0], seen if same else monotonic())
+    return found
 
 
 # Small things

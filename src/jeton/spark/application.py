@@ -8,11 +8,13 @@ import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from jeton.cluster.rendezvous import Rendezvous
 from jeton.core.checks import require_workers
 from jeton.core.errors import GraphError
-from jeton.spark.internals import cancel_stage, raise_user_errors, slots_of
+from jeton.spark.internals import cancel_stage, client_address, raise_user_errors, slots_of
+from jeton.spark.wire_settings import CLIENT_HOST, client_binding, driver_binding
 from jeton.spark.worker_python import require_same_python
 
 if TYPE_CHECKING:
@@ -36,14 +38,20 @@ class Application:
     _current: ClassVar[Application | None] = None
     _lock: ClassVar = threading.Lock()
 
-    def __init__(self, context: SparkContext) -> None:
-        require_same_python(context)
-        self.id = context.applicationId
-        conf = context.getConf()
-        host = conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-        self.rendezvous = Rendezvous(host, conf.get("spark.driver.bindAddress"))
+    def __init__(self, spark: SparkSession, context: SparkContext | None) -> None:
+        self.id = _id_of(spark, context)
+        if context is None:
+            conf: Any = spark.conf
+            host, binding = conf.get(CLIENT_HOST, "") or client_address(spark), client_binding(conf)
+        else:
+            require_same_python(context)
+            conf = conf_of(spark)
+            host = conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+            binding = driver_binding(conf)
+        self.rendezvous = Rendezvous(host, binding)
         """The server where the tasks of a stage meet."""
-        self.rendezvous.on_final = partial(cancel_stage, context)
+        if context is not None:
+            self.rendezvous.on_final = partial(cancel_stage, context)
         self.state_owners: dict[tuple[str, str], str] = {}
         """The plan that keeps its state in a folder, by the run of a query and the folder."""
         self._plans = itertools.count()
@@ -51,18 +59,17 @@ class Application:
 
     @classmethod
     def of(cls, spark: SparkSession) -> Application:
-        """The application of a session, which begins when it is first needed."""
+        """The application of a session, which begins when it is first needed.
+
+        Under Spark Connect it is this program, which the tasks must be able to reach.
+        """
         context = context_of(spark)
-        if context is None:
-            raise GraphError(
-                "this needs a Spark session with a context of its own: Spark Connect has none"
-            )
         with cls._lock:
             found = cls._current
-            if found is None or found.id != context.applicationId:
+            if found is None or found.id != _id_of(spark, context):
                 if found is not None:
                     found.rendezvous.close()
-                found = cls._current = cls(context)
+                found = cls._current = cls(spark, context)
             return found
 
     def next_plan(self, flow: Flow) -> str:
@@ -78,6 +85,33 @@ def context_of(spark: SparkSession) -> SparkContext | None:
         return None
 
 
+def _id_of(spark: SparkSession, context: SparkContext | None) -> str:
+    if context is not None:
+        return str(context.applicationId)
+    remote: Any = spark
+    return str(remote.session_id)
+
+
+def conf_of(spark: SparkSession) -> Any:
+    """The settings of the context; of the session under Spark Connect, which shows no others.
+
+    Those of a context are read once, since they do not change and each is a call to the JVM.
+
+    >>> conf_of(spark).get("spark.app.id") == spark.sparkContext.applicationId
+    True
+    """
+    context = context_of(spark)
+    if context is None:
+        return spark.conf
+    found = _settings.get(context)
+    if found is None:
+        found = _settings[context] = dict(context.getConf().getAll())
+    return found
+
+
+_settings: WeakKeyDictionary[SparkContext, dict[str, str]] = WeakKeyDictionary()
+
+
 def require_slots(spark: SparkSession, workers: int) -> int | None:
     """Refuse more workers than the cluster can run at the same time: Spark would wait for them.
 
@@ -85,7 +119,7 @@ def require_slots(spark: SparkSession, workers: int) -> int | None:
     """
     workers = require_workers(workers)
     context = context_of(spark)
-    _refuse_dynamic_allocation(spark.conf if context is None else context.getConf())
+    _refuse_dynamic_allocation(conf_of(spark))
     if context is None:
         return None
     slots = slots_of(context)
@@ -110,9 +144,10 @@ def _executors_may_come(context: SparkContext) -> bool:
 
 def _refuse_dynamic_allocation(conf: Any) -> None:
     """Spark refuses barrier stages while it may take executors away (SPARK-24942)."""
-    if conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+    # Spark reads "True" as it does "true".
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() != "true":
         return
-    testing = conf.get("spark.dynamicAllocation.testing", "false") == "true"
+    testing = conf.get("spark.dynamicAllocation.testing", "false").lower() == "true"
     # On one machine there is nothing to allocate, and Spark ignores the setting.
     if testing or not re.fullmatch(r"local(\[.*\])?", conf.get("spark.master", "") or ""):
         raise GraphError(

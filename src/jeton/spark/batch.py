@@ -2,8 +2,8 @@
 
 The flow travels inside the tasks' code, as every PySpark function does. The package itself must be
 where executors' Python finds it, by any of Spark's own means: the same environment on all machines;
-an environment packed and sent along (``spark.archives=env.tar.gz#env`` with
-``spark.pyspark.python=./env/bin/python``, see venv-pack or conda-pack); or, where executors have
+an environment packed by ``jeton package`` and sent along (``spark.archives=env.tar.gz#env`` with
+``PYSPARK_PYTHON=./env/bin/python``); or, where executors have
 NumPy, Numba and PyArrow, this package alone as a zip file or wheel (``spark.submit.pyFiles``,
 ``spark.addArtifact(path, pyfile=True)``).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,14 +24,19 @@ from jeton.cluster.run_reports import RunReports
 from jeton.columns.batch import Batch
 from jeton.columns.time_domain import Units
 from jeton.columns.time_units import INTEGER, unit_of, zone_of
+from jeton.core.checks import described
 from jeton.core.errors import BatchError, GraphError, TimeError
-from jeton.spark.application import Application, context_of, require_slots
+from jeton.core.sizes import bytes_of
+from jeton.mesh.certificates import issue
+from jeton.spark.application import Application, conf_of, context_of, require_slots
 from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
 from jeton.spark.metrics import Frames, Inspection, accumulator
+from jeton.spark.ordered import OrderedBatches, in_order_of_time, needs_order
 from jeton.spark.plans import dealt_out, kept_apart, numbered
 from jeton.spark.schemas import as_spark_has_it, warn_of_collations
 from jeton.spark.shipping import shipping
-from jeton.spark.tasks import INPUT, OUTPUT, Ends, named, run_task
+from jeton.spark.tasks import INPUT, OUTPUT, Ends, SparkBatches, named, run_task
+from jeton.spark.wire_settings import WireSettings, wire_settings
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -45,6 +50,9 @@ def on_spark(
     shuffle: bool = True,
     schemas: Mapping[str, pa.Schema] | None = None,
     progress: bool | None = None,
+    ordered: bool | None = None,
+    tls: bool | None = None,
+    memory_budget: int | str | None = None,
 ) -> Frames:
     """A DataFrame for each output of a flow, computed when it is used, like any other.
 
@@ -57,6 +65,13 @@ def on_spark(
             ``show()`` or ``limit()`` work. Without, it is a little faster.
         schemas: The schemas of outputs' tables, where the flow does not know them itself.
         progress: Show a progress bar while it runs; by default if a terminal is there to show it.
+        ordered: Let Spark sort the rows by time, so that state need not fit into memory; by default
+            if an operator waits for times to pass and the inputs are not small: see
+            `jeton.spark.ordered`.
+        tls: Whether connections between machines, and those to the driver, are under TLS, with
+            certificates made for this run. By default if Spark's settings ask for it: see
+            docs/security.md.
+        memory_budget: The memory that the state of each worker may take, such as ``"2GB"``.
 
     An output is computed anew for each action that uses it, and several outputs all at once:
     `Frames.cache` keeps them for later actions. What the workers did is in the `Frames.metrics` of
@@ -77,28 +92,40 @@ def on_spark(
     first = next(iter(inputs.values()))
     spark = first.sparkSession
     slots = require_slots(spark, 1 if workers is None else workers)
+    wire = wire_settings(conf_of(spark), tls)
     ends = ends_for(flow, inputs, time_type(flow, inputs), schemas)
     frame = union_of_inputs([inputs[name] for name in ends.inputs])
-    frame = _partitioned(frame, workers, slots)
+    if ordered not in (None, True, False):
+        raise GraphError(f"ordered= is True, False or None, not {described(ordered)}")
+    if ordered is None:
+        ordered = needs_order(flow, inputs)
+    frame = _partitioned(frame, workers, slots, spread=ordered)
     if progress is None:
         progress = ProgressBar.is_wanted()
     reports = ProgressBar(flow.name) if progress else RunReports()
-    meeting, by_gathering = _meeting(spark, flow, reports)
+    meeting, by_gathering = meeting_of(spark, flow, reports, wire)
     context = context_of(spark)
     counts = None if context is None else accumulator(context)
 
-    columns = frame.columns
+    columns, rows = frame.columns, numbered(frame)
+    feed = SparkBatches
+    if ordered:
+        rows, feed = in_order_of_time(rows, flow, inputs), OrderedBatches
+
+    budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(flow, ends, meeting, by_gathering, counts, named(batches, columns))
+        given = named(batches, columns)
+        return run_task(flow, ends, meeting, by_gathering, counts, feed, given, budget)
 
     # Spark shows the name of the function in its plans.
     task.__name__ = f"jeton:{flow.name}"
     with shipping(flow):
-        result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
+        result = rows.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return Frames(divided(result, ends), counts, result, Inspection(flow, reports))
+    inspection = Inspection(flow, reports)
+    return Frames(divided(result, ends), counts, result, inspection, ordered=ordered)
 
 
 def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:
@@ -111,21 +138,15 @@ def divided(result: DataFrame, ends: Ends) -> dict[str, DataFrame]:
     }
 
 
-def check_inputs(flow: Flow, inputs: Mapping[str, DataFrame]) -> None:
-    """Refuse DataFrames that are not those of the flow's inputs."""
+def check_inputs(flow: Flow, inputs: Mapping[str, Any]) -> None:
+    """Refuse inputs that are not those of the flow."""
+    for name in inputs:
+        flow.handle("input", name)
     missing = [name for name in flow.inputs if name not in inputs]
-    unknown = [name for name in inputs if name not in flow.inputs]
-    if missing or unknown:
+    if missing:
         raise GraphError(
-            f"flow {flow.name!r} has the inputs {list(flow.inputs)}: "
-            + " and ".join(
-                part
-                for part in (
-                    f"{missing} are missing" if missing else "",
-                    f"{unknown} are not among them" if unknown else "",
-                )
-                if part
-            )
+            f"flow {flow.name!r} needs a DataFrame or a source for each of its inputs, and has "
+            f"none for {', '.join(map(repr, missing))}"
         )
     if not inputs or not flow.outputs:
         raise GraphError(f"flow {flow.name!r} needs an input and an output to run on Spark")
@@ -189,15 +210,21 @@ def output_schema(
 
 
 def time_type(flow: Flow, inputs: Mapping[str, DataFrame]) -> pa.DataType:
+    """The type of outputs' time columns, where all inputs are DataFrames."""
+    schemas = {name: arrow_schema(frame.schema) for name, frame in inputs.items()}
+    return time_type_of(flow, schemas)
+
+
+def time_type_of(flow: Flow, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
     """The type of outputs' time columns: timestamps of the flow's unit, or the inputs' integers."""
     units = Units(flow.domain)
     found: set[pa.DataType] = set()
     for name in flow.inputs:
         time = flow.operators[flow.handle("input", name)].time_name
-        schema = arrow_schema(inputs[name].schema)
+        schema = schemas[name]
         if time not in schema.names:
             raise GraphError(
-                f"input {name!r} names {time!r} as its time column, but its DataFrame has "
+                f"input {name!r} names {time!r} as its time column, but its rows have "
                 f"{schema.names}"
             )
         kind = schema.field(time).type
@@ -237,19 +264,42 @@ def union_of_inputs(frames: list[DataFrame]) -> DataFrame:
     return whole
 
 
-def _partitioned(frame: DataFrame, workers: int | None, slots: int | None) -> DataFrame:
-    """As many partitions as there are to be workers, and no more than the cluster can run."""
+def _partitioned(
+    frame: DataFrame, workers: int | None, slots: int | None, *, spread: bool
+) -> DataFrame:
+    """As many partitions as there are to be workers, and no more than the cluster can run.
+
+    With ``spread``, each has rows from everywhere, since workers that read in order of time would
+    have to wait for each other if their times did not overlap.
+    """
     if slots is not None:
         have = partitions_of(frame)
         if have and have == (workers or have) and have <= slots:
-            return frame
+            if have == 1 or not spread:
+                return frame
+            workers = have
     return dealt_out(frame, workers or slots or 2)
 
 
-def _meeting(spark: SparkSession, flow: Flow, reports: RunReports) -> tuple[Meeting, bool]:
+def meeting_of(
+    spark: SparkSession, flow: Flow, reports: RunReports, wire: WireSettings
+) -> tuple[Meeting, bool]:
     """Where the tasks meet: at a server here, or by Spark's own means where none can be reached."""
     if context_of(spark) is None:
-        return Meeting("", 0, os.urandom(32), flow.name), True
+        credentials = issue(0)[1] if wire.tls else None
+        meeting = Meeting(
+            "",
+            0,
+            os.urandom(32),
+            flow.name,
+            credentials=credentials,
+            binding=wire.workers,
+        )
+        return meeting, True
     application = Application.of(spark)
     plan = application.next_plan(flow)
-    return application.rendezvous.meeting(plan, reports.take_over), False
+    server = application.rendezvous
+    return (
+        server.meeting(plan, reports.take_over, tls=wire.tls, binding=wire.workers),
+        False,
+    )

@@ -2,15 +2,17 @@
 
 Each function says why it is needed and what happens where a version of Spark does not have it:
 either a fallback, or a `GraphError` that names the missing part and a way around it.
-``make spark-versions`` tries all of them on the oldest version of PySpark that is supported.
+``make matrix`` tries all of them on each version of PySpark that is supported.
 
-Three uses are modules of their own:
+Four uses are modules of their own:
 
 - `jeton.spark.query_log` reads and edits the offset and commit logs of a streaming query. They are
   needed to know whether a micro-batch without state had rows, and to repeat one. A format that is
   not known is a `SnapshotError`.
 - `jeton.spark.daemon` runs in place of PySpark's worker daemon, which starts it by its module name:
   see `daemon_settings`.
+- `jeton.spark.hadoop_store` calls Hadoop's FileSystem in the session's JVM, for stores that only
+  Java can reach.
 - `jeton.spark.java` makes Spark's launch script work with a Java that lacks one of its modules.
 """
 
@@ -18,13 +20,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from py4j.protocol import (  # type: ignore[import-untyped]
@@ -39,6 +45,7 @@ from pyspark.sql import functions as F
 from jeton.cluster.failures import Failure
 from jeton.core.errors import GraphError, JetonError
 from jeton.spark.query_location import QueryLocation
+from jeton.storage.store_settings import StoreSettings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -98,6 +105,108 @@ def slots_of(context: SparkContext) -> int | None:
         return None
 
 
+_proxied: dict[str, Any] = {}
+"""For each application the servers behind its UI."""
+
+
+def through_ui(context: SparkContext, url: str) -> str | None:
+    """The address of a page of this machine through Spark's UI, if the application has one.
+
+    Reason: often only Spark's UI can be reached from outside, directly or through the proxies of
+    Spark's master, YARN or a notebook. Spark's own proxy, by which its master shows the UIs of
+    applications, is added to the UI.
+    Missing: ``None``. Then the page is at its own address only.
+
+    >>> print(through_ui(spark.sparkContext, "http://127.0.0.1:4711/secret/"))
+    None
+    """
+    parts = urlsplit(url)
+    name = f"jeton-{parts.port}"
+    try:
+        with private("the proxy of its UI"):
+            ui: Any = context._jsc.sc().ui()
+            if not ui.isDefined() or context.uiWebUrl is None:
+                return None
+            jvm: Any = context._jvm
+            servers = _proxied.get(context.applicationId)
+            if servers is None:
+                servers = jvm.scala.collection.concurrent.TrieMap()
+                proxy = jvm.org.apache.spark.ui.JettyUtils.createProxyHandler(servers.lift())
+                ui.get().attachHandler(proxy)
+                _proxied.clear()  # there is one application at a time
+                _proxied[context.applicationId] = servers
+            servers.put(name, f"{parts.scheme}://{parts.netloc}")
+    except (MissingInternal, Py4JError) as error:
+        log.info("the page is not shown through Spark's UI: %s", error)
+        return None
+    return f"{context.uiWebUrl}/proxy/{name}{parts.path}"
+
+
+STORES: Final = ("fs.", "dfs.", "google.cloud.", "hadoop.security.", "ha.", "ipc.")
+"""The beginnings of the settings that say how to reach stores."""
+_NOT_FOR_STORES: Final = (
+    r'\{"key":"(?:(?!'
+    + "|".join(map(re.escape, STORES))
+    + r')[^"]*","value":"(?:[^"\\]|\\.)*+","isFinal":\w++,"resource":"[^"]*+"'
+    r'|[^"]*+","value":"(?:[^"\\]|\\.)*+","isFinal":\w++,"resource":"[^"]*-default\.xml")\},?'
+)
+"""Matches, in Hadoop's own text, a setting for something else, or a default."""
+_REDACTED: Final = "<redacted>"
+"""What Hadoop writes in place of a secret."""
+_SECRETS: Final = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")
+
+
+def hadoop_settings(spark: SparkSession) -> dict[str, str]:
+    """The settings for stores in the session's configuration of Hadoop, except for defaults.
+
+    Reason: stores are to be reached as Spark reaches them, and the public ``spark.conf`` has
+    neither those of Hadoop's own files nor those of credential providers.
+    Missing: those that ``SparkConf`` has with the prefix ``spark.hadoop.``.
+
+    >>> spark.conf.set("fs.s3a.endpoint", "127.0.0.1:9")
+    >>> hadoop_settings(spark)["fs.s3a.endpoint"]
+    '127.0.0.1:9'
+    >>> spark.conf.unset("fs.s3a.endpoint")
+    """
+    try:
+        with private("SparkSession.sessionState.newHadoopConf"):
+            inside: Any = spark
+            conf = inside._jsparkSession.sessionState().newHadoopConf()
+            written = inside._jvm.java.io.StringWriter()
+            conf.dumpConfiguration(conf, written)
+            # Without them the text is short: Py4J takes 40 ms for one of more than 8 KB.
+            others = inside._jvm.java.util.regex.Pattern.compile(_NOT_FOR_STORES)
+            text = str(others.matcher(written.getBuffer()).replaceAll(""))
+            found = json.loads(text.removesuffix(",]}").removesuffix("]}") + "]}")["properties"]
+            settings: dict[str, str] = {
+                each["key"]: str(conf.get(each["key"]))
+                if each["value"] == _REDACTED
+                else each["value"]
+                for each in found
+                if each["key"].startswith(STORES)
+                and not str(each["resource"]).endswith("-default.xml")
+            }
+            if conf.get("hadoop.security.credential.provider.path"):
+                for key in _SECRETS:
+                    if (secret := conf.getPassword(key)) is not None:
+                        settings[key] = "".join(secret)
+            return settings
+    except MissingInternal as error:
+        log.info("settings for stores are taken from SparkConf alone: %s", error)
+        return dict(StoreSettings.of_spark(dict(_settings_of(spark))).values)
+
+
+def _settings_of(spark: SparkSession) -> Mapping[str, str]:
+    """The settings of a session. Spark Connect has them at its server, and no context."""
+    session: Any = spark
+    try:
+        context = session.sparkContext
+    except AttributeError:
+        found: dict[str, str] = session.conf.getAll
+        return found
+    return dict(context.getConf().getAll())
+
+
 def holders_of_slots(context: SparkContext, own: str = "") -> list[str]:
     """The jobs that have tasks running now, except for the newest one described as ``own``.
 
@@ -128,6 +237,67 @@ def holders_of_slots(context: SparkContext, own: str = "") -> list[str]:
         for number, name, tasks in jobs
         if tasks and number != newest
     ]
+
+
+def leaving_executors(context: SparkContext, tag: str) -> list[str] | None:
+    """The executors that Spark decommissions, and on which tasks of the jobs with a tag run.
+
+    Reason: no public listener is told that an executor is about to leave, only that it has left,
+    when its tasks are lost. The scheduler knows it as soon as the cluster manager says so.
+    Missing: ``None``. Then a worker on such an executor is replaced once it is lost.
+
+    >>> leaving_executors(spark.sparkContext, "a tag")
+    []
+    """
+    try:
+        with private("TaskScheduler.getExecutorDecommissionState"):
+            java: Any = context._jsc.sc()
+            scheduler, store = java.taskScheduler(), java.statusStore()
+            found: set[str] = set()
+            for job in java.statusTracker().getJobIdsForTag(tag):
+                info = context.statusTracker().getJobInfo(job)
+                for stage in info.stageIds if info is not None and info.status == "RUNNING" else ():
+                    found |= executors_of(store, stage)
+            return [
+                executor
+                for executor in sorted(found)
+                if scheduler.getExecutorDecommissionState(executor).isDefined()
+            ]
+    except MissingInternal as error:
+        log.info("executors that leave are not noticed before they have left: %s", error)
+        return None
+
+
+def executors_of(store: Any, stage: int) -> set[str]:
+    """The executors on which tasks of the last attempt of a stage run."""
+    try:
+        attempt = store.lastStageAttempt(stage).attemptId()
+    except Py4JJavaError:  # it has not begun, or is forgotten
+        return set()
+    tasks = store.taskList(stage, attempt, 1 << 20)
+    listed = (tasks.apply(at) for at in range(tasks.size()))
+    return {task.executorId() for task in listed if task.status() == "RUNNING"}
+
+
+def client_address(spark: SparkSession) -> str:
+    """The address of this machine on the way to a server of Spark Connect.
+
+    Reason: the tasks of a long-lived query connect to this program, and only the client of Spark
+    Connect knows its server.
+    Missing: an error, which names the setting to use instead.
+    """
+    remote: Any = spark
+    with private("SparkSession.client.host", "set spark.jeton.client.host"):
+        host = str(remote.client.host)
+    for family, kind, number, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+        # Nothing is sent: the system only chooses the way.
+        with suppress(OSError), socket.socket(family, kind, number) as sock:
+            sock.connect(where)
+            return str(sock.getsockname()[0])
+    raise GraphError(
+        f"there is no way from here to {host}, the server of Spark Connect: set "
+        "spark.jeton.client.host to the address at which executors reach this program"
+    )
 
 
 def cancel_stage(context: SparkContext, stage: int, failure: Failure) -> None:
@@ -186,6 +356,56 @@ def partitions_of(frame: DataFrame) -> int | None:
     if any(word in plan for word in ("Exchange", "Adaptive", "Coalesce", "Union", "Subquery")):
         return None
     return int(frame.rdd.getNumPartitions())
+
+
+_ESTIMATED: Final = {
+    "Aggregate",
+    "DataSourceV2ScanRelation",
+    "Filter",
+    "GlobalLimit",
+    "InMemoryRelation",
+    "LocalLimit",
+    "LocalRelation",
+    "LogicalRDD",
+    "LogicalRelation",
+    "Project",
+    "Range",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "Sample",
+    "Sort",
+    "Union",
+    "Window",
+}
+"""Operators of optimized plans that make no more rows than they read."""
+
+
+def size_of(frame: DataFrame) -> int | None:
+    """The bytes of a DataFrame as Spark's optimizer estimates them, if that means something.
+
+    It does not behind a join, an explode or a function in Python, which may make many rows of one.
+    Sources that Spark knows nothing about have more than any memory. Reason: a batch that is small
+    need not be sorted to be read in order of time. Missing: ``None``. Then it is sorted wherever an
+    operator waits for times to pass.
+
+    >>> size_of(spark.range(1000)), size_of(spark.range(3).selectExpr("explode(array(id, id))"))
+    (8000, None)
+    """
+
+    def estimated(plan: Any) -> bool:
+        children = plan.children()
+        return str(plan.getClass().getSimpleName()) in _ESTIMATED and all(
+            estimated(children.apply(at)) for at in range(children.size())
+        )
+
+    try:
+        with private("DataFrame._jdf.queryExecution"):
+            plan = frame._jdf.queryExecution().optimizedPlan()
+            return int(str(plan.stats().sizeInBytes())) if estimated(plan) else None
+    except MissingInternal as error:
+        log.info("the size of an input is not known: %s", error)
+        return None
 
 
 def operators_of(frame: DataFrame) -> set[str] | None:

@@ -17,16 +17,23 @@ from typing import TYPE_CHECKING, Any, Final
 from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.checkpoint_writer import RestorePoint
 from jeton.cluster.coordinator import CheckpointSchedule, Coordinator
+from jeton.cluster.discovery import Discovery
 from jeton.cluster.failures import Failure
 from jeton.cluster.restarts import Restarts
-from jeton.connectors.sinks import DriverSink, Sink, StagedSink
+from jeton.connectors.sinks import Sink
+from jeton.connectors.source_plan import SourcePlan
 from jeton.connectors.sources import Source
 from jeton.core.errors import GraphError
+from jeton.core.sizes import bytes_of
 from jeton.inspector import offer, telemetry
-from jeton.spark.application import Application, require_slots
+from jeton.runtime.balance import Rebalance
+from jeton.spark import store_access
+from jeton.spark.application import Application, conf_of, require_slots
+from jeton.spark.jobs import Jobs
 from jeton.spark.long_lived_tasks import WorkerTask
 from jeton.spark.query import Query
 from jeton.spark.shipping import require_picklable
+from jeton.spark.wire_settings import WireSettings, wire_settings
 from jeton.state.bins import Placement
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.leases import Superseded
@@ -56,6 +63,9 @@ def start(
     restarts: int = 10,
     allow_removed: Collection[str] = (),
     inspect: bool | None = None,
+    rebalance: bool | Rebalance = False,
+    tls: bool | None = None,
+    memory_budget: int | str | None = None,
 ) -> Query:
     """Run a flow on Spark in the background, until its sources end or it is stopped.
 
@@ -69,7 +79,8 @@ def start(
         checkpoint: Where the query's checkpoints are. If there are any, it goes on from the newest
             that is whole; rows reach sinks when the checkpoint that covers them is committed.
         every: Seconds from one checkpoint to the next; ``None`` takes one at the end only, and
-            whenever `Query.checkpoint` is called.
+            whenever `Query.checkpoint` is called. Without checkpoints, the seconds after which
+            rows appear in sinks that hide them at first, such as `Parquet`.
         keep: How many checkpoints are kept.
         restarts: How many times in a row, without a new checkpoint, the query is started again
             after workers were lost or failed. The same error of a worker's twice in a row, without
@@ -77,6 +88,12 @@ def start(
         allow_removed: Operators which the checkpoint has state of, and the flow has no more.
         inspect: Whether to serve a live page and to print its address to standard error; by
             default unless the environment variable ``JETON_INSPECT`` is 0.
+        rebalance: Whether to move bins from busy workers by itself, or when: see `Rebalance`.
+        tls: Whether connections between machines, and those to the driver, are under TLS, with
+            certificates made for this query. By default if Spark's settings ask for it: see
+            docs/security.md.
+        memory_budget: The memory that the state of each worker may take, such as ``"2GB"``: state
+            beyond it is on local disk.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sinks import Memory
@@ -94,45 +111,44 @@ def start(
     """
     sources, sinks = sources or {}, sinks or {}
     _require_sense(every, keep)
+    budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)
+    _require_kinds(sources, sinks)
     require_picklable(flow)
     require_slots(spark, workers)
+    wire = wire_settings(conf_of(spark), tls)
     # A session on which this cannot work is an error here, not one of the query.
     Application.of(spark)
     label = name or flow.name
-    tag = f"jeton-{os.urandom(6).hex()}"
-    query = Query(label, spark, workers, sinks, tag, flow)
+    jobs = Jobs(spark, f"jeton-{os.urandom(6).hex()}")
+    query = Query(label, spark, workers, sinks, jobs, flow, sources)
     restore_point: RestorePoint | None = None
+    store_access.adopt(spark)
+    for output, sink in sinks.items():
+        empty = flow.empty_output(output)
+        sink.begin(output, None if empty is None else empty.schema)
     if checkpoint is not None:
-        _require_staging(flow, sinks)
         store = checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(checkpoint)
         query.committer = CheckpointCommitter(
             flow, store, sinks, query.wait, every=every, keep=keep, allow_removed=allow_removed
         )
         # State that does not fit is an error at once.
         restore_point = query.committer.recover()
-        _warn_of_new_partitions(label, sources, restore_point)
+    plan = SourcePlan(label, sources)
+    # So is a source that cannot name its partitions.
+    plan.begin(workers, {} if restore_point is None else restore_point.positions)
 
-    attempts = _Attempts(
-        query, spark, flow, sources, sinks, tag, Restarts(restarts if query.committer else 0)
-    )
-
-    def run() -> None:
-        context = spark.sparkContext
-        context.addJobTag(tag)
-        attempts.run(restore_point)
-
-    # PySpark ties a thread of Python's to one of the JVM's, which has the job's tag.
-    from pyspark import InheritableThread
-
-    thread: threading.Thread = InheritableThread(target=run, session=spark)
-    thread.daemon = True
-    thread.start()
+    limit = Restarts(restarts if query.committer else 0)
+    attempts = _Attempts(query, spark, flow, sources, sinks, plan, every, jobs, limit, wire, budget)
+    jobs.run(lambda: attempts.run(restore_point))
     telemetry.export(query.monitor)
     query.monitor.start()
+    jobs.watch_executors(query)
+    if rebalance:
+        query.rebalance_with(Rebalance() if rebalance is True else rebalance)
     if offer.is_wanted() if inspect is None else inspect:
-        offer.offer(label, query.inspect)
+        offer.offer(label, query.inspect, jobs.through_ui)
     threading.Thread(target=query.warn_of_waiting, args=(SLOTS_WITHIN,), daemon=True).start()
     return query
 
@@ -144,44 +160,36 @@ def _require_sense(every: float | None, keep: int) -> None:
         raise GraphError(f"at least one checkpoint must be kept, not {keep}")
 
 
-def _warn_of_new_partitions(
-    query: str, sources: Mapping[str, Source], restore_point: RestorePoint
-) -> None:
-    """Warn of partitions that are not read, since their number stays what the checkpoint has."""
-    for name, source in sources.items():
-        known = len(restore_point.positions.get(name, ()))
-        # Where each worker has some, they share all records, with any number of partitions.
-        now = source.partitions(1)
-        if 0 < known < now:
-            log.warning(
-                "input %r of query %r goes on with the %d partitions that its checkpoint has: "
-                "partitions %s, which are new, are not read. Give them an input of their own, or "
-                "start with a new checkpoint",
-                name,
-                query,
-                known,
-                list(range(known, now)),
-            )
-
-
 def _require_names(
     flow: Flow, what: str, known: tuple[str, ...], given: Mapping[str, Any], *, all_of_them: bool
 ) -> None:
-    unknown = [name for name in given if name not in known]
+    for name in given:
+        flow.handle(what, name)
     missing = [name for name in known if name not in given] if all_of_them else []
-    if unknown:
-        raise GraphError(f"flow {flow.name!r} has no {what}s {unknown}, only {list(known)}")
     if missing:
-        raise GraphError(f"flow {flow.name!r} needs sources for its inputs {missing}")
-
-
-def _require_staging(flow: Flow, sinks: Mapping[str, Sink]) -> None:
-    unfit = [n for n, sink in sinks.items() if not isinstance(sink, StagedSink | DriverSink)]
-    if unfit:
         raise GraphError(
-            f"the sinks of the outputs {unfit} of flow {flow.name!r} cannot commit with "
-            "checkpoints: see jeton.connectors.sinks.StagedSink"
+            f"flow {flow.name!r} needs a source for each of its inputs, and has none for "
+            f"{', '.join(map(repr, missing))}"
         )
+
+
+def _require_kinds(sources: Mapping[str, Any], sinks: Mapping[str, Any]) -> None:
+    for given, kind, what in ((sources, Source, "source"), (sinks, Sink, "sink")):
+        for name, each in given.items():
+            if not isinstance(each, kind):
+                raise GraphError(
+                    f"the {what} of {name!r} is {each!r}, which is not a {what}: "
+                    f"{_remedy(each, what)}"
+                )
+
+
+def _remedy(each: Any, what: str) -> str:
+    if isinstance(each, type):
+        return f"make one, {each.__name__}(…)"
+    if what == "source" and type(each).__module__.startswith("pyspark."):
+        return "flow.on_spark(…) takes DataFrames"
+    base = what.title()
+    return f"use one of jeton.connectors.{what}s, or a class of your own that derives from {base}"
 
 
 @dataclass(frozen=True)
@@ -193,8 +201,12 @@ class _Attempts:
     flow: Flow
     sources: Mapping[str, Source]
     sinks: Mapping[str, Sink]
-    tag: str
+    plan: SourcePlan
+    every: float | None
+    jobs: Jobs
     restarts: Restarts
+    wire: WireSettings
+    memory_budget: int | None
 
     def run(self, restore_point: RestorePoint | None) -> None:
         """Run one attempt after the other, the first of them from the given restore point."""
@@ -248,29 +260,38 @@ class _Attempts:
         )
         steered = attempt.steering
         assert steered is not None
-        meeting = server.meeting(plan, lambda rank, _, sock: query.take_over(attempt, rank, sock))
-        # Sinks at the driver stay there: workers only need to know which outputs to send.
-        at_workers = {n: sink for n, sink in self.sinks.items() if not isinstance(sink, DriverSink)}
-        to_driver = tuple(n for n in self.sinks if n not in at_workers)
+        meeting = server.meeting(
+            plan,
+            lambda rank, _, sock: query.take_over(attempt, rank, sock),
+            tls=self.wire.tls,
+            binding=self.wire.workers,
+        )
+        known = {} if restore_point is None else restore_point.positions
         task = WorkerTask(
             self.flow,
             dict(self.sources),
-            at_workers,
-            to_driver,
+            self.plan.begin(workers, known),
+            {name: sink.at_workers() for name, sink in self.sinks.items()},
             meeting,
-            self.tag,
+            self.jobs.tag,
             restore_point,
+            self.every,
             None if steered.at is None else steered.at.time,
             steered.watch,
+            tuple(query.standing),
+            store_access.adopt(self.spark),
+            self.memory_budget,
         )
+        discovery = Discovery(self.plan, attempt)
         error: BaseException | None = None
         try:
-            self.spark.sparkContext.setJobDescription(query.description)
+            self.jobs.describe(query.description)
             frame = self.spark.range(0, workers, 1, workers)
             frame.mapInArrow(task, "worker long", barrier=True).collect()
         except Exception as caught:
             error = caught
         finally:
+            discovery.end()
             server.forget(plan)
             query.end(attempt, error)
         schedule = attempt.schedule

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,14 +18,18 @@ from jeton.cluster.checkpoint_writer import CheckpointWriter, RestorePoint
 from jeton.cluster.control import Control
 from jeton.cluster.failures import blaming
 from jeton.cluster.rendezvous import Meeting
-from jeton.cluster.worker_io import OutputSink, ToDriver, WorkerSources, Writers
-from jeton.connectors.deliveries import open_rows
-from jeton.connectors.sinks import StagedSink, StagedWriter, WorkerSink, Writer
+from jeton.cluster.worker_io import Committing, OutputSink, ToDriver, WorkerSources, Writers
+from jeton.connectors.sinks import Sink, SinkContext, Writer
+from jeton.connectors.sinks.driver_sink import RowsToDriver
 from jeton.connectors.sources import Source
 from jeton.runtime import balance as balance  # its commands are known to workers once imported
+from jeton.runtime.agent import Positions
+from jeton.runtime.commands import Command
 from jeton.runtime.steering import Watch
 from jeton.runtime.worker_facts import BusyWatch
+from jeton.spark import store_access
 from jeton.spark.tasks import PeerGroup, join_peers
+from jeton.storage.store_settings import StoreSettings
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -36,28 +40,38 @@ class WorkerTask:
     """The code of a task: one worker of a long-lived query.
 
     >>> import pickle
-    >>> task = WorkerTask(None, {}, {}, ("counts",), Meeting("here", 1, b"", "plan"), "run", None)
+    >>> task = WorkerTask(None, {}, {}, {}, Meeting("here", 1, b"", "plan"), "run", None, 10.0)
     >>> pickle.loads(pickle.dumps(task)) == task
     True
     """
 
     flow: Flow
     sources: dict[str, Source]
-    sinks: dict[str, WorkerSink | StagedSink]
-    to_driver: tuple[str, ...]
+    partitions: Positions
+    """The partitions of the sources, of all workers."""
+    sinks: dict[str, Sink]
     meeting: Meeting
     run: str
     restore_point: RestorePoint | None
     """The checkpoint to start from and where to write others, if it takes any."""
+    every: float | None
+    """Seconds after which rows are committed, if it takes no checkpoints."""
     paused_at: int | None = None
     """The time of the breakpoint that the query has, after a restart."""
     watch: Watch | None = None
     """The rows that `pause_when` looks for, after a restart."""
+    standing: tuple[Command, ...] = ()
+    """Commands that were for every worker when the attempt began."""
+    stores: StoreSettings = field(default_factory=StoreSettings)
+    """How the session reaches stores."""
+    memory_budget: int | None = None
+    """The bytes of memory that the state of a worker may take."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the worker; its number is the only row that Spark gets, at the end."""
         from pyspark import BarrierTaskContext
 
+        store_access.use(self.stores)
         for _ in batches:
             pass
         # Libraries stay: without this, Python's collector goes through all of them now and then,
@@ -78,10 +92,9 @@ class WorkerTask:
         restore_point, rank = self.restore_point, group.rank
         with ExitStack() as stack:
             share = None if restore_point is None else restore_point.share(rank, group.workers)
-            agent = stack.enter_context(closing(group.agent(self.flow, share)))
-            feed = WorkerSources(
-                agent, self.sources, None if restore_point is None else restore_point.positions
-            )
+            agent = stack.enter_context(closing(group.agent(self.flow, share, self.memory_budget)))
+            feed = WorkerSources(agent, self.sources, self.partitions)
+            stack.callback(feed.release)
             writer: CheckpointWriter | None = None
             if restore_point is not None:
                 writer = CheckpointWriter.of(
@@ -89,8 +102,10 @@ class WorkerTask:
                 )
                 stack.enter_context(closing(writer))
             tables = writer or Writers(self._writers(rank, control))
-            sink = OutputSink(agent, (*self.sinks, *self.to_driver), tables)
+            sink = OutputSink(agent, self.sinks, tables)
             agent.attach(feed=feed, sink=sink, driver=control, parts=writer)
+            for command in self.standing:
+                agent.obey(command)
             if self.paused_at is not None:
                 agent.breakpoints.pause_again(self.paused_at)
             if self.watch is not None:
@@ -98,22 +113,30 @@ class WorkerTask:
             with BusyWatch(agent):
                 agent.run()
 
-    def _writers(self, worker: int, control: Control) -> dict[str, Writer]:
+    def _writers(self, worker: int, control: Control) -> dict[str, Committing | ToDriver]:
         """This worker's ends of the sinks, without checkpoints."""
+        writers: dict[str, Committing | ToDriver] = {}
+        for name, sink in self.sinks.items():
+            if isinstance(sink, RowsToDriver):
+                writers[name] = ToDriver(control, name, sink.prepare)
+                continue
+            # Each worker commits alone, as if it were a query of its own.
+            context = SinkContext(f"{self.run}-{worker}", output=name, worker=worker)
+            with blaming(name, "opening its sink"):
+                writers[name] = Committing(sink, context, self.every)
+        return writers
+
+    def _staged(self, worker: int, restore_point: RestorePoint) -> dict[str, Writer]:
+        """This worker's ends of the sinks, which commit with checkpoints."""
         writers: dict[str, Writer] = {}
         for name, sink in self.sinks.items():
-            assert isinstance(sink, WorkerSink)
+            context = SinkContext(
+                restore_point.query,
+                restore_point.attempt,
+                output=name,
+                worker=worker,
+                files=restore_point.store.files,
+            )
             with blaming(name, "opening its sink"):
-                writers[name] = sink.open(worker, self.run)
-        return writers | {name: ToDriver(control, name) for name in self.to_driver}
-
-    def _staged(self, worker: int, restore_point: RestorePoint) -> dict[str, StagedWriter]:
-        """This worker's ends of the sinks, which commit with checkpoints."""
-        writers: dict[str, StagedWriter] = {}
-        for name, sink in self.sinks.items():
-            assert isinstance(sink, StagedSink)
-            with blaming(name, "opening its sink"):
-                writers[name] = sink.open_staged(worker, restore_point.query, restore_point.attempt)
-        for name in self.to_driver:
-            writers[name] = open_rows(restore_point.store.files, worker, restore_point.attempt)
+                writers[name] = sink.open(context)
         return writers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame
@@ -12,49 +12,63 @@ from pyspark.sql import DataFrame
 from jeton.cluster.run_reports import RunReports
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError, UnknownOutput
+from jeton.dataflow.plan import progress_graph
+from jeton.runtime import steering
 from jeton.runtime.agent import Agent
-from jeton.runtime.metrics import add_metrics
+from jeton.runtime.metrics import Totals, add_metrics, carried
 from jeton.runtime.monitor import Monitor, Observation
+from jeton.runtime.state_view import as_frame
+from jeton.runtime.why import Holder, Question, Why
 
 if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
     from pyspark import SparkContext
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from jeton.connectors.sources import Source
     from jeton.dataflow.flow import Flow
     from jeton.inspector.server import Page
+    from jeton.spark.micro_batch_coordinator import MicroBatchCoordinator
+    from jeton.spark.stream_breakpoint import StreamBreakpoint
 
 COUNTED: Final = ("runs", "rows_in", "rows_out", "late", "messages", "progress_batches")
 
-Counts = tuple[int, dict[str, Any], dict[int, dict[str, Any]]]
-"""The epoch of the latest run of some workers, the sums of their metrics, and their reports."""
+Counts = tuple[int, dict[str, Any], dict[int, dict[str, Any]], Totals]
+"""The epoch of the latest run of some workers, the sums of their metrics, their reports, and the
+metrics of each worker in the runs before."""
 
 
 class CountsParam(AccumulatorParam[Counts]):
     """Adds metrics up.
 
     >>> counts = CountsParam()
-    >>> counts.addInPlace((1, {"rows_in": 1, "late": 0}, {}), (1, {"rows_in": 2, "late": 1}, {}))
-    (1, {'rows_in': 3, 'late': 1}, {})
+    >>> one, other = {"rows_in": 1, "late": 0}, {"rows_in": 2, "late": 1}
+    >>> counts.addInPlace((1, one, {}, {}), (1, other, {}, {}))
+    (1, {'rows_in': 3, 'late': 1}, {}, {})
+    >>> counts.addInPlace((1, one, {0: {"metrics": one}}, {}), (2, other, {}, {}))[3]
+    {0: {'rows_in': 1, 'late': 0}}
     """
 
     def zero(self, value: Counts) -> Counts:
         """Nothing counted yet."""
-        return 0, {**dict.fromkeys(COUNTED, 0), "operators": []}, {}
+        return 0, {**dict.fromkeys(COUNTED, 0), "operators": []}, {}, {}
 
     def addInPlace(self, value1: Counts, value2: Counts) -> Counts:
         """The sums; levels such as tokens held, and reports, are those of the later run."""
-        (before, one, earlier), (epoch, other, reports) = sorted(
+        (first, one, earlier, before), (epoch, other, reports, past) = sorted(
             (value1, value2), key=lambda value: value[0]
         )
-        later = epoch > before
+        later = epoch > first
         total = add_metrics(one, other, later=later)
-        return epoch, total, reports if later else {**earlier, **reports}
+        if later:
+            return epoch, total, reports, carried(before, earlier)
+        return epoch, total, {**earlier, **reports}, {**before, **past}
 
 
 def accumulator(context: SparkContext) -> Accumulator[Counts]:
     """An accumulator for the runs of one flow."""
     param = CountsParam()
-    return context.accumulator(param.zero((0, {}, {})), param)
+    return context.accumulator(param.zero((0, {}, {}, {})), param)
 
 
 def counted(agent: Agent, epoch: int) -> Counts:
@@ -62,7 +76,7 @@ def counted(agent: Agent, epoch: int) -> Counts:
     report = {**agent.reported(), "run": epoch}
     counts = {"runs": int(agent.worker.index == 0), **report["metrics"]}
     sums = {name: counts[name] for name in (*COUNTED, "operators")}
-    return epoch, sums, {agent.worker.index: report}
+    return epoch, sums, {agent.worker.index: report}, {}
 
 
 class Inspection:
@@ -78,10 +92,14 @@ class Inspection:
         if isinstance(self._seen, RunReports):
             done = "complete" if self._seen.runs else "not started"
             status = "running" if self._seen.is_running else done
-            return Observation(status=status, reports=dict(self._seen.latest))
-        _, counts, reports = self._seen.value
+            return Observation(
+                status=status, reports=dict(self._seen.latest), before=self._seen.before
+            )
+        _, counts, reports, before = self._seen.value
         return Observation(
-            status="streaming" if counts["runs"] else "not started", reports=dict(reports)
+            status="streaming" if counts["runs"] else "not started",
+            reports=dict(reports),
+            before=before,
         )
 
 
@@ -108,8 +126,16 @@ class Frames(dict[str, DataFrame]):
         counts: Accumulator[Counts] | None,
         whole: DataFrame,
         inspection: Inspection,
+        coordinator: MicroBatchCoordinator | None = None,
+        *,
+        ordered: bool | None = None,
+        sources: Mapping[str, Source] | None = None,
     ) -> None:
         super().__init__(frames)
+        self._ordered = ordered
+        self._sources = sources or {}
+        """What workers read by themselves."""
+        self._coordinator = coordinator
         self._counts = counts
         self._whole = whole
         """The rows of all outputs, of which each frame takes its own."""
@@ -122,14 +148,43 @@ class Frames(dict[str, DataFrame]):
             f"(there are: {', '.join(map(repr, self)) or 'none'})"
         )
 
+    def explain(self) -> None:
+        """Print the plan of the flow, and how a batch reads its rows.
+
+        Spark may sort them by time; workers may read sources by themselves, in whole or in part.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("counts")
+        >>> numbers = flow.input("n", time="id", schema={})
+        >>> flow.output("counts", numbers.key_by().tumbling(10).count())
+        >>> flow.on_spark({"n": spark.range(10**9)}, workers=2).explain()
+        Flow 'counts'
+          0 n       input, times in 'id'
+          1 count   from 0 n by Gather    → count: int64
+          2 counts  output, from 1 count
+        Waits for times to pass: 1 count
+        Rows are read in order of time
+        """
+        self._inspection.flow.explain()
+        if self._ordered is not None:
+            how = "in order of time" if self._ordered else "as they come"
+            print(f"Rows are read {how}")
+        for name, source in self._sources.items():
+            print(f"Workers read {name!r}: {source.about() or source}")
+
     def metrics(self) -> dict[str, Any]:
         """Sums over all workers and over all actions so far, from a Spark accumulator.
 
         Each action computes the flow anew and counts again. ``operators`` has a record of each
-        operator; its tokens, queue and state are those of the latest run. Under Spark Connect,
+        operator; its tokens, queue and state are those of the latest run. ``workers`` has the
+        metrics of each worker in the latest run, such as its peak memory. Under Spark Connect,
         which has no accumulators, nothing is known.
         """
-        return {} if self._counts is None else dict(self._counts.value[1])
+        if self._counts is None:
+            return {}
+        _, sums, reports, _ = self._counts.value
+        each = {worker: report["metrics"] for worker, report in sorted(reports.items())}
+        return {**sums, "workers": each}
 
     def inspect(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve a live page of this flow; returns the page's address.
@@ -150,18 +205,6 @@ class Frames(dict[str, DataFrame]):
             inspection = self._inspection
             self._pages[host, port] = serve(inspection.flow, inspection, host, port)
         return self._pages[host, port].url
-
-    def pause_at(self, time: Any = None) -> NoReturn:
-        """Refuse: breakpoints are for runs in this process and for long-lived queries.
-
-        A batch runs to its end, and Spark takes every micro-batch of a stream from the sources to
-        the sinks, so that no record of it can be held back.
-        """
-        raise GraphError(
-            "batches and micro-batches cannot be paused at a time, since Spark takes each of them "
-            "whole from its sources to its sinks: pause a long-lived query, flow.start(…), or a "
-            "run in this process, flow.open()"
-        )
 
     def cache(self) -> Self:
         """Run the flow once for all outputs: their rows are kept for later actions.
@@ -203,3 +246,98 @@ class Frames(dict[str, DataFrame]):
             "write_stream needs a streaming input (spark.readStream): these are batch DataFrames, "
             "write each with frames[name].write"
         )
+
+    # Breakpoints of streams
+
+    def pause_at(self, time: Any = None) -> Any:
+        """Set a breakpoint: the first micro-batch with a record at or after a time waits there.
+
+        Its workers hold these records back and rest, and nothing of it reaches the sink, until
+        `step` or `resume`. Micro-batches before that time are not affected. ``time`` is a timestamp
+        or an integer, as the flow has them; without one, it is the least time after all records of
+        the micro-batches so far. Returns the time. A micro-batch that is under way already does not
+        wait. Batches cannot be paused, since Spark runs them to their end.
+
+        >>> import jeton as jt
+        >>> flow = jt.Flow("ticks")
+        >>> flow.output("ticks", flow.input("ticks", time="value", schema={}, lateness=0))
+        >>> source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
+        >>> frames = flow.on_spark({"ticks": source.load().select("value")}, workers=2)
+        >>> frames.pause_at(15)
+        15
+        >>> query = frames["ticks"].writeStream.format("memory").queryName("ticks").start()
+        >>> frames.await_paused()
+        >>> spark.table("ticks").agg({"value": "max"}).collect()
+        [Row(max(value)=9)]
+        >>> int(frames.in_flight()["rows"].sum())
+        5
+        >>> frames.resume()
+        >>> query.stop()
+        """
+        return self._breakpoint().pause(time)
+
+    def step(self, until: Any = None) -> Any:
+        """Move the breakpoint on. Returns its time.
+
+        It is ``until``, or else the least time after the breakpoint of a record that is held back.
+        A micro-batch goes on once all its records are before the breakpoint.
+        """
+        return self._breakpoint().step(until)
+
+    def resume(self) -> None:
+        """Remove the breakpoint: the micro-batch that waits goes on."""
+        self._breakpoint().resume()
+
+    @property
+    def paused_at(self) -> Any:
+        """The time of the breakpoint, ``None`` if there is none."""
+        return self._breakpoint().shown
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a micro-batch waits at the breakpoint, and its workers rest."""
+        return self._breakpoint().is_paused
+
+    def await_paused(self, timeout: float = 60.0) -> None:
+        """Wait until a micro-batch waits at the breakpoint; `TimeoutError` otherwise."""
+        self._breakpoint().await_paused(timeout)
+
+    def state(self, operator: str) -> pd.DataFrame:
+        """The state of an operator while a micro-batch waits at the breakpoint, over all workers.
+
+        It has the columns of the operator's containers, the number of tokens that it holds on the
+        worker, and the least of their times.
+        """
+        return as_frame(
+            self._breakpoint().look(lambda: steering.state_of(self._inspection.flow, operator))
+        )
+
+    def in_flight(self) -> pd.DataFrame:
+        """The records that the breakpoint holds back, and messages that wait in operators."""
+        return as_frame(self._breakpoint().look(steering.messages))
+
+    def why(self, name: str | None = None, *, at: Any = None) -> Why:
+        """What holds the frontier of an output, a probe or an operator in the present micro-batch.
+
+        Between micro-batches, nothing is known of frontiers. See `jeton.spark.query.Query.why`.
+        """
+        facts, troubles, flow = [], [], self._inspection.flow
+        for attempt in self._stream().under_way:
+            found = attempt.inquiry.ask(attempt)
+            facts += found
+            troubles += attempt.inquiry.silent(attempt, found)
+        if not facts and not troubles:
+            text = "no micro-batch is under way: the next one comes with new rows of the sources"
+            troubles = [Holder(what="query", text=text)]
+        return Question(flow, progress_graph(flow.operators), facts, troubles).why(name, at)
+
+    def _breakpoint(self) -> StreamBreakpoint:
+        return self._stream().breakpoint
+
+    def _stream(self) -> MicroBatchCoordinator:
+        if self._coordinator is None:
+            raise GraphError(
+                "a batch cannot be paused at a time, since Spark runs it to its end: pause a "
+                "stream, a long-lived query, flow.start(…), or a run in this process, flow.open()"
+            )
+        return self._coordinator

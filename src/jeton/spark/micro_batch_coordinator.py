@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jeton.cluster.control import Control
 from jeton.cluster.coordinator import Coordinator
+from jeton.cluster.steering import Steering
+from jeton.columns.time_units import INTEGER
 from jeton.core.errors import GraphError, JetonError, ProtocolError, SnapshotError
 from jeton.runtime.commands import Advance, Command, Fail, Stop
 from jeton.runtime.commands import Checkpoint as CheckpointCommand
 from jeton.spark.internals import RunningQuery, skips_repeated_batches
 from jeton.spark.query_location import folder_of
+from jeton.spark.stream_breakpoint import StreamBreakpoint
 from jeton.spark.streaming_tasks import Orders, damaged
 from jeton.storage.checkpoints import Checkpoint, Checkpoints, Part
 from jeton.storage.chunk_format import CorruptCheckpoint
@@ -63,6 +66,10 @@ class _Attempt(Coordinator):
     place: _Place | None = None
     committed: bool = False
     failed: bool = False
+    paused: bool = False
+    """Whether its workers began with a breakpoint."""
+    latest: int | None = None
+    """The greatest time of its records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +153,7 @@ class MicroBatchCoordinator:
         look_up: Callable[[str], RunningQuery],
         forget_stages: Callable[[str, int], None],
         state_owners: dict[tuple[str, str], str],
+        breakpoint: StreamBreakpoint | None = None,
     ) -> None:
         """``state_owners`` has the plan that keeps its state in a folder, for each run."""
         self._flow = flow
@@ -157,6 +165,14 @@ class MicroBatchCoordinator:
         self._lock = threading.RLock()
         self._attempts: dict[int, _Attempt] = {}
         self._places: dict[str, _Place] = {}
+        self.breakpoint = breakpoint or StreamBreakpoint(flow, INTEGER)
+
+    @property
+    def under_way(self) -> list[Coordinator]:
+        """The attempts at micro-batches that have begun, and are not committed."""
+        with self._lock:
+            found = [each for each in self._attempts.values() if each.place is not None]
+            return [each for each in found if not each.committed and not each.failed]
 
     def take_over(self, rank: int, epoch: int, sock: socket.socket) -> None:
         """Listen to a task that has met the others (a listener of the rendezvous)."""
@@ -180,6 +196,12 @@ class MicroBatchCoordinator:
             if attempt.failed:
                 return
             kind = header["kind"]
+            if kind == "facts":
+                attempt.inquiry.hear(worker, header)
+                return
+            if kind == "steered" and attempt.steering is not None:
+                attempt.steering.hear(worker, header, payload)
+                return
             if kind not in answers:
                 raise ProtocolError(
                     f"task {worker} of flow {self._flow.name!r} sent a frame of kind {kind!r}, but "
@@ -209,6 +231,9 @@ class MicroBatchCoordinator:
         """A task has hung up: if there is no commit, the others cannot go on either."""
         attempt = coordinator
         assert isinstance(attempt, _Attempt)
+        if attempt.steering is not None:
+            attempt.steering.end("the workers of the micro-batch have left")
+        self.breakpoint.forget(attempt)
         with self._lock:
             if not attempt.committed:
                 attempt.hang_up()
@@ -224,6 +249,9 @@ class MicroBatchCoordinator:
         place = attempt.place = self._place(str(first["query"]), str(first["run"]))
         place.begin(attempt)
         attempt.epoch = place.epoch
+        paused_at = self.breakpoint.at
+        attempt.steering = Steering(attempt, paused_at)
+        attempt.paused = paused_at is not None
         before = self._before(place, attempt.batch)
         numbers, live = place.arrange(attempt.batch, before, said)
         orders = Orders(
@@ -234,6 +262,7 @@ class MicroBatchCoordinator:
             restore=None if before is None else before.version,
             live=live,
             remedy=self._remedy(place),
+            paused_at=None if paused_at is None else paused_at.time,
         )
         return [orders]
 
@@ -247,6 +276,11 @@ class MicroBatchCoordinator:
             floors = dict.fromkeys(self._flow.inputs, max(floors.values()))
         # They stay at rest until the version is committed, so that it has all they have done.
         checkpoint = CheckpointCommand(version=attempt.batch, settle=True, hold=True)
+        seen = [task["latest"] for task in said if task.get("latest") is not None]
+        attempt.latest = max(seen, default=None)
+        if attempt.paused:
+            self.breakpoint.hold(attempt, checkpoint)
+            return [Advance(inputs=floors)]
         return [Advance(inputs=floors), checkpoint]
 
     def _commit(self, attempt: _Attempt, said: Sequence[Mapping[str, Any]]) -> list[Command]:
@@ -264,6 +298,7 @@ class MicroBatchCoordinator:
         place.known = {b: state for b, state in place.known.items() if b == batch - 1}
         place.known[batch] = made
         attempt.committed = True
+        self.breakpoint.advance(attempt.latest)
         return [Stop()]
 
     def _before(self, place: _Place, batch: int) -> Checkpoint | None:

@@ -8,7 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from html import escape
@@ -18,21 +19,33 @@ from jeton.cluster.checkpoint_committer import CheckpointCommitter
 from jeton.cluster.control import Control, read_table
 from jeton.cluster.coordinator import Coordinator
 from jeton.cluster.failures import Failure, QueryFailed
+from jeton.cluster.inquiry import slow_sinks, uncommitted
+from jeton.cluster.rebalancer import Rebalancer
 from jeton.cluster.steering import Steering, WorkersLeft
-from jeton.connectors.deliveries import Inbox
-from jeton.connectors.sinks import DriverSink, Memory, Sink
-from jeton.core.errors import GraphError, JetonError, ProtocolError, summary
+from jeton.connectors.inbox import Inbox
+from jeton.connectors.sinks import DriverSink, Memory, Sink, SinkContext
+from jeton.connectors.sources import Source
+from jeton.core.errors import GraphError, JetonError, PredicateFailed, ProtocolError, summary
 from jeton.dataflow.plan import progress_graph
 from jeton.runtime import steering
-from jeton.runtime.balance import balancing_moves, counted, counting
+from jeton.runtime.balance import (
+    Counts,
+    Decision,
+    Rebalance,
+    balancing_moves,
+    counted,
+    counting,
+)
+from jeton.runtime.breakpoints import require_predicate
 from jeton.runtime.commands import Advance, Command, LogEvents, Measure, Stop, Taken
 from jeton.runtime.event_log import LIMIT, LogSettings, SampledLog
-from jeton.runtime.metrics import add_metrics
+from jeton.runtime.metrics import Totals, add_metrics, carried
 from jeton.runtime.migration import in_steps, migrating
 from jeton.runtime.monitor import Listener, Monitor, Observation, Progress
+from jeton.runtime.state_view import as_frame
 from jeton.runtime.why import Holder, Question, Why
 from jeton.spark.application import require_slots
-from jeton.spark.internals import dumps_by_value, holders_of_slots
+from jeton.spark.internals import dumps_by_value
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -42,6 +55,7 @@ if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
     from jeton.inspector.server import Page
     from jeton.runtime.breakpoints import Predicate
+    from jeton.spark.jobs import Jobs
     from jeton.state.bins import Placement
 
 T = TypeVar("T")
@@ -53,11 +67,14 @@ Status = Literal["starting", "running", "restarting", "rescaling", "stopping", "
 
 DESCRIBED: Final = 200
 """Letters of operators' names in the description of a query's jobs."""
+MOVES_WITHIN: Final = 600.0
+"""Seconds in which the bins of the rebalancer have to move."""
 _INTERNAL: Final = frozenset(
     (
         "begin",
         "cancel",
         "committer",
+        "count_records",
         "description",
         "end",
         "ended",
@@ -66,9 +83,14 @@ _INTERNAL: Final = frozenset(
         "left",
         "misheard",
         "monitor",
+        "move_bins",
         "observe",
+        "rebalance_with",
+        "relocate",
         "rescales",
         "restart",
+        "spark",
+        "standing",
         "take_over",
         "wait",
         "warn_of_waiting",
@@ -129,20 +151,25 @@ class Query:
         spark: SparkSession,
         workers: int,
         sinks: Mapping[str, Sink],
-        tag: str,
+        jobs: Jobs,
         flow: Flow,
+        sources: Mapping[str, Source] | None = None,
     ) -> None:
         self.name = name
         self.workers = workers
         self.committer: CheckpointCommitter | None = None
         """The driver's side of its checkpoints, if it takes any."""
-        self._spark = spark
+        self.spark = spark
+        self._sources = sources or {}
         self._sinks = sinks
-        self._tag = tag
+        self._jobs = jobs
         self._flow = flow
         self._status: Status = "starting"
         self._coordinator = Coordinator()
         """The workers of the present attempt."""
+        self._attempts = 0
+        self._before: Totals = {}
+        """The metrics of workers in earlier attempts."""
         self._error: BaseException | None = None
         self._cause: Failure | None = None
         self._restarts = 0
@@ -151,14 +178,15 @@ class Query:
         """The number of workers of the next attempt, if it is another one."""
         self._rescaling = threading.Lock()
         self._moving = threading.Lock()
+        self._rebalancer: Rebalancer | None = None
         self._progress: dict[str, int] | None = None
         """How far a migration is."""
         self._changed = threading.Condition()
         self._hurry = threading.Event()
         """Nothing is waited for any more."""
-        self.monitor = Monitor(name, self.observe, identity=tag)
-        self._standing: list[Command] = []
-        """Commands for every worker that joins."""
+        self.monitor = Monitor(name, self.observe, identity=jobs.tag)
+        self.standing: list[Command] = []
+        """Commands for all workers, also those of later attempts."""
         self._pages: dict[tuple[str, int], Page] = {}
 
     @property
@@ -186,23 +214,37 @@ class Query:
     def observe(self) -> Observation:
         """How far the query is, by the latest reports, for a monitor."""
         with self._changed:
-            reports = dict(self._coordinator.reports)
-            status = self._status
+            attempt, before, status = self._attempts, self._before, self._status
+            reports = {
+                rank: {**report, "run": attempt}
+                for rank, report in self._coordinator.reports.items()
+            }
         checkpoints = None
         if self.committer is not None:
             checkpoints = {**self.committer.metrics(), "restarts": self._restarts}
+        steered = self._coordinator.steering
         return Observation(
-            status=status, reports=reports, checkpoints=checkpoints, paused_at=self.paused_at
+            status=status,
+            reports=reports,
+            before=before,
+            checkpoints=checkpoints,
+            paused_at=self.paused_at,
+            bins=None if steered is None else steered.placement.counts(),
+            migration=self.migration,
+            rebalancing=None if self._rebalancer is None else self._rebalancer.metrics(),
         )
 
     def metrics(self) -> dict[str, Any]:
-        """Counts summed over the workers, and each worker's own under ``workers``.
+        """Counts summed over the present workers, and each worker's own under ``workers``.
 
         ``operators`` has a record of each operator, in the order of the flow.
 
         With checkpoints, ``checkpoints`` has the latest version, for how long the flow stopped for
         it (``pause_ms``) and at most so far (``longest_pause_ms``), the ``seconds`` and ``bytes``
         that it took to write, how many were ``taken`` and ``missed``, and the ``restarts``.
+
+        With ``rebalance=``, ``rebalancing`` has the ``looks`` at the load, the ``migrations``, the
+        ``bins_moved`` in all of them, and the last ``reason`` and ``load`` of each worker.
         """
         with self._changed:
             reports = {
@@ -212,6 +254,8 @@ class Query:
         total = reduce(add_metrics, reports.values(), none)
         if self.committer is not None:
             total["checkpoints"] = {**self.committer.metrics(), "restarts": self._restarts}
+        if self._rebalancer is not None:
+            total["rebalancing"] = self._rebalancer.metrics()
         return {**total, "workers": reports}
 
     @property
@@ -286,6 +330,8 @@ class Query:
         """
         settings = LogSettings(path=os.fspath(path), limit=limit)
         if full:
+            if any(isinstance(command, LogEvents) for command in self.standing):
+                raise GraphError(f"a full event log of query {self.name!r} is written already")
             self._always(LogEvents(path=settings.path, limit=limit))
         else:
             self._always(Measure())
@@ -294,7 +340,7 @@ class Query:
     def _always(self, command: Command) -> None:
         """Send a command to all workers, also to those that join later."""
         with self._changed:
-            self._standing.append(command)
+            self.standing.append(command)
             coordinator = self._coordinator
         coordinator.send(command)
 
@@ -344,8 +390,55 @@ class Query:
         coordinator = self._coordinator
         facts = coordinator.inquiry.ask(coordinator) if self.is_active else []
         silent = coordinator.inquiry.silent(coordinator, facts) if self.is_active else []
+        sinks: list[Holder] = []
+        if self.is_active:
+            waiting = [inbox.waiting for inbox in coordinator.inboxes.values()]
+            if self.committer is not None:
+                waiting += self.committer.waiting
+            sinks = [*slow_sinks(waiting), *uncommitted(self.committer, facts)]
         graph = progress_graph(self._flow.operators)
-        return Question(self._flow, graph, facts, [*self._troubles(), *silent]).why(name, at)
+        troubles = [*self._troubles(), *silent]
+        return Question(self._flow, graph, facts, troubles, sinks).why(name, at)
+
+    def explain(self) -> None:
+        """Print the plan of the flow, its sources, and how often rows appear in its sinks.
+
+        >>> import jeton as jt
+        >>> from jeton.connectors.sinks import Memory
+        >>> from jeton.connectors.sources import Rate
+        >>> flow = jt.Flow("rate")
+        >>> flow.output("numbers", flow.input("numbers", schema={"n": int}))
+        >>> rate = Rate(1_000, lambda positions: {"n": positions})
+        >>> ends = {"sources": {"numbers": rate}, "sinks": {"numbers": Memory()}}
+        >>> with flow.start(spark, **ends, workers=1) as query:
+        ...     query.explain()
+        Flow 'rate'
+          0 numbers    input, times in 'time'  → n: int64
+          1 numbers-2  output, from 0 numbers
+        Sources
+          numbers: Rate
+        Sinks
+          numbers: Memory, no checkpoints: rows are lost if the query fails
+        """
+        self._flow.explain()
+        for title, lines in (("Sources", self._explained_sources()), ("Sinks", self._explained())):
+            if lines:
+                print(title, *(f"  {line}" for line in lines), sep="\n")
+
+    def _explained_sources(self) -> list[str]:
+        found = []
+        for name, source in self._sources.items():
+            every = source.discover_every
+            grows = "" if every is None else f", looks for new partitions every {every:g} s"
+            found.append(f"{name}: {type(source).__name__}{grows}")
+        return found
+
+    def _explained(self) -> list[str]:
+        lost = "no checkpoints: rows are lost if the query fails"
+        return [
+            f"{name}: {type(sink).__name__}, {lost if self.committer is None else sink.guarantee}"
+            for name, sink in self._sinks.items()
+        ]
 
     def table(self, name: str) -> DataFrame:
         """The rows so far of an output that has a `Memory` sink, as a DataFrame.
@@ -363,7 +456,7 @@ class Query:
                 f"no row of output {name!r} of query {self.name!r} has come yet, and its columns "
                 "are not known: declare those of the inputs, flow.input(…, schema=…)"
             )
-        return self._spark.createDataFrame(table)
+        return self.spark.createDataFrame(table)
 
     def checkpoint(self, timeout: float = 60.0) -> int:
         """Take a checkpoint now, and wait until it is committed; returns its version."""
@@ -418,9 +511,9 @@ class Query:
                 f"query {self.name!r} has no checkpoints for other workers to go on from: start "
                 "it with checkpoint="
             )
-        require_slots(self._spark, workers)
+        require_slots(self.spark, workers)
         deadline = time.monotonic() + timeout
-        with self._rescaling:
+        with self._rescaling, self._by_the_user():
             if workers == self.workers:
                 return Rescale(workers, workers, self.committer.version, 0.0, 0.0)
             return self._rescale(workers, deadline)
@@ -498,19 +591,24 @@ class Query:
 
         ``predicate`` takes a batch of the output, and returns a mask of its rows, or whether the
         batch matches. It runs on the workers. `matched` has the rows then, and `paused_at` the
-        time.
+        time. If it fails, the query is paused too, and `await_paused` raises
+        `jeton.errors.PredicateFailed`.
         """
         self._flow.handle("output", output)
+        require_predicate(predicate)
         self.await_running(timeout)
-        self._current_steering().matched = None
+        steering_ = self._current_steering()
+        steering_.matched = steering_.failed = None
         coded = base64.b64encode(dumps_by_value(predicate)).decode()
         self._steer(steering.watching(output, coded), timeout)
 
     @property
     def paused_at(self) -> Any:
-        """The time of the breakpoint, ``None`` if there is none."""
+        """The time of the breakpoint, ``None`` if there is none, or the query has ended."""
         found = self._coordinator.steering
-        return None if found is None or found.at is None else found.at.shown
+        if found is None or found.at is None or not self.is_active:
+            return None
+        return found.at.shown
 
     @property
     def is_paused(self) -> bool:
@@ -524,7 +622,11 @@ class Query:
         return None if found is None else found.matched
 
     def await_paused(self, timeout: float = 60.0) -> None:
-        """Wait until a breakpoint is set and all workers rest there; `TimeoutError` otherwise."""
+        """Wait until a breakpoint is set and all workers rest there; `TimeoutError` otherwise.
+
+        If the query rests since the predicate of `pause_when` failed, that error is raised, until
+        `step`, `resume` or another `pause_when`.
+        """
         deadline = time.monotonic() + timeout
         while not self._rests(left := max(0.0, deadline - time.monotonic())):
             with self._changed:
@@ -535,16 +637,19 @@ class Query:
                 at = self.paused_at
                 where = "has no breakpoint" if at is None else f"does not rest at {at} yet"
                 raise TimeoutError(f"after {timeout:g} seconds, query {self.name!r} {where}")
+        failed = self._current_steering().failed
+        if failed is not None:
+            raise PredicateFailed(failed.message)
 
     def state(self, operator: str, *, timeout: float = 60.0) -> pd.DataFrame:
         """The state of an operator while the query is paused, over all workers.
 
-        It has the columns of the operator's containers, and the number of tokens that it holds on
-        the worker.
+        It has the columns of the operator's containers, the number of tokens that it holds on the
+        worker, and the least of their times.
         """
         protocol = steering.state_of(self._flow, operator)
         self._require_paused()
-        return self._steer(protocol, timeout).to_pandas()
+        return as_frame(self._steer(protocol, timeout))
 
     def sample(self, operator: str, rows: int = 10, *, timeout: float = 60.0) -> pd.DataFrame:
         """Some of the latest rows that an operator sent, or that came to an output.
@@ -603,6 +708,18 @@ class Query:
         ...     print(len(moved.moves), [len(bins) for bins in query.placement.values()])
         128 [0, 256]
         """
+        with self._by_the_user():
+            return self._migrate(moves, plan, at, timeout)
+
+    def _migrate(
+        self,
+        moves: Mapping[int, int],
+        plan: str | int,
+        at: Any,
+        timeout: float,
+        gives_way: Callable[[], bool] = lambda: False,
+    ) -> Migration:
+        """Move bins step by step, unless it has to give way."""
         deadline = time.monotonic() + timeout
         self.await_running(timeout)
         self._require_active()
@@ -610,19 +727,27 @@ class Query:
             raise GraphError(f"state of query {self.name!r} is moving already: wait for that")
         try:
             moves = self._current_steering().placement.require_moves(moves)
+            began, rows, moved = time.monotonic(), 0, dict[int, int]()
             steps = in_steps(moves, plan, at)
-            began, rows, moved = time.monotonic(), 0, 0
+            done = 0
             for step in steps:
-                self._progress = {"moved": moved, "bins": len(moves)}
+                if gives_way():
+                    break
+                self._progress = {"moved": len(moved), "bins": len(moves)}
                 left = max(0.0, deadline - time.monotonic())
                 rows += self._steer(
                     migrating(step, at, more=step is not steps[-1]), left, moves=True
                 ).rows
-                moved += len(step)
-            return Migration(moves, len(steps), rows, time.monotonic() - began)
+                moved |= step
+                done += 1
+            return Migration(moved, done, rows, time.monotonic() - began)
         finally:
             self._progress = None
             self._moving.release()
+
+    def _by_the_user(self) -> AbstractContextManager[None]:
+        """A time in which the rebalancer, if there is one, moves nothing."""
+        return nullcontext() if self._rebalancer is None else self._rebalancer.held_off()
 
     def rebalance(
         self,
@@ -636,14 +761,21 @@ class Query:
 
         Records of each bin are counted for some ``seconds``. Then as few bins as possible move, so
         that no worker has more than the mean and a share ``within`` more. See `migrate` for
-        ``plan``.
+        ``plan``. With ``flow.start(…, rebalance=True)``, a query does so by itself.
         """
         deadline = time.monotonic() + timeout
-        self._steer(counting(), timeout)
-        self._hurry.wait(seconds)
-        load = self._steer(counted(), timeout)
-        moves = balancing_moves(self._current_steering().placement, load, within)
-        return self.migrate(moves, plan=plan, timeout=max(0.0, deadline - time.monotonic()))
+        with self._by_the_user():
+            placement, load = self.count_records(seconds, timeout=timeout)
+            moves = balancing_moves(placement, load, within)
+            return self._migrate(moves, plan, None, max(0.0, deadline - time.monotonic()))
+
+    @property
+    def rebalancing(self) -> list[tuple[float, Decision]]:
+        """The latest decisions to move bins or not, each with its time and its reason.
+
+        They are those of ``flow.start(…, rebalance=True)``; without, there are none.
+        """
+        return [] if self._rebalancer is None else list(self._rebalancer.decisions)
 
     @property
     def placement(self) -> dict[int, list[int]]:
@@ -680,6 +812,7 @@ class Query:
             raise GraphError(f"query {self.name!r} has ended")
 
     def _require_paused(self) -> None:
+        self._require_active()
         if self.paused_at is None:
             raise GraphError(f"query {self.name!r} is not paused: pause_at(…) first")
         if not self.is_paused:
@@ -774,6 +907,29 @@ class Query:
 
     # Called by the driver's side of the query
 
+    def relocate(self, workers: int, timeout: float) -> Rescale:
+        """Go on from a checkpoint with some workers, elsewhere, whether or not it had as many."""
+        with self._rescaling, self._by_the_user():
+            return self._rescale(workers, time.monotonic() + timeout)
+
+    def rebalance_with(self, policy: Rebalance) -> None:
+        """Move bins by itself from now on."""
+        self._rebalancer = Rebalancer(self, policy)
+        self._rebalancer.start()
+
+    def count_records(self, seconds: float, *, timeout: float = 600.0) -> tuple[Placement, Counts]:
+        """The owners of bins, and the records of each bin that come in some seconds."""
+        self._steer(counting(), timeout)
+        self._hurry.wait(seconds)
+        load = self._steer(counted(), timeout)
+        return self._current_steering().placement, load
+
+    def move_bins(
+        self, moves: Mapping[int, int], plan: str | int, gives_way: Callable[[], bool]
+    ) -> Mapping[int, int]:
+        """Move bins for the rebalancer; returns those that have moved."""
+        return self._migrate(moves, plan, None, MOVES_WITHIN, gives_way).moves
+
     @property
     def description(self) -> str:
         """The description of the query's jobs in Spark's pages."""
@@ -792,7 +948,7 @@ class Query:
 
     def _held_by(self) -> str:
         """The jobs that hold slots, as the end of a sentence; nothing if there are none."""
-        jobs = holders_of_slots(self._spark.sparkContext, self.description)
+        jobs = self._jobs.holders_of_slots(self.description)
         return f": slots are held by {'; '.join(jobs)}" if jobs else ""
 
     def _troubles(self) -> list[Holder]:
@@ -816,9 +972,12 @@ class Query:
         if coordinator.schedule is None:
             for name, sink in self._sinks.items():
                 if isinstance(sink, DriverSink):
+                    context = SinkContext(self._jobs.tag, output=name, wait=self.wait)
                     failed = partial(self.fail, coordinator)
-                    coordinator.inboxes[name] = Inbox(name, sink, self.wait, failed)
+                    coordinator.inboxes[name] = Inbox(sink, context, failed)
         with self._changed:
+            self._before = carried(self._before, self._coordinator.reports)
+            self._attempts += 1
             self._coordinator = coordinator
             self._changed.notify_all()
 
@@ -829,7 +988,8 @@ class Query:
             coordinator.join(rank, control)
             if self._status in ("starting", "restarting", "rescaling"):
                 self._status = "running"
-            stop, standing = self._stop, list(self._standing)
+            # Those of the attempt's beginning came with the task: a second time does no harm.
+            stop, standing = self._stop, list(self.standing)
             coordinator.listen(rank, control, self)
             self._changed.notify_all()
         for command in standing:
@@ -894,12 +1054,14 @@ class Query:
             stopped = self._status == "stopping" and cause is None
             self._status = "failed" if error is not None and not stopped else "ended"
             self._changed.notify_all()
+        if self._rebalancer is not None:
+            self._rebalancer.stop()
         failure = self.exception()
         self.monitor.stop(None if failure is None else str(failure))
 
     def cancel(self) -> None:
         """Have Spark end the job."""
-        self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        self._jobs.cancel()
 
     # Called by the coordinator, for each worker in a thread of its own
 

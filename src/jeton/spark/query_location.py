@@ -6,12 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pyarrow import fs as arrow_fs
-
 from jeton.core.errors import GraphError
 from jeton.spark.query_log import QueryLog
 from jeton.storage.checkpoints import Checkpoints
-from jeton.storage.files import file_system
+from jeton.storage.files import Files
 
 FOLDER: Final = "jeton"
 """Where flows keep their state inside a query's checkpoint location."""
@@ -74,9 +72,8 @@ class QueryLocation:
 
     def stores(self) -> dict[str, Checkpoints]:
         """The state of all flows that have some here, by the names of their folders."""
-        fs, root = file_system(self.root)
-        found = fs.get_file_info(arrow_fs.FileSelector(root, allow_not_found=True))
-        return {info.base_name: Checkpoints(info.path, fs) for info in found if not info.is_file}
+        files = Files(self.root)
+        return {name: Checkpoints(f"{self.root}/{name}") for name in files.folders(files.root)}
 
     def remedy(self, flow: str) -> str:
         """The call that mends what can be mended."""

@@ -109,7 +109,7 @@ class QueryLog:
         there = self.files.names(self.files.root / folder)
         for name in (str(batch), f".{batch}.crc"):
             if name in there:
-                self.files.fs.delete_file(str(self.files.root / folder / name))
+                self.files.remove(self.files.root / folder / name)
 
 
 def _named(line: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from jeton.core.errors import SnapshotError
 from jeton.spark.internals import skips_repeated_batches
 from jeton.spark.query_location import QueryLocation, folder_of
 from jeton.spark.query_log import QueryLog
+from jeton.spark.store_access import adopt_active
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.chunk_format import CorruptCheckpoint
 
@@ -42,6 +43,7 @@ def roll_back(
     True
     """
     checkpoint = os.fspath(checkpoint)
+    adopt_active()
     spark_log = QueryLog(checkpoint)
     done = max(spark_log.done, default=-1)
     query = spark_log.query

@@ -21,8 +21,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jeton.columns.durations import NANOSECONDS
+from jeton.columns.time_units import INTEGER, unit_of
 from jeton.core.errors import GraphError
-from jeton.spark.application import Application, require_slots
+from jeton.spark import store_access
+from jeton.spark.application import Application, conf_of, context_of, require_slots
 from jeton.spark.batch import (
     check_inputs,
     divided,
@@ -42,8 +44,10 @@ from jeton.spark.plans import (
 from jeton.spark.query_location import folder_of
 from jeton.spark.rollback import roll_back
 from jeton.spark.shipping import shipping
+from jeton.spark.stream_breakpoint import StreamBreakpoint
 from jeton.spark.streaming_tasks import run_micro_batch
 from jeton.spark.tasks import Ends, named
+from jeton.spark.wire_settings import wire_settings
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -72,6 +76,7 @@ def on_stream(
     keep: int = KEEP,
     allow_removed: Collection[str] = (),
     progress: bool | None = None,
+    tls: bool | None = None,
 ) -> StreamingFrames:
     """A streaming DataFrame for each output of a flow: ``flow.on_spark`` for streams.
 
@@ -96,6 +101,9 @@ def on_stream(
         allow_removed: Names of operators whose state is to be dropped, since the flow no longer
             has them.
         progress: Not for streams, which have no end: see ``query.lastProgress``.
+        tls: Whether connections between machines, and those to the driver, are under TLS, with
+            certificates made for this plan. By default if Spark's settings ask for it: see
+            docs/security.md.
 
     Each sink that is started is a query that runs the flow for itself, with state of its own. To
     run it once and write several outputs, use `StreamingFrames.write_stream`.
@@ -134,6 +142,15 @@ def on_stream(
             "with neither several inputs nor workers="
         )
     spark = next(iter(inputs.values())).sparkSession
+    if context_of(spark) is None:
+        raise GraphError(
+            "a stream needs a classic Spark session. Under Spark Connect, no call adds a row to "
+            "every micro-batch, so that Spark would leave the flow out of those without rows, and "
+            "the query does not say where its checkpoint is nor what its sink is, by which the "
+            "flow's state is committed with it: use a classic session (docs/spark.md), or a "
+            "long-lived query, flow.start(spark, …), which Spark Connect can run"
+        )
+    wire = wire_settings(conf_of(spark), tls)
     application = Application.of(spark)
     slots = require_slots(spark, 1 if workers is None else workers)
     times = time_type(flow, inputs)
@@ -161,14 +178,18 @@ def on_stream(
         lambda query: running_query(spark, query, state),
         server.forget_stages,
         application.state_owners,
+        StreamBreakpoint(flow, unit_of(times) or INTEGER),
     )
-    meeting = server.meeting(plan, coordinator.take_over)
+    meeting = server.meeting(plan, coordinator.take_over, tls=wire.tls, binding=wire.workers)
     counts = accumulator(spark.sparkContext)
 
     columns = frame.columns
 
+    stores = store_access.adopt(spark)
+
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = named(batches, columns)
+        store_access.use(stores)
         return run_micro_batch(flow, ends, lateness, removed, meeting, counts, rows)
 
     task.__name__ = f"jeton:{flow.name}"
@@ -178,7 +199,7 @@ def on_stream(
         result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
-    return StreamingFrames(result, ends, counts, flow, state, shuffle)
+    return StreamingFrames(result, ends, counts, flow, coordinator, state, shuffle)
 
 
 class StreamingFrames(Frames):
@@ -190,10 +211,12 @@ class StreamingFrames(Frames):
         ends: Ends,
         counts: Accumulator[Counts],
         flow: Flow,
+        coordinator: MicroBatchCoordinator,
         state: str | None,
         shuffle: bool,
     ) -> None:
-        super().__init__(divided(whole, ends), counts, whole, Inspection(flow, counts))
+        inspection = Inspection(flow, counts)
+        super().__init__(divided(whole, ends), counts, whole, inspection, coordinator)
         self._ends = ends
         self._flow = flow.name
         self._state = state

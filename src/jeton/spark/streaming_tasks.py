@@ -68,6 +68,8 @@ class Orders(Command):
     """Whether all workers of that version are still there."""
     remedy: str
     """The advice in an error, if that version is damaged."""
+    paused_at: int | None = None
+    """The breakpoint, if one is set."""
 
 
 @dataclass(slots=True)
@@ -142,6 +144,10 @@ def run_micro_batch(
         rows = SparkRows(agent, ends)
         feed = MicroBatch(agent, ends, batches, control, lateness)
         agent.attach(feed=feed, sink=rows, driver=control, parts=writer, reports=False)
+        if agent.breakpoints.at != orders.paused_at:
+            agent.breakpoints.resume()
+        if orders.paused_at is not None:
+            agent.breakpoints.pause_again(orders.paused_at)
         for _ in agent.turns():
             yield from rows.take(1 if agent.is_held else ROWS_OUT)
         assert writer.base is not None, "a worker is stopped once its part is committed"
@@ -269,7 +275,8 @@ class MicroBatch(SparkBatches):
             if name in self._greatest and (late := self._lateness[name]) is not None
         }
         self.awaits_command = True
-        self._driver.send("fed", floors=floors)
+        latest = max(self._greatest.values(), default=None)
+        self._driver.send("fed", floors=floors, latest=latest)
 
     def advance(self, inputs: Mapping[str, int]) -> None:
         """Advance the inputs to what all workers have seen."""

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from jeton.cluster.control import Control
 from jeton.cluster.failures import FailedBefore, Failure, WorkerFailed
 from jeton.cluster.rendezvous import Meeting, meet, report_failure
 from jeton.columns.batch import Batch, concat
+from jeton.columns.compiled import get_ready
 from jeton.core.errors import GraphError, JetonError
 from jeton.dataflow.inputs import InputHandle
 from jeton.mesh.link import PeerLost
@@ -82,19 +84,21 @@ def run_task(
     meeting: Meeting,
     by_gathering: bool,
     counts: Accumulator[Counts] | None,
+    feed: type[SparkBatches],
     batches: Iterator[pa.RecordBatch],
+    memory_budget: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """One task: feed the batches to a worker, and yield the rows of its outputs."""
     from pyspark import BarrierTaskContext
 
     with join_peers(BarrierTaskContext.get(), meeting, by_gathering) as group:
         log.info("worker %d of %d of flow %r begins", group.rank, group.workers, flow.name)
-        with closing(group.agent(flow)) as agent:
+        with closing(group.agent(flow, memory_budget=memory_budget)) as agent:
             inputs = inputs_of(agent, ends)
             rows = SparkRows(agent, ends)
             heard = group.driver if meeting.heard else None
             driver = None if heard is None else Onlooker(heard)
-            agent.attach(feed=SparkBatches(agent, inputs, batches), sink=rows, driver=driver)
+            agent.attach(feed=feed(agent, inputs, batches), sink=rows, driver=driver)
             for _ in agent.turns():
                 if rows.waits:
                     yield from rows.take(ROWS_OUT)
@@ -137,7 +141,9 @@ class PeerGroup:
         finally:
             self.close()
 
-    def agent(self, flow: Flow, restore: Snapshot | None = None) -> Agent:
+    def agent(
+        self, flow: Flow, restore: Snapshot | None = None, memory_budget: int | None = None
+    ) -> Agent:
         """The agent of this worker."""
         return Agent(
             flow,
@@ -145,6 +151,7 @@ class PeerGroup:
             index=self.rank,
             workers=self.workers,
             restore=restore,
+            memory_budget=memory_budget,
         )
 
     def leave(self) -> None:
@@ -201,11 +208,15 @@ def join_peers(
     ``arrange`` may ask the driver which worker each task shall be; by default they are numbered
     like the partitions that they read.
     """
+    # While peers meet, so that the first batch does not wait for it.
+    Thread(target=get_ready, name="jeton-get-ready", daemon=True).start()
     infos = context.getTaskInfos()
     rank, workers = context.partitionId(), len(infos)
     # Bind no wider than the address that Spark itself shows for this executor.
     host = infos[rank].address.rsplit(":", 1)[0].strip("[]")
-    listener = Listener(meeting.secret, host)
+    listener = Listener(
+        meeting.secret, host, credentials=meeting.credentials, binding=meeting.binding
+    )
     attempt = context.taskAttemptId()
     driver: socket.socket | None = None
     try:
@@ -215,14 +226,22 @@ def join_peers(
             epoch = max(row[0] for row in rows) % (1 << 31)
             addresses = {at: Address(*row[1:]) for at, row in enumerate(rows)}
         else:
-            epoch, addresses, driver = meet(
-                meeting,
-                rank=rank,
-                workers=workers,
-                stage=context.stageId(),
-                attempt=attempt,
-                address=listener.address,
-            )
+            try:
+                epoch, addresses, driver = meet(
+                    meeting,
+                    rank=rank,
+                    workers=workers,
+                    stage=context.stageId(),
+                    attempt=attempt,
+                    address=listener.address,
+                )
+            except OSError as error:
+                raise JetonError(
+                    f"worker {rank} cannot reach the driver at {meeting.host}:{meeting.port} "
+                    f"({error}): the address must be one that executors can connect to. It is "
+                    "spark.driver.host of a classic session, and spark.jeton.client.host under "
+                    "Spark Connect, which a firewall may be in the way of"
+                ) from error
             if arrange is not None:
                 numbers = arrange(driver)
                 addresses = {numbers[at]: address for at, address in addresses.items()}
@@ -291,9 +310,13 @@ class SparkBatches(NoFeed):
             self._ended = True
             self.end()
         else:
-            for number, rows in rows_by_input(len(self._inputs), batch):
-                self.send(number, rows)
+            self.take(batch)
         return True
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch to the inputs that they belong to."""
+        for number, rows in rows_by_input(len(self._inputs), batch):
+            self.send(number, rows)
 
     def send(self, number: int, rows: pa.RecordBatch) -> None:
         """Send rows to the input of that number."""

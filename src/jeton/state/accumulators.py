@@ -14,10 +14,17 @@ import pyarrow.compute as pc
 from jeton.columns.column import Column, from_arrow, is_plain_type, plain, to_arrow
 from jeton.core.errors import BatchError
 from jeton.state import fold_loops as loops
+from jeton.state.fused_loops import COUNT, NOTHING
 from jeton.state.slot_pool import Slots, grown
 
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
+
+Folding = tuple[int, Values, Values, Values]
+"""A fold as fused loops take it: its code, what is folded and counted by slot, and the values."""
+
+_NO_NUMBERS: Values = np.empty(0, dtype=np.float64)
+NO_FOLDING: Final[Folding] = (NOTHING, _NO_NUMBERS, np.empty(0, dtype=np.int64), _NO_NUMBERS)
 
 _ALL: Mask = np.empty(0, dtype=bool)
 """The mask of a column without nulls."""
@@ -26,6 +33,7 @@ _MOST: Final = 2**63 - 1
 """The greatest sum of integers that is within both types of them."""
 
 
+_FLOATS: Final = np.dtype(np.float64)
 _EXACT: Final = 1 << 53
 """Up to here, integers are the same as floating-point numbers."""
 
@@ -33,8 +41,15 @@ _EXACT: Final = 1 << 53
 class Accumulator(ABC):
     """One aggregate's memory of every group."""
 
+    has_objects = False
+    """Whether it keeps Python objects, which change where they are."""
+
     def note_times(self, times: Values) -> None:  # noqa: B027
         """Receive the times of the records that come next, if the aggregate is ``by_time``."""
+
+    def folding(self, column: Column | None) -> Folding | None:
+        """The fold of a column's values for a fused loop, if one can do it."""
+        return None
 
     @abstractmethod
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
@@ -78,6 +93,16 @@ class Count(Accumulator):
 
     def __init__(self) -> None:
         self._count = np.zeros(0, dtype=np.int64)
+
+    def folding(self, column: Column | None) -> Folding | None:
+        """Every record counts, if it is not about nulls."""
+        return None if column is not None else (COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS)
+
+    def counts(self, size: int) -> Slots:
+        """The count of each slot, of which there are ``size``: fused loops change it."""
+        if size > len(self._count):
+            self._count = roomy(self._count, size)
+        return self._count
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Count."""
@@ -140,6 +165,16 @@ class Numeric(Accumulator):
         """The type of plain columns that need no preparation."""
         self._shown: np.dtype[Any] | None = None
         """The type of results, where it differs from how values are kept."""
+
+    def folding(self, column: Column | None) -> Folding | None:
+        """Floating-point numbers of the type that came before are folded as they are."""
+        if (
+            isinstance(column, np.ndarray)
+            and column.dtype is self._usual
+            and self._value.dtype == _FLOATS
+        ):
+            return self._code, self._value, self._seen, plain(column)
+        return None
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Fold the values in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from jeton.columns.column import Column, is_plain_type, to_arrow
 from jeton.columns.kernel import Kernel
 from jeton.columns.keys import key_family
+from jeton.core.checks import suggestion
 from jeton.core.errors import ColumnTypeError, GraphError
 from jeton.state.accumulators import Accumulator, Count, Numeric, is_unknown
 from jeton.state.buckets import Buckets
@@ -21,9 +22,28 @@ from jeton.state.distinct_values import DistinctValues
 from jeton.state.kernel_fold import kernel_fold
 from jeton.state.moments import Moments
 from jeton.state.python_fold import DecimalMean, DecimalSum, Extreme, NullFold, PythonFold
+from jeton.state.python_values import StateCodec, require_codec
 from jeton.state.registers import Registers, hash_family
 from jeton.state.temporal import TemporalFold
 from jeton.state.value_lists import Quantile, ValueLists
+
+_ELSEWHERE: Final = {
+    "approxCountDistinct": "approx_count_distinct",
+    "approx_n_unique": "approx_count_distinct",
+    "avg": "mean",
+    "collect_list": "collect",
+    "countDistinct": "count_distinct",
+    "implode": "collect",
+    "len": "count",
+    "n_unique": "count_distinct",
+    "nunique": "count_distinct",
+    "percentile": "quantile",
+    "percentile_approx": "approx_quantile",
+    "size": "count",
+    "stddev": "std",
+    "variance": "var",
+}
+"""The names of other libraries, and ours."""
 
 
 def value_family(kind: pa.DataType) -> object:
@@ -47,6 +67,8 @@ class Aggregate:
     """Whether two groups can become one, as sessions do."""
     by_time: bool = False
     """Whether the times of records matter."""
+    by_record: bool = False
+    """Whether it calls plain Python for each record."""
     family: Callable[[pa.DataType], object] | None = value_family
     """The property that the types of values must share from batch to batch; ``None``: any will do.
     """
@@ -297,7 +319,7 @@ def reduce(column: str, function: Callable[[Any, Any], Any]) -> Aggregate:
             column,
             lambda v: NullFold() if is_unknown(v) else kernel_fold(kernel, v, slow),
         )
-    return Aggregate("reduce", column, lambda _: slow())
+    return Aggregate("reduce", column, lambda _: slow(), by_record=True)
 
 
 def fold(
@@ -307,13 +329,14 @@ def fold(
     *,
     finish: Callable[[Any], Any] | None = None,
     merge: Callable[[Any, Any], Any] | None = None,
+    state_codec: StateCodec = "plain",
 ) -> Aggregate:
     """A state and a value to the next state, starting from ``initial``: a value, or what makes it.
 
     ``finish`` makes the result of the state; ``merge`` makes one state of two, which session
-    windows and spread keys need. States must be values that can be pickled. Plain Python for each
-    record, nulls included; a `kernel` runs compiled if states and values are numbers, and is
-    spared the nulls.
+    windows and spread keys need. States are plain Python values, or ``state_codec=`` says how they
+    are stored: see `KeyedValues`. Plain Python for each record, nulls included; a `kernel` runs
+    compiled if states and values are numbers, and is spared the nulls.
 
     >>> import jeton as jt
     >>> @jt.kernel
@@ -325,10 +348,13 @@ def fold(
     [{'time': 1, 'fold': 25.0}]
     """
     start, kernel = maker(initial), isinstance(function, Kernel)
+    codec = require_codec(state_codec)
 
     def slow() -> Accumulator:
         step, end, join = _plain(function), _plain(finish), _plain(merge)
-        return PythonFold(step, initial=start, finish=end, merge=join, skip_nulls=kernel)
+        return PythonFold(
+            step, initial=start, finish=end, merge=join, skip_nulls=kernel, codec=codec
+        )
 
     def make(values: Column | None) -> Accumulator:
         if not isinstance(function, Kernel):
@@ -336,7 +362,9 @@ def fold(
         options = {"initial": start(), "finish": finish, "merge": merge}
         return kernel_fold(function, values, slow, **options)
 
-    return Aggregate("fold", column, make, merges=merge is not None, family=None)
+    return Aggregate(
+        "fold", column, make, merges=merge is not None, by_record=not kernel, family=None
+    )
 
 
 def _by_time(name: str, column: str, make: Callable[[], Accumulator]) -> Aggregate:
@@ -471,6 +499,14 @@ def _is_numeric(values: Column | None, *, times: bool) -> bool:
         return values.dtype.kind in ("biufmM" if times else "biuf")
     assert values is not None
     return is_plain_type(values.type) and (times or not pa.types.is_temporal(values.type))
+
+
+if not TYPE_CHECKING:
+    # Only for messages: type checkers must go on to refuse what is not there.
+    def __getattr__(name: str) -> NoReturn:
+        known = _ELSEWHERE.get(name)
+        hint = f": use jt.agg.{known}" if known else suggestion(name, __dir__())
+        raise AttributeError(f"jt.agg has no {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -70,6 +70,15 @@ class Placement:
         bins: list[int] = np.flatnonzero(self.owners == worker).tolist()
         return bins
 
+    def counts(self) -> dict[int, int]:
+        """How many bins each worker owns.
+
+        >>> Placement.even(workers=2, bins=256).moved({0: 1}).counts()
+        {0: 127, 1: 129}
+        """
+        found = np.bincount(self.owners, minlength=self.workers).tolist()
+        return dict(enumerate(found))
+
     def on(self, workers: int) -> Placement:
         """The placement for a number of workers: this one, unless the number is another."""
         return self if workers == self.workers else Placement.even(workers, self.bins)

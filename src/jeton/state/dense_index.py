@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from jeton.columns import compiled as nb
+from jeton.state import fused_loops as fused
 from jeton.state.slot_pool import SlotPool, Slots, require_in_use
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
+    from jeton.columns.time_columns import Times
+    from jeton.state.accumulators import Folding
 
 _LIMIT: Final = 1 << 21
 """Keys from here on are not small."""
@@ -67,6 +71,17 @@ class DirectIndex:
         self._live += found
         return keys.view(np.int64), new[:found].copy()
 
+    def count_up(self, keys: Hashes, count: Slots, out: Slots) -> tuple[int, Slots]:
+        """Find keys and count them in one loop, up to the first key that is too great.
+
+        ``count`` has a number for each slot, ``out`` gets it after each key. Returns how many keys
+        were counted, and the rows of new ones.
+        """
+        new = self._new.of(len(keys))
+        done, found = fused.count_up(self._present, count, keys, out, new)
+        self._live += found
+        return done, new[:found]
+
     def find(self, words: tuple[Hashes, ...]) -> Slots:
         """The slot of each key, -1 for those that are not there."""
         [keys] = words
@@ -82,6 +97,11 @@ class DirectIndex:
     def live(self) -> Slots:
         """All slots in use."""
         return np.flatnonzero(self._present).astype(np.int64)
+
+    def are_free(self) -> npt.NDArray[np.bool_]:
+        """Whether each slot is free."""
+        free: npt.NDArray[np.bool_] = self._present == 0
+        return free
 
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
         """The words of the keys of slots."""
@@ -128,6 +148,22 @@ class PanedIndex(SlotPool):
             self.remove(slots[new[:found]])
             return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
         return slots, new[:found].copy()
+
+    def fold(
+        self, grid: tuple[int, int], times: Times, keys: Hashes, folding: Folding
+    ) -> tuple[int, Slots, Slots]:
+        """Find the keys in the windows of their times, and fold values in, in one loop.
+
+        Windows have the size and the offset of ``grid``. The loop ends at the first row that needs
+        more room. Returns how many rows there were before it, the slots of all of these (valid
+        until the next call), and the rows of new keys.
+        """
+        slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
+        done, found = fused.fold_in_windows(
+            self._cells, self._times, self._open, *self.stored, self.free, self.state,
+            grid[0], grid[1], times, keys, *folding, slots, new,
+        )  # fmt: skip
+        return done, slots[:done], new[:found]
 
     def find(self, words: tuple[Hashes, ...]) -> Slots:
         """The slot of each key, -1 for those that are not there."""
@@ -181,21 +217,6 @@ def _present(present, keys, slots):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
-    """The pane of a time, an empty one if it has none yet, or -1."""
-    empty = -1
-    for pane in range(len(times)):
-        if open_keys[pane] == 0:
-            if empty < 0:
-                empty = pane
-        elif times[pane] == time:
-            return pane
-    if empty >= 0:
-        times[empty] = time
-    return empty
-
-
-@nb.njit(cache=True)
 def _find(cells, panes, stored, made, ends, keys, slots, new):  # type: ignore[no-untyped-def]
     """Fill in slots; how many are new, and the first row that does not fit or -1."""
     times, open_keys = panes
@@ -209,7 +230,7 @@ def _find(cells, panes, stored, made, ends, keys, slots, new):  # type: ignore[n
     for i in range(len(keys)):
         if pane < 0 or ends[i * stride] != last:
             last = ends[i * stride]
-            pane = _pane_of(times, open_keys, last)
+            pane = fused.pane_of(times, open_keys, last)
         key = keys[i]
         if pane < 0 or key >= size:
             return found, i

@@ -34,7 +34,8 @@ def roll_count(count, slots, valid, out):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, inline="always")
-def _combine(how, left, right):  # type: ignore[no-untyped-def]
+def combine(how, left, right):  # type: ignore[no-untyped-def]
+    """What is folded so far, and one value more."""
     # NaN, which differs from itself, is greater than all others.
     if how == 1:
         return right if right < left or left != left else left
@@ -51,7 +52,7 @@ def add(how, value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
         if every or valid[i]:
             slot = slots[i]
             if seen[slot]:
-                value[slot] = _combine(how, value[slot], values[i])
+                value[slot] = combine(how, value[slot], values[i])
             else:
                 value[slot] = values[i]
             seen[slot] += 1
@@ -65,7 +66,7 @@ def roll(how, value, seen, slots, values, valid, out, counts):  # type: ignore[n
         slot = slots[i]
         if every or valid[i]:
             if seen[slot]:
-                value[slot] = _combine(how, value[slot], values[i])
+                value[slot] = combine(how, value[slot], values[i])
             else:
                 value[slot] = values[i]
             seen[slot] += 1
@@ -80,7 +81,7 @@ def fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
         slot, other = into[i], others[i]
         if seen[other]:
             if seen[slot]:
-                value[slot] = _combine(how, value[slot], value[other])
+                value[slot] = combine(how, value[slot], value[other])
             else:
                 value[slot] = value[other]
             seen[slot] += seen[other]

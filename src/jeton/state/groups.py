@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,25 @@ from jeton.columns.column import Column
 from jeton.columns.keys import Hashes
 from jeton.columns.time_columns import Times
 from jeton.core.errors import BatchError, SnapshotError
-from jeton.state.accumulators import Accumulator, Unrepresentable, filled, is_unknown
+from jeton.state.accumulators import (
+    NO_FOLDING,
+    Accumulator,
+    Count,
+    Folding,
+    Unrepresentable,
+    filled,
+    is_unknown,
+)
 from jeton.state.aggregates import Aggregate
+from jeton.state.changes import NONE, Changes, Cut, Guard, Rows
+from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.key_slots import KeySlots
 from jeton.state.python_fold import NullFold
 from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN, bins_of
+from jeton.state.spilled import OVERHEAD
+
+_SAMPLE: Final = 256
 
 
 class Groups:
@@ -31,19 +44,105 @@ class Groups:
     ) -> None:
         self.key = tuple(key)
         self.aggregates = dict(aggregates)
+        self._only = next(iter(aggregates.items())) if len(aggregates) == 1 else None
+        """The name of the aggregate and itself, if there is no other."""
+        self._only_key = self.key[0] if len(self.key) == 1 else ""
+        """The key column, if there is no other."""
         self._keys = KeySlots(len(self.key), timed=timed)
         self._memory: dict[str, Accumulator] = {}
         self._types: dict[str, Any] = {}
         """The type of the last values of each aggregate, as NumPy or Arrow has it."""
         self._known: dict[str, pa.DataType] = {}
         """The first type that was not null."""
+        self._kinds: pa.Schema | None = None
+        """The types of what the last cut has, or of what was loaded before the first."""
+        self.changes = Changes(self._keys)
+        """The groups that have changed since the last checkpoint."""
+        self._row_bytes = 0.0
+        self._sampled = 0
+        """How many groups there were when the bytes of a row were looked at."""
+        self._asked = 0
 
     def find(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
         """The group of each record, and the rows that opened a new one."""
-        return self._keys.find([batch.column(name) for name in self.key], len(batch), times)
+        columns = [batch.column(name) for name in self.key]
+        slots, new = self._keys.find(columns, len(batch), times)
+        if self.changes.are_noted and len(new):
+            self.changes.made(slots[new])
+        return slots, new
+
+    def fold_in_windows(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, Slots]:
+        """Find the groups of records in their windows and fold them in, in one loop if possible.
+
+        Windows have the size and the offset of ``grid``. Returns how many of the first records
+        are done, which may be none, and the slots of the groups that they opened.
+        """
+        column = batch.columns.get(self._only_key)
+        words = self._keys.quick_words(column)
+        index = self._keys.index
+        if words is None or type(index) is not PanedIndex or self.changes.is_open:
+            return 0, NONE
+        folding = self._only_folding(batch)
+        done, slots, new = index.fold(grid, cols.plain(batch.times), words, folding or NO_FOLDING)
+        opened = slots[new] if len(new) else NONE
+        if len(new):
+            assert column is not None
+            self._keys.note_new(opened, column, new)
+            self.changes.made(opened)
+        if folding is None:
+            self.add(slots, batch if done == len(batch) else batch.slice(0, done))
+        else:
+            self.changes.touch(slots)
+        return done, opened
+
+    def _only_folding(self, batch: Batch) -> Folding | None:
+        """The fold of the only aggregate, if a fused loop can do it."""
+        if self._only is None:
+            return None
+        name, aggregate = self._only
+        memory = self._memory.get(name)
+        if memory is None:
+            return None
+        of = aggregate.column
+        return memory.folding(None if of is None else batch.column(of))
+
+    def count_up(self, batch: Batch) -> tuple[int, Slots]:
+        """Count the records of groups in one loop, if that is all there is to do.
+
+        Returns how many of the first records are done, which may be none, and the count after each
+        of them, in an array for all records.
+        """
+        words = self._keys.quick_words(column := batch.columns.get(self._only_key))
+        index = self._keys.index
+        memory = self._only_count()
+        if (
+            words is None
+            or memory is None
+            or type(index) is not DirectIndex
+            or self.changes.is_open
+        ):
+            return 0, NONE
+        out = np.empty(len(words), dtype=np.int64)
+        done, new = index.count_up(words, memory.counts(index.slots_made), out)
+        if len(new):
+            assert column is not None
+            opened = words.view(np.int64)[new]
+            self._keys.note_new(opened, column, new)
+            self.changes.made(opened)
+        if self.changes.are_noted:
+            self.changes.touch(words[:done].view(np.int64))
+        return done, out
+
+    def _only_count(self) -> Count | None:
+        """The accumulator of the only aggregate, if it counts records."""
+        if self._only is None or self._only[1].column is not None:
+            return None
+        memory = self._memory.get(self._only[0])
+        return memory if type(memory) is Count else None
 
     def add(self, slots: Slots, batch: Batch) -> None:
         """Fold records into their groups."""
+        self.changes.touch(slots)
         size = self._keys.slots_made
         for name, aggregate in self.aggregates.items():
             column = self._values(name, aggregate, batch)
@@ -54,6 +153,7 @@ class Groups:
 
     def roll(self, slots: Slots, batch: Batch) -> dict[str, Column]:
         """Fold records into their groups; the results after each record."""
+        self.changes.touch(slots)
         size = self._keys.slots_made
         rolled = {}
         for name, aggregate in self.aggregates.items():
@@ -79,14 +179,17 @@ class Groups:
                 raise error.of_group(name, keys, times) from None
         return keys | results
 
-    def remove(self, slots: Slots) -> None:
-        """Forget groups."""
+    def remove(self, slots: Slots, filled: Slots | None = None) -> None:
+        """Forget groups, of which the ``filled`` ones have had records (``None``: all)."""
+        self.changes.removed(slots)
         for memory in self._memory.values():
-            memory.clear(slots)
+            memory.clear(slots if filled is None else filled)
         self._keys.remove(slots)
 
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups, pair by pair."""
+        self.changes.touch(into)
+        self.changes.touch(others)
         for memory in self._memory.values():
             memory.merge(into, others)
 
@@ -97,6 +200,34 @@ class Groups:
     def in_bins(self, chosen: npt.NDArray[np.bool_]) -> Slots:
         """The groups whose keys are in some bins."""
         return self._keys.in_bins(chosen)
+
+    def changed(self, after: str | None, guard: Guard, rows: Rows) -> Cut:
+        """The groups that have changed: see `Changes.cut`."""
+        kinds = self.save(NONE).schema
+        if self._kinds is not None and kinds != self._kinds:
+            # All groups are kept in another way: sums of integers as floating-point numbers.
+            after = None
+        self._kinds = kinds
+        cut = self.changes.cut(after, guard, rows)
+        if any(memory.has_objects for memory in self._memory.values()):
+            return cut.read_now()
+        return cut
+
+    def memory(self, rows: Rows) -> int:
+        """About how many bytes of memory all groups take; ``rows`` makes a table of some."""
+        count = len(self._keys)
+        self._asked += 1
+        # Values may grow too.
+        if count > 2 * self._sampled or self._asked % _SAMPLE == 0:
+            some = self._keys.some(_SAMPLE)
+            if len(some):
+                self._row_bytes = rows(some).nbytes / len(some)
+                self._sampled = count
+        return int(OVERHEAD * self._row_bytes * count)
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the groups need that are there."""
+        self._keys.stay_compact()
 
     def live(self) -> Slots:
         """All groups."""
@@ -121,7 +252,11 @@ class Groups:
         slots, new = self.find(batch, times)
         if len(new) != len(slots):
             raise SnapshotError("the snapshot has a group twice")
+        self.changes.touch(slots)
         self._remember(slots, batch.columns, self._keys.slots_made)
+        if not self.changes.are_noted:
+            self._kinds = self.save(NONE).schema
+        self.changes.loaded(slots)
         return slots
 
     def read(self, table: pa.Table) -> Batch:
@@ -156,6 +291,7 @@ class Groups:
             kind = batch.columns.get(f"type.{name}")
             if kind is not None:
                 self._learn_type(name, aggregate, cols.to_arrow(kind[:0]).type)
+        self.changes.touch(slots)
         size = self._keys.slots_made
         parts = {name: column for name, column in batch.columns.items() if name.startswith("of.")}
         if len(new):

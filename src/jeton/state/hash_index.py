@@ -6,7 +6,7 @@ but small integers, which have a dense index.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from jeton.state.slot_pool import SlotPool, Slots, require_in_use
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
+
+
+_MANY: Final = 4096
 
 
 class HashIndex(SlotPool):
@@ -64,8 +67,22 @@ class HashIndex(SlotPool):
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others."""
+        if len(slots) >= _MANY and 2 * len(slots) > len(self):
+            self._keep_others(slots)
+            return
         require_in_use(_remove(self._table, self.stored, slots))
         self.release(slots)
+
+    def _keep_others(self, slots: Slots) -> None:
+        """Remove most keys: to insert the others anew takes less time."""
+        stays = ~self.are_free()
+        require_in_use(bool(stays[slots].all()))
+        stays[slots] = False
+        others = np.flatnonzero(stays).astype(np.int64)
+        require_in_use(len(others) == len(self) - len(slots))
+        self.release(slots)
+        self._table.fill(-1)
+        _insert(self._table, self.stored, others)
 
     def _rehash(self, keys: int) -> None:
         self._table = np.full(1 << (2 * keys - 1).bit_length(), -1, dtype=np.int64)

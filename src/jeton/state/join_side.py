@@ -8,7 +8,7 @@ a record is moved no more often than the logarithm of their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ from jeton.columns import column as cols
 from jeton.columns import compiled as nb
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
+from jeton.columns.column import Column
 from jeton.columns.time_arithmetic import LEAST, MOST, Integers, distance
 from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken
+from jeton.state.changes import BlockChanges, Cut, Guard
 from jeton.state.key_ids import KeyIds, KeyTypes, without_nulls
 from jeton.state.snapshot import BIN, bins_of
 from jeton.state.sorted_runs import merge_from, merge_order, sort_order
@@ -35,6 +37,8 @@ Expiry = Callable[[Integers, Integers], Integers]
 """From a run's ids and positions to the last position of the other side that each row serves."""
 
 _ROW = "row."
+_COPIES: Final = 2
+"""Rows are copied when runs are merged."""
 
 
 class Clock:
@@ -103,7 +107,12 @@ class JoinSide:
         self._expiry = expiry
         self._unify = unify
         self._limit = LEAST
+        self.time_columns: tuple[str, ...] = ("time",)
+        """The columns of its snapshots that have times, for people who look at them."""
         self.runs: list[JoinRun] = []
+        self._changes = BlockChanges()
+        self._stored = 0
+        """The number of rows that were restored."""
 
     def learn(self, batch: Batch) -> None:
         """Refuse a batch whose keys are never equal to those of the other side; it may be empty."""
@@ -125,6 +134,7 @@ class JoinSide:
         if len(made):
             self.runs.append(made)
             self._tidy()
+            self._changes.added(made.batch, len(self))
 
     def pairs(
         self, asking: JoinRun, lower: int, upper: int
@@ -164,6 +174,7 @@ class JoinSide:
         Not at once, but before they are the larger part of what is kept.
         """
         if limit is None:
+            self._changes.lost()
             self.runs.clear()
             return
         self._limit = max(limit, self._limit)
@@ -175,6 +186,7 @@ class JoinSide:
     def forget(self, positions: Integers) -> None:
         """Drop all rows at some positions."""
         if len(positions):
+            self._changes.lost()
             kept = (run.filter(~np.isin(run.at, positions)) for run in self.runs)
             self.runs = [run for run in kept if len(run)]
             self._tidy()
@@ -185,15 +197,72 @@ class JoinSide:
 
     def snapshot(self) -> pa.Table:
         """All rows, with the bins of their keys."""
-        if not self.runs:
-            return pa.table({BIN: pa.array([], pa.uint16())})
+        self._require_rest()
+        return self._table(self._blocks())
+
+    def _blocks(self) -> list[Batch]:
+        """All rows, in batches that do not change."""
+        return [run.batch for run in self.runs]
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The rows that were added; those that are no longer needed go when all are written."""
+        self._require_rest()
+        return self._changes.cut(after, self._blocks(), len(self), self._table)
+
+    def restored(self, token: str, ids: Integers | None) -> None:
+        """Go on from a stored state."""
+        # With those that were not needed any more, so that files do not grow with each restart.
+        self._changes.restored(token, self._stored)
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The rows of some bins, which are dropped here."""
         if not self._clock.kind.total:
+            raise SnapshotError("records inside a loop move as a whole")
+        left, taken = [], []
+        for run in self.runs:
+            leaves = self.in_bins(run.batch, chosen)
+            if leaves.any():
+                taken.append(run.batch.filter(leaves))
+                half_life, run = run.half_life, run.filter(~leaves)
+                run.half_life = half_life
+            if len(run):
+                left.append(run)
+        if taken:
+            self._changes.lost()
+            self.runs = left
+            self._tidy()
+        return self._table(taken)
+
+    def in_bins(self, batch: Batch, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which rows have keys in some bins."""
+        leaves: npt.NDArray[np.bool_]
+        leaves = chosen[bins_of(self._keys(batch)) & np.uint16(len(chosen) - 1)]
+        return leaves
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all rows take."""
+        size = sum(run.batch.nbytes + run.ids.nbytes + run.at.nbytes for run in self.runs)
+        return _COPIES * size
+
+    def due(self, state: pa.Table) -> None:
+        """No token is needed for rows: the record of a pair that comes last has one."""
+
+    def _require_rest(self) -> None:
+        if self.runs and not self._clock.kind.total:
             raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
-        whole = concat([run.batch for run in self.runs])
-        keys = [whole.column(name) for name in self._key] or [np.zeros(len(whole), dtype=np.int64)]
-        arrays = {BIN: bins_of(keys), "time": whole.times}
+
+    def _table(self, blocks: Sequence[Batch]) -> pa.Table:
+        if not blocks:
+            return pa.table({BIN: pa.array([], pa.uint16())})
+        name = blocks[0].time_name
+        whole = concat([block.named(name) for block in blocks])
+        arrays = {BIN: bins_of(self._keys(whole)), "time": whole.times}
         arrays |= {_ROW + name: column for name, column in whole.columns.items()}
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
+
+    def _keys(self, whole: Batch) -> list[Column]:
+        keys = [whole.column(name) for name in self._key]
+        return keys or [np.zeros(len(whole), dtype=np.int64)]
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The rows again."""
@@ -203,8 +272,15 @@ class JoinSide:
         rows = {name[len(_ROW) :]: state.column(name) for name in names}
         batch = Batch(rows, state.column("time").to_numpy(), time_name="")
         self.learn(batch)
+        self._stored = len(batch)
         if len(batch):
-            self.add(self.run(batch))
+            # Records that come with these rows may ask for some that were over for those here.
+            self._limit = LEAST
+            self._put_back(batch)
+
+    def _put_back(self, batch: Batch) -> None:
+        """Keep rows that were stored."""
+        self.add(self.run(batch))
 
     def _made(self, run: JoinRun) -> JoinRun:
         """A run without rows that have expired, and with its half-life."""

@@ -31,7 +31,7 @@ from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
-from jeton.state.slot_pool import Slots, are_made, as_slots, require_in_use
+from jeton.state.slot_pool import SlotPool, Slots, are_made, as_slots, require_in_use
 
 _WORDS: Final = np.dtype(np.uint64)
 
@@ -110,6 +110,21 @@ class KeySlots:
             if len(wrong):
                 new = self._separate(plain, columns, before, slots, new, wrong)
         return slots, new
+
+    def quick_words(self, column: Column | None) -> Hashes | None:
+        """The words of keys for fused loops, if they are integers like those before."""
+        if isinstance(column, np.ndarray) and column.dtype is self._usual:
+            return exact_words(column)
+        return None
+
+    @property
+    def index(self) -> HashIndex | DirectIndex | PanedIndex:
+        """The index that keys are found in at the moment."""
+        return self._index
+
+    def note_new(self, slots: Slots, column: Column, rows: Slots) -> None:
+        """Keep the values of keys that a fused loop has added, which are at some rows."""
+        self._columns[0].put(slots, column, self._index.slots_made, rows=rows)
 
     def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
         """The slot of each key, -1 for keys that are not there.
@@ -218,6 +233,10 @@ class KeySlots:
         """All slots in use, in ascending order."""
         return self._index.live()
 
+    def are_free(self) -> npt.NDArray[np.bool_]:
+        """Whether each slot is free, up to `slots_made`."""
+        return self._index.are_free()
+
     def in_bins(self, chosen: npt.NDArray[np.bool_]) -> Slots:
         """The slots in use of keys in some bins: ``chosen`` has a value for each bin.
 
@@ -229,7 +248,12 @@ class KeySlots:
         >>> 7 in keys.values(slots)[0], len(slots) < 20
         (True, True)
         """
-        live = self._index.live()
+        index = self._index
+        if isinstance(index, SlotPool) and self._exact is not None and not self._twins.exist:
+            # Without a list of all that are in use, which takes longer than to look for some.
+            words = index.stored[-1][: index.slots_made]
+            return index.used_of(rows_in_bins(words, chosen, mixed=not self._exact))
+        live = index.live()
         if not self._columns:
             return live if chosen[0] else live[:0]
         if self._exact is None:
@@ -237,10 +261,21 @@ class KeySlots:
         if self._twins.exist:
             rows = rows_in_bins(hash_columns(self.values(live)), chosen, mixed=True)
         else:
-            words = self._index.words(live)[-1]
-            rows = rows_in_bins(words, chosen, mixed=not self._exact)
+            rows = rows_in_bins(index.words(live)[-1], chosen, mixed=not self._exact)
         slots: Slots = live[rows]
         return slots
+
+    def stay_compact(self) -> None:
+        """Have no more slots than keys, also of small integers: before there are any keys."""
+        self._compact = True
+
+    def some(self, most: int) -> Slots:
+        """A few slots in use."""
+        if isinstance(self._index, SlotPool):
+            first = self._index.used_of(np.arange(min(self.slots_made, 16 * most)))
+            if len(first):
+                return first[:most]
+        return self.live()[:most]
 
     @property
     def slots_made(self) -> int:

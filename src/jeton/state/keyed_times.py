@@ -14,6 +14,7 @@ from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.state.key_place import KeyPlace
 from jeton.state.keyed_values import KeyKinds, entries, entries_table, one_nan
+from jeton.state.python_values import StateCodec, require_codec
 from jeton.state.time_map import TimeMap
 
 V = TypeVar("V")
@@ -51,8 +52,16 @@ class KeyedTimes(Generic[V]):
     [{'time': 10, 'key': 7, 'sum': 3}, {'time': 20, 'key': 7, 'sum': 4}]
     """
 
-    def __init__(self, kind: TimeKind, *, type: pa.DataType | None = None, output: int = 0) -> None:
+    def __init__(
+        self,
+        kind: TimeKind,
+        *,
+        type: pa.DataType | None = None,
+        output: int = 0,
+        state_codec: StateCodec = "plain",
+    ) -> None:
         self._kind = kind
+        self._codec = require_codec(state_codec)
         self._type = type
         self._place = KeyPlace()
         self._tokens = TokenSet(output=output)
@@ -121,7 +130,8 @@ class KeyedTimes(Generic[V]):
         if len(self._waiting) and not self._kind.total:
             raise SnapshotError("values inside a loop wait: a snapshot needs loops at rest")
         rows = [(time, *item) for time in self._waiting for item in self._waiting[time].items()]
-        table = entries_table([row[1] for row in rows], [row[2] for row in rows], self._type)
+        keys, values = [row[1] for row in rows], [row[2] for row in rows]
+        table = entries_table(keys, values, self._type, self._codec)
         table = table.append_column("time", pa.array([row[0] for row in rows], pa.int64()))
         return self._place.placed(table)
 
@@ -129,7 +139,7 @@ class KeyedTimes(Generic[V]):
         """All values again, with rights to answer them."""
         self._place.require_known(state)
         times = state.column("time").to_pylist()
-        for time, key, value in zip(times, *entries(state), strict=True):
+        for time, key, value in zip(times, *entries(state, self._type, self._codec), strict=True):
             self.push(tokens[self._tokens.output], time, key, value)
 
     def _admit(self, key: Any) -> None:

@@ -13,7 +13,7 @@ from jeton.columns.column import as_column
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
 from jeton.state.key_place import KeyPlace
-from jeton.state.python_values import brought_back, stored
+from jeton.state.python_values import StateCodec, brought_back, require_codec, stored
 from jeton.state.snapshot import BIN, bins_of
 
 V = TypeVar("V")
@@ -26,8 +26,11 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     them stands for several columns. As in a column, all keys are of one type.
     After a restart on any number of workers an entry is where ``Exchange`` with those columns
     sends the records of its key; so these columns must be the key of the operator's ``Exchange``.
-    Behind ``Gather()`` all entries are on the first worker. Values can be anything that can be
-    pickled; with ``type=``, an Arrow type, they are stored as such, which takes less room and time.
+    Behind ``Gather()`` all entries are on the first worker. Values are plain Python values:
+    numbers, text, bytes, lists, tuples, dictionaries, sets, times and similar. With ``type=``, an
+    Arrow type, they are stored as such, which takes less room and time. For other objects,
+    ``state_codec=`` says how they are stored: an object with ``encode(value)`` and
+    ``decode(bytes)``, or ``"pickle"``, which docs/security.md explains.
 
     >>> import jeton as jt
     >>> def only_new_maxima(token, info):  # passes on what is greater than all before of its key
@@ -56,9 +59,12 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
     [{'time': 1, 'key': 'a', 'n': 6}]
     """
 
-    __slots__ = ("_kinds", "_place", "_type", "_values")
+    __slots__ = ("_codec", "_kinds", "_place", "_type", "_values")
 
-    def __init__(self, *, type: pa.DataType | None = None) -> None:
+    def __init__(
+        self, *, type: pa.DataType | None = None, state_codec: StateCodec = "plain"
+    ) -> None:
+        self._codec = require_codec(state_codec)
         self._kinds = KeyKinds()
         self._values: dict[Any, V] = {}
         self._type = type
@@ -105,13 +111,14 @@ class KeyedValues(MutableMapping[Any, V], Generic[V]):
 
     def snapshot(self) -> pa.Table:
         """All entries, with the bins of their keys."""
-        table = entries_table(list(self._values), list(self._values.values()), self._type)
+        keys, values = list(self._values), list(self._values.values())
+        table = entries_table(keys, values, self._type, self._codec)
         return self._place.placed(table)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The entries again."""
         self._place.require_known(state)
-        for key, value in zip(*entries(state), strict=True):
+        for key, value in zip(*entries(state, self._type, self._codec), strict=True):
             self[key] = value
 
 
@@ -249,7 +256,10 @@ def _require_text(text: str) -> None:
 
 
 def entries_table(
-    keys: Sequence[Any], values: Sequence[Any], type: pa.DataType | None = None
+    keys: Sequence[Any],
+    values: Sequence[Any],
+    type: pa.DataType | None,
+    codec: StateCodec,
 ) -> pa.Table:
     """Keys, one column for each of their parts, values, and the keys' bins."""
     if not keys:
@@ -265,16 +275,18 @@ def entries_table(
         {
             BIN: _bins(columns, len(keys)),
             **dict(zip(names, columns, strict=True)),
-            "value": stored(values, type),
+            "value": stored(values, type, codec),
         }
     )
 
 
-def entries(table: pa.Table) -> tuple[Iterable[Any], Iterable[Any]]:
+def entries(
+    table: pa.Table, type: pa.DataType | None, codec: StateCodec
+) -> tuple[Iterable[Any], Iterable[Any]]:
     """The keys and values of such a table."""
     if table.num_rows == 0:
         return (), ()
-    values = brought_back(table.column("value"))
+    values = brought_back(table.column("value"), type, codec)
     if "key" in table.column_names:
         return table.column("key").to_pylist(), values
     parts = [name for name in table.column_names if name.startswith("key.")]

@@ -13,7 +13,7 @@ from jeton.columns.column import Column, as_column, from_arrow, to_arrow
 from jeton.columns.keys import key_family
 from jeton.core.errors import BatchError
 from jeton.state.accumulators import Accumulator, Unrepresentable, is_unknown, pylist
-from jeton.state.python_values import brought_back, stored
+from jeton.state.python_values import StateCodec, brought_back, stored
 from jeton.state.slot_bytes import encoded
 from jeton.state.slot_pool import Slots
 
@@ -26,6 +26,8 @@ _EXACT = decimal.Context(prec=120)
 class PythonFold(Accumulator):
     """A fold in plain Python, one call for each record: text, decimals, functions of the user's."""
 
+    has_objects = True
+
     def __init__(
         self,
         fold: Callable[[Any, Any], Any],
@@ -34,12 +36,14 @@ class PythonFold(Accumulator):
         finish: Callable[[Any], Any] | None = None,
         merge: Callable[[Any, Any], Any] | None = None,
         skip_nulls: bool = True,
+        codec: StateCodec = "plain",
     ) -> None:
         self._fold = fold
         self._initial = initial
         self._finish = finish
         self._merge = merge
         self._skip_nulls = skip_nulls
+        self._codec = codec
         self._state: list[Any] = []
         self._type: pa.DataType | None = None
         self._null_type: pa.DataType = pa.null()
@@ -72,7 +76,7 @@ class PythonFold(Accumulator):
         states = [self._state[slot] for slot in slots.tolist()]
         plain = [None if state is _NOTHING else state for state in states]
         # Without an initial state the states are values of the column, and keep its type.
-        kept = stored(plain) if self._initial is not None else self._array(plain)
+        kept = self._array(plain) if self._initial is None else stored(plain, codec=self._codec)
         return {"state": kept, "seen": np.array([s is not _NOTHING for s in states], dtype=bool)}
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
@@ -81,7 +85,9 @@ class PythonFold(Accumulator):
         column = saved["state"]
         if self._initial is None:
             self._learn_type(column)
-        states = self._values(column) if self._initial is None else brought_back(to_arrow(column))
+            states = self._values(column)
+        else:
+            states = brought_back(to_arrow(column), codec=self._codec)
         for slot, state, seen in zip(slots.tolist(), states, pylist(saved["seen"]), strict=True):
             self._state[slot] = state if seen else _NOTHING
 
@@ -172,6 +178,8 @@ class PythonFold(Accumulator):
 class Extreme(PythonFold):
     """The least or the greatest of values other than plain numbers: text, decimals, times."""
 
+    has_objects = False
+
     _first_type: pa.DataType | None = None
 
     def _values(self, column: Column) -> list[Any]:
@@ -201,6 +209,8 @@ class Extreme(PythonFold):
 
 class DecimalSum(PythonFold):
     """Exact sums of decimals: with as many digits as needed, until they are emitted."""
+
+    has_objects = False
 
     def __init__(self) -> None:
         super().__init__(_EXACT.add, merge=_EXACT.add)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import column as cols
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column
+from jeton.columns.time_arithmetic import MOST
 from jeton.columns.time_units import stamped, unit_of
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
 from jeton.core.token_set import TokenSet, missing_token
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.state.changes import BlockChanges, Cut, Guard
 from jeton.state.snapshot import BIN, bins_of
 from jeton.state.sorted_runs import SortedRuns, merge_from
+
+_TIME, _VALUE = "time.", "value."
+_COPIES: Final = 2
+"""Records are copied when runs are merged."""
 
 
 class Placement(Protocol):
@@ -73,7 +80,10 @@ class RecordQueue:
         shrink: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.kind = kind
+        self.time_columns: tuple[str, ...] = ()
+        """The columns of its snapshots that have times as integers, beside those of records."""
         self._shrink = shrink or (lambda batch: batch)
+        self._may_shrink = shrink is not None
         self._key = None if key is None else tuple(key)
         self._pacts: Sequence[Placement] | None = None
         self._tokens = TokenSet(output=output)
@@ -82,6 +92,8 @@ class RecordQueue:
         self._runs = SortedRuns(_joined, shrink=shrink)
         self._partial: list[Batch] = []
         """The records instead where times are partially ordered."""
+        self._changes = BlockChanges()
+        self._time_name: str | None = None
 
     def push(self, right: TokenRef | TimestampToken | None, batch: Batch) -> None:
         """Let a batch wait, holding the rights to answer it."""
@@ -89,8 +101,13 @@ class RecordQueue:
             return
         if right is not None and not self._restorable:
             raise missing_token(self._tokens.output)
+        if self._time_name not in (None, batch.time_name):
+            # An input's time column has another name since a restart: not within one chain.
+            self._changes.lost()
+        self._time_name = batch.time_name
         if self.kind.total:
             first = self._runs.add(batch)
+            self._changes.added(batch, len(self._runs))
             if right is not None:
                 self._tokens.hold(right, first)
             return
@@ -128,6 +145,11 @@ class RecordQueue:
         ([10], [50], None)
         """
         batch = self._runs.take(limit, inclusive=inclusive)
+        if batch is not None:
+            if limit is None or limit >= MOST:
+                self._changes.lost()
+            else:
+                self._changes.taken(limit + inclusive, len(self._runs))
         # The least time is stated, so that the sender need not search for it.
         return None if batch is None else batch.at(batch.times, int(batch.times[0]))
 
@@ -187,6 +209,27 @@ class RecordQueue:
             return pa.table({BIN: pa.array([], pa.uint16())})
         return self._table(whole)
 
+    def cut(self, after: str | None, guard: Guard) -> Cut | None:
+        """The records that were added and still wait, and up to where others were taken."""
+        if self._partial:
+            raise SnapshotError("records inside a loop wait: a snapshot needs loops at rest")
+        if self._may_shrink or not self.kind.total:
+            return None
+        blocks = list(self._runs)
+        if blocks:
+            # Whether it is known where they belong.
+            self._bins(blocks[0].slice(0, 1))
+        return self._changes.cut(after, blocks, len(self._runs), self._blocks_table, _TIME)
+
+    def restored(self, token: str, ids: npt.NDArray[np.int64] | None) -> None:
+        """Go on from a stored state."""
+        self._changes.restored(token, len(self))
+
+    def _blocks_table(self, blocks: Sequence[Batch]) -> pa.Table:
+        if not blocks:
+            return pa.table({BIN: pa.array([], pa.uint16())})
+        return self._table(_joined(blocks))
+
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The waiting records of some bins, which no longer wait."""
         if self._partial:
@@ -195,29 +238,49 @@ class RecordQueue:
         if whole is None:
             return pa.table({BIN: pa.array([], pa.uint16())})
         mask = np.uint16(len(chosen) - 1)
+        self._changes.lost()
         self._runs.keep(lambda rows: ~chosen[self._bins(rows) & mask])
-        self.settle()
+        if len(self._tokens):
+            # Records that are pushed with None have their rights elsewhere.
+            self.settle()
         return self._table(whole.filter(chosen[self._bins(whole) & mask]))
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory the waiting records take."""
+        return _COPIES * sum(batch.nbytes for batch in self._runs)
+
+    def due(self, state: pa.Table) -> int | None:
+        """The first time for which records wait."""
+        if not state.num_rows:
+            return None
+        first: int = pc.min(state.column(state.column_names[1]).cast(pa.int64())).as_py()
+        return first
 
     def _bins(self, whole: Batch) -> npt.NDArray[np.uint16]:
         return bins_of(self._keys(whole) or [np.zeros(len(whole), dtype=np.int64)])
 
     def _table(self, whole: Batch) -> pa.Table:
         # Prefixed, since a column of the user's may well be called "bin".
-        values = {f"value.{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
+        values = {f"{_VALUE}{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
         stamps = cols.to_arrow(stamped(whole.times, whole.unit))
-        times = {f"time.{whole.time_name}": stamps}
+        times = {f"{_TIME}{self._time_name}": stamps}
         return pa.table({BIN: pa.array(self._bins(whole)), **times, **values})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Let the records wait again."""
         if state.num_rows:
-            _, times, *values = state.column_names
-            columns = {name[len("value.") :]: cols.as_column(state.column(name)) for name in values}
-            stamps = state.column(times)
+            names = state.column_names
+            columns = {
+                name[len(_VALUE) :]: cols.as_column(state.column(name))
+                for name in names
+                if name.startswith(_VALUE)
+            }
+            # Several, if workers have different names for it.
+            times = [name for name in names if name.startswith(_TIME)]
+            stamps = pc.coalesce(*(state.column(name) for name in times))
             unit = unit_of(stamps.type)
             whole = stamps.cast(pa.int64()).to_numpy()
-            batch = Batch.trusted(columns, whole, times[len("time.") :], unit=unit)
+            batch = Batch.trusted(columns, whole, times[-1][len(_TIME) :], unit=unit)
             self.push(tokens[self._tokens.output] if tokens else None, batch)
 
     def _keys(self, whole: Batch) -> list[Column]:

@@ -103,10 +103,7 @@ class Registers(Accumulator):
                 f"{1 << self._bits}: give it the same rsd as before"
             )
         self._registers = roomy(self._registers, size)
-        data = np.frombuffer(column.buffers()[1], dtype=np.uint8)
-        start = column.offset * width
-        rows = data[start : start + len(column) * width].reshape(len(column), width)
-        self._registers[slots] = rows
+        self._registers[slots] = _stored(column)
         families = saved.get("family")
         for family in () if families is None else to_arrow(families).unique().to_pylist():
             if family is not None:
@@ -115,6 +112,27 @@ class Registers(Accumulator):
     def merge(self, into: Slots, others: Slots) -> None:
         """The greater register of two."""
         np.maximum.at(self._registers, into, self._registers[others])
+
+
+def estimates(column: pa.Array) -> Values:
+    """The estimates of stored registers.
+
+    >>> registers = Registers(0.05)
+    >>> registers.add(np.array([0, 0, 1]), np.array([7, 8, 9]), 2)
+    >>> estimates(registers.save(np.array([0, 1]))["value"])
+    array([2, 1])
+    """
+    bits = column.type.byte_width.bit_length() - 1
+    found: Values = _estimates(_stored(column), bits, np.arange(len(column)))
+    return found
+
+
+def _stored(column: pa.Array) -> Values:
+    """The registers in a column of bytes, a row for each group."""
+    width = column.type.byte_width
+    data = np.frombuffer(column.buffers()[1], dtype=np.uint8)
+    start = column.offset * width
+    return data[start : start + len(column) * width].reshape(len(column), width)
 
 
 @nb.njit(cache=True, inline="always")

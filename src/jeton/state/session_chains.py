@@ -72,6 +72,12 @@ class SessionChains:
         lasts: Nodes = self._nodes[_LAST, nodes]
         return lasts
 
+    def of(self, keys: Nodes) -> Nodes:
+        """The sessions of some keys."""
+        known = keys[keys < len(self._latest)]
+        nodes: Nodes = _of(self._nodes, self._latest, known)
+        return nodes
+
     @property
     def size(self) -> int:
         """One more than the greatest node there can be."""
@@ -138,6 +144,26 @@ def _insert(nodes, free, state, latest, gap, keys, starts, lasts):  # type: igno
             opened += 1
         found[i] = here
     return found, new[:opened], kept[:joined].copy(), gone[:joined].copy()
+
+
+@nb.njit(cache=True)
+def _of(nodes, latest, keys):  # type: ignore[no-untyped-def]
+    before = nodes[3]
+    count = 0
+    for key in keys:
+        node = latest[key]
+        while node >= 0:
+            count += 1
+            node = before[node]
+    found = np.empty(count, np.int64)
+    count = 0
+    for key in keys:
+        node = latest[key]
+        while node >= 0:
+            found[count] = node
+            count += 1
+            node = before[node]
+    return found
 
 
 @nb.njit(cache=True)

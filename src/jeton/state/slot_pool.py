@@ -32,9 +32,17 @@ class SlotPool:
 
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
-        used = np.ones(self.slots_made, dtype=bool)
-        used[self.free[: int(self.state[1])]] = False
-        return np.flatnonzero(used).astype(np.int64)
+        return np.flatnonzero(~self.are_free()).astype(np.int64)
+
+    def are_free(self) -> npt.NDArray[np.bool_]:
+        """Whether each slot is free; where few are, that costs next to nothing."""
+        free = np.zeros(self.slots_made, dtype=bool)
+        free[self.free[: int(self.state[1])]] = True
+        return free
+
+    def used_of(self, slots: Slots) -> Slots:
+        """Those of some slots that are in use."""
+        return slots[~self.are_free()[slots]] if self.state[1] else slots
 
     def words(self, slots: Slots) -> tuple[npt.NDArray[np.uint64], ...]:
         """The words of the keys of slots."""

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jeton.columns import column as cols
 from jeton.columns.column import Column
 from jeton.columns.keys import hash_columns
-from jeton.core.errors import SnapshotError
+from jeton.core.errors import BatchError, SnapshotError
 from jeton.core.tokens import TimestampToken
 from jeton.state.bins import BINS, MOST_BINS, Placement
 
@@ -247,9 +248,52 @@ def merge(
 def concatenated(operator: str, name: str, parts: Sequence[pa.Table]) -> pa.Table:
     """The state of all workers in one table, of types that hold what each of them has."""
     try:
-        return pa.concat_tables(parts, promote_options="permissive")
+        return joined(parts)
     except pa.ArrowException as error:
-        raise SnapshotError(
-            f"the parts of state {name!r} do not fit together: {error}. Give the inputs a "
-            "schema=…, so that their columns have the same types on all workers"
-        ).located(operator=operator) from error
+        raise misfit(operator, name, error) from error
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one below the other, of types that hold what each of them has.
+
+    >>> text = pa.array(["a"])
+    >>> joined([pa.table({"n": text}), pa.table({"n": text.dictionary_encode()})])["n"].to_pylist()
+    ['a', 'a']
+    """
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        # The same as of batches in memory, such as text beside text with a dictionary.
+        names = dict.fromkeys(name for table in tables for name in table.column_names)
+        columns = {name: _joined_column(name, tables) for name in names}
+        return pa.table(columns).replace_schema_metadata(tables[0].schema.metadata)
+
+
+def _joined_column(name: str, tables: Sequence[pa.Table]) -> pa.Array:
+    found = [
+        table.column(name) if name in table.column_names else pa.nulls(table.num_rows)
+        for table in tables
+    ]
+    if len({column.type for column in found}) > 1:
+        found = [column.cast(_without_dictionaries(column.type)) for column in found]
+    try:
+        return cols.to_arrow(cols.join([cols.as_column(column) for column in found], name))
+    except BatchError as error:
+        raise pa.ArrowTypeError(error.message) from error
+
+
+def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values, in lists too, that are not in a dictionary."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_without_dictionaries(kind.value_type))
+    return kind
+
+
+def misfit(operator: str, name: str, error: pa.ArrowException) -> SnapshotError:
+    """The error about state of several types, of which Arrow has none for all."""
+    return SnapshotError(
+        f"the parts of state {name!r} do not fit together: {error}. Give the inputs a "
+        "schema=…, so that their columns have the same types on all workers"
+    ).located(operator=operator)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,10 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.core.tokens import TimestampToken
+from jeton.state.changes import Cut, Guard, Incremental, without_numbers
+from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN, Movable, Stateful, require_binned
+from jeton.state.spilled import SpilledCut, SpilledTable, beside
 
 _LABEL: Final = b"jeton.label"
 
@@ -49,7 +53,7 @@ class TaggedState:
     jeton.core.errors.SnapshotError: the snapshot has state of 'sums by user' under this name...
     """
 
-    __slots__ = ("_origin", "_shape", "rights", "state")
+    __slots__ = ("_origin", "_shape", "rights", "spilled", "state")
 
     def __init__(
         self, state: Stateful, origin: Origin, shape: str, rights: Sequence[int] = ()
@@ -57,31 +61,58 @@ class TaggedState:
         self.state = state
         self.rights = tuple(rights)
         """The outputs for which it needs tokens."""
+        self.spilled: list[SpilledTable] = []
+        """The state of bins that are not in the container, but on disk."""
         self._origin = origin
         self._shape = shape
 
     def snapshot(self) -> pa.Table:
-        """The container's own, with the label."""
+        """The container's own and what is on disk, with the label."""
+        table = require_binned(self.state.snapshot(), type(self.state).__name__)
+        table = beside(table, [each.read() for each in self.spilled])
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), **self._label()})
+
+    def cut(self, after: str | None, guard: Guard) -> Cut | pa.Table:
+        """Its changes since the state ``after``; a container that cannot say gives a snapshot."""
+        spilled = [each.read() for each in self.spilled if len(each)]
+        if spilled:
+            after = None
+        cut = self.state.cut(after, guard) if isinstance(self.state, Incremental) else None
+        if spilled:
+            inner = self.state.snapshot() if cut is None else cut
+            cut = SpilledCut(token_hex(8), inner, spilled)
+        if cut is None:
+            return self.snapshot()
+        cut.metadata = self._label()
+        return cut
+
+    def _label(self) -> dict[bytes, bytes]:
         label = {
             "shape": self._shape,
             "behind": list(self._origin.behind),
             "alike": self._origin.alike,
         }
-        text = json.dumps(label, separators=(",", ":")).encode()
-        table = require_binned(self.state.snapshot(), type(self.state).__name__)
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), _LABEL: text})
+        return {_LABEL: json.dumps(label, separators=(",", ":")).encode()}
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The state of some bins, of a container that is `Movable`."""
         assert isinstance(self.state, Movable), "asked before"
-        return self.state.take_bins(chosen)
+        table = self.state.take_bins(chosen)
+        return beside(table, [each.take_bins(chosen) for each in self.spilled])
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The container's own, if the label fits."""
+        state, token, ids = self.checked(state)
+        self.state.restore(state, tokens)
+        if token is not None and isinstance(self.state, Incremental):
+            self.state.restored(token, ids)
+
+    def checked(self, state: pa.Table) -> tuple[pa.Table, str | None, Slots | None]:
+        """A table of state as the container has it, its token and numbers; the label must fit."""
         label = (state.schema.metadata or {}).get(_LABEL)
         if label is not None:
             self._check(json.loads(label))
-        self.state.restore(state, tokens)
+        return without_numbers(state)
 
     def _check(self, label: dict[str, Any]) -> None:
         origin = self._origin
@@ -103,7 +134,11 @@ class TaggedState:
             )
 
 
-class NoState:
+class BoundedState:
+    """A base of states that stay small on their own: a memory budget is not about them."""
+
+
+class NoState(BoundedState):
     """The state of an operator that has none to keep."""
 
     def snapshot(self) -> pa.Table:

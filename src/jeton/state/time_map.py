@@ -51,23 +51,23 @@ class TimeMap(Generic[V]):
         a window, which the window does not contain.
         """
         values = self._values
-
-        def passed(time: Time) -> bool:
-            if inclusive:
-                return not any(frontier.less_than(time) for frontier in frontiers)
-            return not any(frontier.less_equal(time) for frontier in frontiers)
-
         if not values:
             return
         if not self._heap:
             for time in sorted(values, key=sort_key):
-                if passed(time):
+                if inclusive:
+                    waits = any(frontier.less_than(time) for frontier in frontiers)
+                else:
+                    waits = any(frontier.less_equal(time) for frontier in frontiers)
+                if not waits:
                     yield time, values.pop(time)
             return
         heap = self._heap
+        limits = [time for frontier in frontiers if (time := frontier.only) is not None]
+        limit = min(limits) if limits else None
         while heap:
             least = heap[0]
-            if not passed(least):
+            if limit is not None and (least > limit or (least == limit and not inclusive)):
                 return
             heappop(heap)
             if least in values:

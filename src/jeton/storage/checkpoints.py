@@ -25,18 +25,22 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.state.bins import BINS
+from jeton.state.changes import Cut
+from jeton.state.snapshot import misfit
+from jeton.storage.chains import Appending, Chain, extended
 from jeton.storage.chunk_format import (
     Binned,
     Chunk,
     CorruptCheckpoint,
     Digests,
-    checksum,
-    decode,
+    Placed,
+    require_written,
 )
 from jeton.storage.earlier_formats import manifest_name, settled, state_of
-from jeton.storage.files import Files, PatientFiles, StoreUnavailable
+from jeton.storage.files import Files, PatientFiles
 from jeton.storage.leases import MANIFEST, Committed, Entry, Lease, Superseded, decoded, encoded
 from jeton.storage.manifest import Key, Part, Tables, too_rare, unchanged
+from jeton.storage.store import StoreUnavailable
 from jeton.storage.version import Checkpoint
 
 __all__ = ["Checkpoint", "Checkpoints", "Part"]
@@ -111,29 +115,30 @@ class Checkpoints:
         have been moved.
         """
         # A name that no other attempt has, of any process at any time.
-        name = f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow"
+        file = Appending(f"{version:012d}-{epoch}-{worker}-{token_hex(4)}.arrow")
         chunks: dict[Key, tuple[Chunk, ...]] = {}
+        chains: dict[Key, Chain] = {}
         digests: dict[Key, Digests] = {}
-        buffers: list[pa.Buffer] = []
-        at = 0
         for operator, kept in tables.items():
             for container, table in kept.items():
+                key = Key(operator, container)
+                if isinstance(table, Cut):
+                    before = None if base is None else base.chains.get(key)
+                    chains[key] = self._extended(key, before, table, file)
+                    continue
                 if table.num_rows == 0:
                     continue
-                key = Key(operator, container)
                 binned = Binned.of(table, operator, container)
                 found = digests[key] = binned.digests()
                 same = () if base is None else unchanged(base, key, found)
                 if anew := too_rare(found, same):
-                    buffer = binned.encode(anew, found)
-                    place = (name, at, buffer.size, checksum(buffer))
+                    at = file.add(binned.encode(anew, found))
+                    place = (at.file, at.start, at.size, at.checksum)
                     same = (*same, Chunk(*place, bins=tuple(anew), written=len(anew)))
-                    buffers.append(buffer)
-                    at += buffer.size
                 chunks[key] = tuple(same)
-        if buffers:
-            self.files.write(self._parts / name, buffers)
-        return Part(worker, chunks, digests, at, bins, tuple(owners))
+        if file.buffers:
+            self.files.write(self._parts / file.name, file.buffers)
+        return Part(worker, chunks, digests, file.size, bins, tuple(owners), chains)
 
     def commit(
         self,
@@ -332,8 +337,24 @@ class Checkpoints:
 
     def read_chunk(self, chunk: Chunk) -> pa.Table:
         """The table of a chunk, whose bytes are checked."""
+        return pa.ipc.open_stream(self.read_place(chunk)).read_all()
+
+    def read_place(self, place: Placed) -> pa.Buffer:
+        """Some bytes of a part file, which are checked."""
         try:
-            data = self.files.read_at(self._parts / chunk.file, chunk.start, chunk.size)
+            data = self.files.read_at(self._parts / place.file, place.start, place.size)
         except FileNotFoundError as error:
-            raise CorruptCheckpoint(f"{chunk.file} cannot be read: {error}") from error
-        return decode(data, chunk)
+            raise CorruptCheckpoint(f"{place.file} cannot be read: {error}") from error
+        return require_written(data, place)
+
+    def _extended(self, key: Key, before: Chain | None, cut: Cut, file: Appending) -> Chain:
+        """A container's chain with its changes; an error if they are those of another state."""
+        if cut.after is not None and (before is None or before.token != cut.after):
+            raise SnapshotError(
+                f"the changes of {key.name!r} are not those of the state that is stored: a part "
+                "needs its worker's part before it as its base"
+            ).located(operator=key.operator)
+        try:
+            return extended(before, cut, self.read_place, file)
+        except pa.ArrowException as error:
+            raise misfit(key.operator, key.name, error) from error

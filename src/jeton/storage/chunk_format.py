@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -141,14 +141,38 @@ def checksum(data: Any) -> int:
     return zlib.crc32(memoryview(data))
 
 
-def decode(data: pa.Buffer, chunk: Chunk) -> pa.Table:
-    """The table of a chunk, once its bytes are seen to be those that were written."""
-    if data.size != chunk.size or checksum(data) != chunk.checksum:
+class Placed(Protocol):
+    """Some bytes of a file."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Where they start."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def checksum(self) -> int:
+        """Their checksum."""
+        ...
+
+
+def require_written(data: pa.Buffer, place: Placed) -> pa.Buffer:
+    """Bytes that were read, which must be those that were written."""
+    if data.size != place.size or checksum(data) != place.checksum:
         raise CorruptCheckpoint(
-            f"bytes {chunk.start} to {chunk.start + chunk.size} of {chunk.file} are not what was "
+            f"bytes {place.start} to {place.start + place.size} of {place.file} are not what was "
             f"written there"
         )
-    return pa.ipc.open_stream(data).read_all()
+    return data
 
 
 def digests_of(table: pa.Table) -> dict[int, bytes]:

@@ -1,40 +1,24 @@
-"""Files: what checkpoints need of a file system, on any that Arrow can write."""
+"""Files: what checkpoints, sources and sinks do with the files under a path or URI."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
-from secrets import token_hex
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
-from pyarrow import fs as arrow_fs
 
-from jeton.core.errors import SnapshotError
+from jeton.storage.arrow_store import store_on
+from jeton.storage.local_store import LocalStore
+from jeton.storage.store import WAITS, FileInfo, Store, StoreUnavailable
+from jeton.storage.stores import absolute, place_of, store_of
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-WAITS: Final = (0.1, 0.5, 2.0)
-"""Seconds to wait after each failure to read, before it counts."""
-UNREADY: Final = ".unready"
-"""How the name of a file ends that is not in its place yet."""
-_NO_LINKS: Final = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV)
-
-
-class NoAtomicCreate(SnapshotError):
-    """A store where two drivers could commit at once, which checkpoints therefore refuse."""
-
-
-class StoreUnavailable(SnapshotError):
-    """The file system of the checkpoints failed to read, several times in a row.
-
-    Nothing is known to be damaged, so nothing is given up: the same may succeed later.
-    """
 
 
 class Files:
@@ -50,110 +34,109 @@ class Files:
     FileExistsError: ...
     """
 
-    fs: Any = None
-    """The file system, one of Arrow's; none for files that are kept elsewhere, as in tests."""
+    _opened: Store | None = None
+    _given = False
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        self.fs, root = file_system(os.fspath(path), filesystem)
-        self.root = PurePosixPath(root)
+        """``filesystem`` is one of Arrow's, if the path is not to say what it is on."""
+        if filesystem is None:
+            self._path = absolute(path)
+            self.root = PurePosixPath(place_of(self._path))
+        else:
+            self._opened, self._path = store_on(filesystem, os.fspath(path))
+            self.root, self._given = PurePosixPath(self._path), True
+
+    def __repr__(self) -> str:
+        return f"<Files in {self._path}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Each process opens the store by itself, with its own settings.
+        return vars(self) | ({} if self._given else {"_opened": None})
+
+    @property
+    def _store(self) -> Store:
+        # When it is first used: then a session is known, whose settings it may need.
+        if self._opened is None:
+            self._opened = store_of(self._path)
+        return self._opened
+
+    def uri(self, path: PurePosixPath) -> str:
+        """A path as users write it, with its scheme if it is not on a disk."""
+        return self._store.uri(path)
 
     def names(self, folder: PurePosixPath) -> list[str]:
-        """The names of all files in a folder."""
-        if isinstance(self.fs, arrow_fs.LocalFileSystem):
-            # In one step: Arrow asks for each file anew, and leaves out those that have gone since.
-            try:
-                with os.scandir(folder) as found:
-                    return [entry.name for entry in found if entry.is_file()]
-            except FileNotFoundError:
-                return []
-        selector = arrow_fs.FileSelector(str(folder), allow_not_found=True)
-        return [info.base_name for info in self.fs.get_file_info(selector) if info.is_file]
+        """The names of all files in a folder; the newest may be missing on some stores."""
+        return self._store.names(folder)
+
+    def folders(self, folder: PurePosixPath) -> list[str]:
+        """The names of all folders in a folder."""
+        return self._store.folders(folder)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether they are on a disk of this machine, or mounted like one."""
+        return isinstance(self._store, LocalStore)
+
+    def walk(self, folder: PurePosixPath) -> Iterator[PurePosixPath]:
+        """All files in a folder and in the folders inside it."""
+        yield from (folder / name for name in self.names(folder))
+        for name in self.folders(folder):
+            yield from self.walk(folder / name)
+
+    def is_folder(self, path: PurePosixPath) -> bool:
+        """Whether there is a folder."""
+        return self._store.is_folder(path)
+
+    def info(self, path: PurePosixPath) -> FileInfo | None:
+        """What is known about a file, right now; nothing if it is not there."""
+        return self._store.info(path)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Whether a file is there, right now."""
+        return self.info(path) is not None
 
     def read(self, path: PurePosixPath) -> bytes:
         """All bytes of a file."""
-        with self.fs.open_input_file(str(path)) as file:
-            data: bytes = file.read()
-            return data
+        return self._store.read(path)
 
     def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
         """Some bytes of a file: fewer if it is shorter."""
-        with self.fs.open_input_file(str(path)) as file:
-            # To read beyond the end is an error of some file systems.
-            return pa.py_buffer(file.read_at(min(size, max(0, file.size() - start)), start))
+        return self._store.read_at(path, start, size)
 
     def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
         """Write a file, so that it survives a power cut."""
-        self._fill(path, buffers)
-        self._make_durable(path.parent)
+        self._store.write(path, buffers)
+
+    @contextmanager
+    def output(self, path: PurePosixPath) -> Iterator[BinaryIO]:
+        """A stream whose bytes are a file once the block has ended without an error."""
+        with self._store.output(path) as stream:
+            yield stream
 
     def put(self, path: PurePosixPath, data: bytes) -> None:
-        """Create a file, whole or not at all, so that it survives a power cut.
+        """Create a file, whole or not at all, unless it is there: see `Store.put`."""
+        self._store.put(path, data)
 
-        Of all who try to create it, at any time and on any machine, one succeeds; the others get
-        `FileExistsError`. `NoAtomicCreate` if the store cannot promise that.
-        """
-        place = self._on_disk(path)
-        if place is None:
-            raise self._refusal(type(self.fs).__name__)
-        unready = path.with_name(f"{path.name}.{token_hex(4)}{UNREADY}")
-        self._fill(unready, [data])
-        made = self._on_disk(unready)
-        assert made is not None
-        try:
-            os.link(made, place)
-        except OSError as error:
-            if error.errno in _NO_LINKS:
-                raise self._refusal(f"its file system ({error.strerror})") from error
-            if not os.path.exists(made):
-                # A later run has gone far beyond it, and removes unfinished files.
-                text = "others have created it, and more"
-                raise FileExistsError(errno.EEXIST, text, place) from error
-            # Over NFS, a call that was repeated fails although it did what it should.
-            if os.stat(made).st_nlink < 2:
-                raise
-        finally:
-            self.delete(unready)
-        self._make_durable(path.parent)
+    def move(self, path: PurePosixPath, to: PurePosixPath) -> None:
+        """Have a file appear whole under another name: see `Store.move`."""
+        self._store.move(path, to)
 
     def delete(self, path: PurePosixPath) -> None:
         """Delete a file, or at least try to."""
         try:
-            self.fs.delete_file(str(path))
+            self.remove(path)
         except OSError as error:
             log.info("%s could not be deleted: %s", path, error)
 
-    # Inside
+    def remove(self, path: PurePosixPath) -> None:
+        """Delete a file, which need not be there."""
+        self._store.remove(path)
 
-    def _on_disk(self, path: PurePosixPath) -> str | None:
-        """Where a file is for this machine's operating system, if it knows it."""
-        fs, place = self.fs, str(path)
-        while isinstance(fs, arrow_fs.SubTreeFileSystem):
-            fs, place = fs.base_fs, os.path.join(fs.base_path, place.lstrip("/"))
-        return place if isinstance(fs, arrow_fs.LocalFileSystem) else None
-
-    def _refusal(self, what: str) -> NoAtomicCreate:
-        return NoAtomicCreate(
-            f"no checkpoints can be committed in {self.root}: {what} cannot create a file only if "
-            "there is none of that name, so that a driver which was superseded could commit too. "
-            "Use a path on a disk, or on a shared file system with hard links (such as NFS) that "
-            "the driver and all workers mount"
-        )
-
-    def _fill(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
-        around = (path.parent, *path.parent.parents)
-        places = {folder: self._on_disk(folder) for folder in around}
-        new = [f for f, place in places.items() if place is not None and not os.path.exists(place)]
-        self.fs.create_dir(str(path.parent), recursive=True)
-        for folder in new:
-            self._make_durable(folder.parent)
-        with self.fs.open_output_stream(str(path)) as stream:
-            for buffer in buffers:
-                stream.write(buffer)
-        self._make_durable(path)
-
-    def _make_durable(self, path: PurePosixPath) -> None:
-        if (place := self._on_disk(path)) is not None:
-            make_durable(place)
+    @contextmanager
+    def local_copy(self, path: PurePosixPath) -> Iterator[str]:
+        """The path of a file on this machine with the same bytes, until the block ends."""
+        with self._store.local_copy(path) as copy:
+            yield copy
 
 
 class PatientFiles(Files):
@@ -178,11 +161,30 @@ class PatientFiles(Files):
         """``wait`` waits for some seconds, and returns whether there is no more time to wait."""
         self._files = files
         self._wait = wait
-        self.fs, self.root = files.fs, files.root
+        self.root = files.root
+
+    def __repr__(self) -> str:
+        return repr(self._files)
+
+    def uri(self, path: PurePosixPath) -> str:
+        """A path as users write it."""
+        return self._files.uri(path)
 
     def names(self, folder: PurePosixPath) -> list[str]:
         """The names of all files in a folder."""
         return self._patiently(folder, lambda: self._files.names(folder))
+
+    def folders(self, folder: PurePosixPath) -> list[str]:
+        """The names of all folders in a folder."""
+        return self._patiently(folder, lambda: self._files.folders(folder))
+
+    def info(self, path: PurePosixPath) -> FileInfo | None:
+        """What is known about a file."""
+        return self._patiently(path, lambda: self._files.info(path))
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Whether a file is there."""
+        return self._patiently(path, lambda: self._files.exists(path))
 
     def read(self, path: PurePosixPath) -> bytes:
         """All bytes of a file."""
@@ -196,13 +198,33 @@ class PatientFiles(Files):
         """Write a file, so that it survives a power cut."""
         self._files.write(path, buffers)
 
+    @contextmanager
+    def output(self, path: PurePosixPath) -> Iterator[BinaryIO]:
+        """A stream whose bytes are a file once the block has ended without an error."""
+        with self._files.output(path) as stream:
+            yield stream
+
     def put(self, path: PurePosixPath, data: bytes) -> None:
-        """Create a file, whole or not at all: see `Files.put`."""
+        """Create a file, whole or not at all: see `Store.put`."""
         self._files.put(path, data)
+
+    def move(self, path: PurePosixPath, to: PurePosixPath) -> None:
+        """Have a file appear whole under another name."""
+        self._files.move(path, to)
 
     def delete(self, path: PurePosixPath) -> None:
         """Delete a file, or at least try to."""
         self._files.delete(path)
+
+    def remove(self, path: PurePosixPath) -> None:
+        """Delete a file, which need not be there."""
+        self._files.remove(path)
+
+    @contextmanager
+    def local_copy(self, path: PurePosixPath) -> Iterator[str]:
+        """The path of a file on this machine with the same bytes, until the block ends."""
+        with self._files.local_copy(path) as copy:
+            yield copy
 
     def _patiently(self, path: PurePosixPath, read: Callable[[], T]) -> T:
         for at in range(len(WAITS) + 1):
@@ -219,25 +241,3 @@ class PatientFiles(Files):
                     ) from error
                 log.warning("%s is read again in %g s: %s", path, WAITS[at], error)
         raise AssertionError("the last time it returns or raises")
-
-
-def make_durable(path: str | os.PathLike[str]) -> None:
-    """Have a file, or the names in a folder, written to this machine's disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def file_system(path: str, given: Any = None) -> tuple[Any, str]:
-    """The file system that a path or URI is on, and the path there."""
-    if given is not None:
-        return given, path
-    scheme, colon, rest = path.partition(":")
-    if scheme == "file" and colon:
-        # As Spark writes them, nothing in them is quoted.
-        return arrow_fs.LocalFileSystem(), "/" + rest.lstrip("/")
-    if colon and "/" not in scheme:
-        return arrow_fs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))  # type: ignore[no-any-return]
-    return arrow_fs.LocalFileSystem(), os.path.abspath(path)

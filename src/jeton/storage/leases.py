@@ -4,6 +4,11 @@ What is committed is a log of numbered entries. Each is a whole state of the sto
 count, and who holds the lease. An entry is created once (`Files.put`), by a run that has seen the
 one before: taking the lease is an entry, committing a version is one. So a run that was superseded,
 and does not know it, finds the next number taken. There is no moment between a check and a write.
+
+Old entries are deleted, so a number may be free again. Whether there is a greater one is found out
+without a listing, which may lag behind on some stores: of the newest number, the entries stay whose
+numbers are its own with some of the last binary digits set to 0, and all powers of two. For any
+smaller number, one of a few larger ones is among these: see `later_than`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -20,18 +25,21 @@ from typing import Any, Final, NamedTuple
 
 from jeton.core.errors import JetonError, SnapshotError
 from jeton.storage.chunk_format import CorruptCheckpoint
-from jeton.storage.files import UNREADY, Files
+from jeton.storage.files import Files
+from jeton.storage.local_store import UNREADY
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 3
-"""How manifests and entries of the log are written.
+FORMAT: Final = 4
+"""How manifests are written.
 
-Formats 1 and 2, which are read too, had no log: every manifest counted. In format 1, each bin was
-in one file only.
+All earlier formats are read too. Format 3 had no chains. Formats 1 and 2 had no log: every manifest
+counted. In format 1, each bin was in one file only.
 """
+LOG_FORMAT: Final = 3
+"""How entries of the log are written."""
 KEPT: Final = 2
-"""How many entries stay: one more than needed, in case the newest is damaged."""
+"""How many entries are read: one more than needed, in case the newest is damaged."""
 
 MANIFEST: Final = re.compile(r"(\d{12,})-(\d+)\.json")
 DIGITS: Final = 19
@@ -153,19 +161,35 @@ class Lease:
 
     def _look(self) -> tuple[int, Entry | None]:
         """The greatest number that is taken, and the newest entry that is whole."""
-        before: list[int] = []
+        before = -1
         while True:
-            numbers = sorted(self._numbers(), reverse=True)
+            newest = self._newest_from(max(self._numbers(), default=0))
             try:
-                # Both from one listing: later entries have a greater number.
-                return max(numbers, default=0), self._whole(numbers)
+                return newest, self._whole(self._last(newest))
             except FileNotFoundError as error:
                 # It was deleted meanwhile, since there are newer ones.
-                if numbers == before:
+                if newest == before:
                     raise CorruptCheckpoint(f"{self._folder} cannot be read: {error}") from error
-                before = numbers
+                before = newest
 
-    def _whole(self, numbers: Sequence[int]) -> Entry | None:
+    def _last(self, newest: int) -> Iterator[int]:
+        """The numbers of the entries that may be read, the newest first."""
+        for number in range(newest, max(newest - KEPT, 0), -1):
+            # One before the newest may be lost, which is damage like any other.
+            if number == newest or self._files.exists(self._path(number)):
+                yield number
+
+    def _newest_from(self, number: int) -> int:
+        """The greatest number that is taken, which is not below this one."""
+        found = number
+        while True:
+            # In ascending order: an entry is deleted only after a greater one of these is there.
+            later = [n for n in later_than(found) if self._files.exists(self._path(n))]
+            if not later:
+                return found
+            found = later[-1]
+
+    def _whole(self, numbers: Iterable[int]) -> Entry | None:
         error: CorruptCheckpoint | None = None
         lease: Entry | None = None
         for number in numbers:
@@ -192,7 +216,7 @@ class Lease:
         """The newest entry, if this run made it; nothing if it has not made any yet."""
         if not self.own.number:
             return None
-        number = max(self._numbers(), default=0)
+        number = self._newest_from(self.own.number)
         if number > self.own.number:
             try:
                 newest = self._read(number)
@@ -217,18 +241,16 @@ class Lease:
             self._files.put(self._path(entry.number), _encoded(entry))
         except FileExistsError:
             return False
-        found = [*filter(None, map(_ENTRY.fullmatch, self._files.names(self._folder)))]
         # Entries are deleted when there are newer ones, so that a number that was taken once may
         # be free again. Then there is a greater one, and always will be: so this does not count,
         # and is never read. If a greater one came just now, this counts, but its maker has been
         # superseded all the same.
-        numbers = [int(match[1]) for match in found if match[2] is None]
-        # If this one is not there, it was deleted, since there are newer ones.
-        if entry.number not in numbers or max(numbers) > entry.number:
+        if self._newest_from(entry.number) > entry.number:
             return False
         self.own = entry
-        for match in found:
-            if int(match[1]) <= entry.number - KEPT:
+        for match in filter(None, map(_ENTRY.fullmatch, self._files.names(self._folder))):
+            number = int(match[1])
+            if number <= entry.number - KEPT and (match[2] or not stays(number, entry.number)):
                 self._files.delete(self._folder / match[0])
         return True
 
@@ -257,18 +279,42 @@ class Lease:
         )
 
 
+def later_than(number: int) -> list[int]:
+    """Numbers in ascending order, one of which is taken if any greater number than this one is.
+
+    They are the number with one of its zeros set and the digits after that cleared, and the next
+    power of two. Of a greater number with as many digits, the first digit that differs is one of
+    these zeros, and the number up to there `stays`.
+
+    >>> [f"{each:b}" for each in later_than(0b10100)]
+    ['10101', '10110', '11000', '100000']
+    """
+    zeros = (at for at in range(number.bit_length()) if not number >> at & 1)
+    return [*(((number >> at) | 1) << at for at in zeros), 1 << number.bit_length()]
+
+
+def stays(number: int, newest: int) -> bool:
+    """Whether an entry is not deleted while another is the newest.
+
+    >>> [number for number in range(1, 23) if stays(number, 0b10110)]
+    [1, 2, 4, 8, 16, 20, 22]
+    """
+    cleared = number & -number
+    return number == cleared or newest // cleared * cleared == number
+
+
 def _encoded(entry: Entry) -> bytes:
-    return encoded(asdict(entry))
+    return encoded(asdict(entry), LOG_FORMAT)
 
 
-def encoded(body: Mapping[str, Any]) -> bytes:
+def encoded(body: Mapping[str, Any], form: int = FORMAT) -> bytes:
     """The bytes of a manifest or an entry, which say whether they are whole.
 
     >>> decoded(encoded({"n": 1}), "a")
     {'n': 1}
     """
     text = json.dumps(body, separators=(",", ":"))
-    whole = {"format": FORMAT, "digest": _digest(FORMAT, text), "body": text}
+    whole = {"format": form, "digest": _digest(form, text), "body": text}
     return json.dumps(whole).encode()
 
 

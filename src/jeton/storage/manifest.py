@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from jeton.state.bins import BINS, FEWEST_BINS
+from jeton.state.changes import Cut
+from jeton.storage.chains import Chain, Link
 from jeton.storage.chunk_format import Chunk, Digests
 
 COPIES: Final = 2
@@ -19,8 +21,9 @@ MOST_CHUNKS: Final = 8
 LEAST_LIVE: Final = 0.25
 """A chunk of which less than this still counts is written anew."""
 
-Tables = Mapping[str, Mapping[str, pa.Table]]
-"""The result of `Worker.snapshot`: a table for each container of each operator."""
+Tables = Mapping[str, Mapping[str, Cut | pa.Table]]
+"""The result of `Worker.cut` or `Worker.snapshot`: for each container of each operator, its
+changes or a table of all its rows."""
 
 
 class Key(NamedTuple):
@@ -50,12 +53,37 @@ class Part:
     """Into how many bins the worker divides keys."""
     owners: tuple[int, ...] = ()
     """The worker that owns each bin, if some have been moved; the part of worker 0 says it."""
+    chains: Mapping[Key, Chain] = field(default_factory=dict)
+    """The containers that know their changes; all others are in `chunks`."""
+
+    @property
+    def tokens(self) -> dict[tuple[str, str], str]:
+        """The states of containers of which changes will do."""
+        return {key: chain.token for key, chain in self.chains.items() if not chain.is_broken}
+
+    @property
+    def files(self) -> set[str]:
+        """The names of the files that it needs."""
+        found = {chunk.file for chunks in self.chunks.values() for chunk in chunks}
+        links = [link for chain in self.chains.values() for link in chain.links]
+        return found | {place.file for link in links for place in link.copies}
 
     def to_json(self) -> dict[str, Any]:
         """The part as it travels to the driver, and as the manifest has it."""
         states = [[*key, [chunk.to_json() for chunk in kept]] for key, kept in self.chunks.items()]
+        chains = [
+            [*key, chain.token, [link.to_json() for link in chain.links]]
+            for key, chain in self.chains.items()
+            if chain.links
+        ]
         moved = {"owners": list(self.owners)} if self.owners else {}
-        return {"worker": self.worker, "states": states, "bins": self.bins, **moved}
+        return {
+            "worker": self.worker,
+            "states": states,
+            "chains": chains,
+            "bins": self.bins,
+            **moved,
+        }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Part:
@@ -69,6 +97,10 @@ class Part:
             # Before it was a setting, there were always as many, and parts did not say it.
             bins=int(value.get("bins", FEWEST_BINS)),
             owners=tuple(value.get("owners", ())),
+            chains={
+                Key(operator, name): Chain(token, tuple(map(Link.from_json, links)))
+                for operator, name, token, links in value.get("chains", ())
+            },
         )
 
 

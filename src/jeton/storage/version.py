@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from jeton.core.errors import SnapshotError
 from jeton.state.bins import BINS, Placement
-from jeton.state.snapshot import Snapshot, concatenated, share_of
+from jeton.state.changes import Delta, with_numbers
+from jeton.state.snapshot import Snapshot, concatenated, misfit, share_of
+from jeton.storage.chains import Chain, read_bytes, read_link
 from jeton.storage.chunk_format import (
     GROUPS,
     Chunk,
@@ -21,8 +23,8 @@ from jeton.storage.chunk_format import (
     digests_of,
     rows_of,
 )
-from jeton.storage.files import StoreUnavailable
 from jeton.storage.manifest import Key, Part
+from jeton.storage.store import StoreUnavailable
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -76,12 +78,13 @@ class Checkpoint:
     @property
     def operators(self) -> list[str]:
         """The operators that it has state of."""
-        return list(dict.fromkeys(key.operator for part in self.parts for key in part.chunks))
+        keys = (key for part in self.parts for key in (*part.chunks, *part.chains))
+        return list(dict.fromkeys(key.operator for key in keys))
 
     @property
     def files(self) -> set[str]:
         """The names of the part files that it needs."""
-        return {chunk.file for _, chunks in self._containers() for chunk in chunks}
+        return {name for part in self.parts for name in part.files}
 
     def check(self, flow: Flow, *, allow_removed: Collection[str] = ()) -> None:
         """Refuse state of operators that the flow does not have, unless that is allowed.
@@ -112,6 +115,11 @@ class Checkpoint:
             for chunk, table in self._read(chunks, wanted):
                 rows = share_of(rows_of(table, chunk.bins), worker, placement)
                 found.setdefault(key.operator, {}).setdefault(key.name, []).append(rows)
+        for key in dict.fromkeys(key for part in self.parts for key in part.chains):
+            if {key.operator, f"{key.operator}/{key.name}"} & set(allow_removed):
+                continue
+            tables = self._of_chains(key, worker, placement)
+            found.setdefault(key.operator, {}).setdefault(key.name, []).extend(tables)
         return Snapshot(
             self.flow,
             {
@@ -142,7 +150,52 @@ class Checkpoint:
                 found |= {number: stored[number] for number in chunk.bins}
                 whole[key] = (*whole.get(key, ()), chunk)
             digests[key] = found
-        return Part(worker, whole, digests, bins=self.bins)
+        chains = {key: self._readable(c) for key, c in self.parts[worker].chains.items()}
+        return Part(worker, whole, digests, bins=self.bins, chains=chains)
+
+    def read_chain(self, chain: Chain) -> Delta:
+        """All rows of a container, with their numbers."""
+        deltas = [read_link(link, self.store.read_place) for link in chain.links]
+        return Delta.merged(deltas, whole=True)
+
+    def _of_chains(self, key: Key, worker: int, placement: Placement) -> list[pa.Table]:
+        """A worker's rows of a container, from the chains of all workers."""
+        tables: list[pa.Table] = []
+        own: pa.Table | None = None
+        for part in self.parts:
+            if key not in part.chains:
+                continue
+            chain = part.chains[key]
+            try:
+                whole = self.read_chain(chain)
+            except pa.ArrowException as error:
+                raise misfit(key.operator, key.name, error) from error
+            rows = share_of(whole.rows, worker, placement)
+            tables.append(rows)
+            if part.worker == worker and rows.num_rows == whole.rows.num_rows:
+                own = with_numbers(whole, chain.token)
+        goes_on = placement.workers == self.workers
+        if goes_on and own is not None and own.num_rows == sum(t.num_rows for t in tables):
+            # It goes on with what it had, so that it can add to its chain.
+            return [own]
+        return tables
+
+    def _readable(self, chain: Chain) -> Chain:
+        """A chain without the copies of links that cannot be read, which are then made anew."""
+        links = []
+        for link in chain.links:
+            copies = []
+            for place in link.copies:
+                try:
+                    self.store.read_place(place)
+                except (CorruptCheckpoint, StoreUnavailable) as unread:
+                    self._warn(unread)
+                else:
+                    copies.append(place)
+            if not copies:
+                return replace(chain, is_broken=True)
+            links.append(replace(link, copies=tuple(copies)))
+        return replace(chain, links=tuple(links))
 
     def verify(self) -> None:
         """Read everything once; `CorruptCheckpoint` if some of it is in no file that is whole.
@@ -152,6 +205,10 @@ class Checkpoint:
         for _, chunks in self._containers():
             for _ in self._read(chunks, {*range(GROUPS)}):
                 pass
+        for part in self.parts:
+            for chain in part.chains.values():
+                for link in chain.links:
+                    read_bytes(link, self.store.read_place)
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.version} of {self.flow!r}: {self.workers} workers>"

@@ -1,12 +1,12 @@
 """A query: its inputs, the stream of its answers, and the same question in Spark's SQL.
 
 A query is a function of a module in this package, under the decorator `add`. The first line of
-its doc string is its title. If it takes a ``mechanism``, it runs by each of them.
+its doc string is its title. It is written in the library's own operators. Two of them have another
+program beside it, which can be run by tokens, notifications or watermarks.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +20,8 @@ from jeton_evaluation.programs.mechanisms import MECHANISMS, Mechanism
 
 RESULT: Final = "result"
 """The output of every query's flow."""
+LIBRARY: Final = "library"
+"""The name of programs in the library's own operators, beside those of mechanisms."""
 AT: Final = "at"
 """An event's time as a timestamp, which Spark's windows and watermarks need."""
 END_SQL: Final = "unix_micros(window.end) AS ts"
@@ -50,26 +52,35 @@ class Query:
     no_stream: str
     """The reason if there is no such question, without operator state written by hand."""
     mechanisms: tuple[Mechanism, ...]
-    """The mechanisms by which its operators can learn that a time is complete."""
-    make: Callable[..., jt.Stream]
-    """Makes the stream of answers."""
+    """The mechanisms by which operators can learn that a time is complete."""
+    make: Callable[[Inputs], jt.Stream]
+    """Makes the stream of answers, with the library's own operators."""
+    by_mechanism: Callable[[Inputs, Mechanism], jt.Stream] | None
+    """Makes it with operators that can be run by any mechanism, so that these can be compared."""
 
     def build(
-        self, flow: jt.Flow, mechanism: Mechanism = "tokens", config: Config | None = None
+        self, flow: jt.Flow, mechanism: Mechanism | None = None, config: Config | None = None
     ) -> jt.Stream:
         """Add the inputs and the query to a flow; returns the stream of its answers."""
         return self.answer(add_inputs(flow, config, self.columns), mechanism)
 
-    def answer(self, events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
-        """The stream of its answers, from any streams of events."""
+    def answer(self, events: Inputs, mechanism: Mechanism | None = None) -> jt.Stream:
+        """The stream of its answers, from any streams of events.
+
+        With a ``mechanism``, it is made to compare mechanisms, where there are several.
+        """
+        if mechanism is None:
+            return self.make(events)
         if mechanism not in self.mechanisms:
             raise GraphError(
                 f"{self.name} cannot be had with {mechanism!r}: "
                 f"choose one of {', '.join(self.mechanisms)}"
             )
-        return self.make(events) if len(self.mechanisms) == 1 else self.make(events, mechanism)
+        if self.by_mechanism is None:
+            return self.make(events)
+        return self.by_mechanism(events, mechanism)
 
-    def flow(self, config: Config | None = None, mechanism: Mechanism = "tokens") -> jt.Flow:
+    def flow(self, config: Config | None = None, mechanism: Mechanism | None = None) -> jt.Flow:
         """A flow that answers the query, in its output ``"result"``.
 
         >>> from jeton_evaluation import nexmark
@@ -78,19 +89,23 @@ class Query:
         >>> get("q7").flow(config, "notifications").run(bids, workers=2)["result"].num_rows
         1
         """
-        flow = jt.Flow(f"nexmark {self.name}, {mechanism}")
+        flow = jt.Flow(f"nexmark {self.name}, {mechanism or LIBRARY}")
         flow.output(RESULT, self.build(flow, mechanism, config))
         return flow
 
 
 def add(
-    columns: Columns, sql: str, *, stream_sql: str | None = None, no_stream: str = ""
-) -> Callable[[Callable[..., jt.Stream]], Callable[..., jt.Stream]]:
+    columns: Columns,
+    sql: str,
+    *,
+    stream_sql: str | None = None,
+    no_stream: str = "",
+    by_mechanism: Callable[[Inputs, Mechanism], jt.Stream] | None = None,
+) -> Callable[[Callable[[Inputs], jt.Stream]], Callable[[Inputs], jt.Stream]]:
     """Add a function to the queries; without ``stream_sql`` or a reason, its SQL does for both."""
 
-    def register(make: Callable[..., jt.Stream]) -> Callable[..., jt.Stream]:
+    def register(make: Callable[[Inputs], jt.Stream]) -> Callable[[Inputs], jt.Stream]:
         title = (make.__doc__ or "").partition("\n")[0].removesuffix(".")
-        chosen = "mechanism" in inspect.signature(make).parameters
         _QUERIES[make.__name__] = Query(
             name=make.__name__,
             title=title[:1].lower() + title[1:],
@@ -98,8 +113,9 @@ def add(
             sql=sql,
             stream_sql=None if no_stream else stream_sql or sql,
             no_stream=no_stream,
-            mechanisms=MECHANISMS if chosen else ("tokens",),
+            mechanisms=("tokens",) if by_mechanism is None else MECHANISMS,
             make=make,
+            by_mechanism=by_mechanism,
         )
         return make
 

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
+from typing import Final
 
 import jeton as jt
 from jeton_evaluation.nexmark.queries import query
 from jeton_evaluation.nexmark.sources import Inputs
-from jeton_evaluation.programs.keyed_rows import DueRows
-from jeton_evaluation.programs.mechanisms import (
-    Between,
-    Mechanism,
-    Times,
-    add_stage,
-    marked_for,
-    plain,
-    plain_stream,
-)
-from jeton_evaluation.programs.window_mean import window_ends
+from jeton_evaluation.programs.highest import highest_bids
 
 WINDOW: Final = 10_000_000
 """The windows of queries 5 and 7, in microseconds."""
@@ -32,10 +18,7 @@ GAP: Final = 500_000
 SECOND: Final = 1_000_000
 """The windows of query 12."""
 
-_ONE: Final = np.ones(1, np.int64)
 _BIDS: Final = ("auction", "bidder", "price")
-_HOT: Final = pa.schema([("auction", pa.int64()), ("num", pa.int64())])
-_HIGHEST: Final = pa.schema([(name, pa.int64()) for name in (*_BIDS, "bid_ts")])
 
 
 @query.add(
@@ -69,97 +52,14 @@ def q5(events: Inputs) -> jt.Stream:
 
     For each window of `WINDOW` microseconds that ends at a multiple of `SLIDE` and has bids, the
     auction with the most bids in it, at the window's end; if several have as many, all of them.
-    Each worker counts its own bids by panes as long as a slide, so only counts travel; the worker
-    that an auction belongs to adds up the panes of a window; and the most of these is emitted.
 
     >>> query.rows_of("q5", 2, bids={"ts": [1, 2, 3, 2_000_001], "auction": [7, 7, 8, 8]})[:3]
     [{'ts': 2000000, 'auction': 7, 'num': 2},
      {'ts': 4000000, 'auction': 7, 'num': 2},
      {'ts': 4000000, 'auction': 8, 'num': 2}]
     """
-    stream: Between = events.bids.select("auction")
-    for name, make, pact in (
-        ("counts by pane", PaneCounts, None),
-        ("hot items here", HotItems, jt.Exchange("auction")),
-        ("hot items", lambda: Highest("num"), jt.Exchange(lambda batch: batch.times)),
-    ):
-        stream = add_stage([stream], make, pacts=[pact], mechanism="tokens", name=name, schema=_HOT)
-    return plain_stream(stream, _HOT)
-
-
-class PaneCounts(DueRows):
-    """The number of bids that this worker has on each auction, by panes, emitted at their ends.
-
-    >>> counts = PaneCounts()
-    >>> counts.add(0, jt.Batch({"auction": [7, 8, 7]}, times=[1, 2, 3]))
-    array([2000000])
-    >>> counts.take(SLIDE)["num"].to_list()
-    [2, 1]
-    """
-
-    inclusive = True
-
-    def __init__(self) -> None:
-        super().__init__("num")
-
-    def add(self, port: int, batch: jt.Batch) -> Times:
-        """Count bids in the panes that they are in."""
-        panes = [(end, part.column("auction"), _ONE) for end, part in by_window(batch, SLIDE)]
-        return self._count(panes)
-
-    def _count(self, counts: Iterable[tuple[int, Any, Any]]) -> Times:
-        """Add numbers of bids by auction; a single number is that of all auctions."""
-        ends = []
-        for end, auctions, nums in counts:
-            slots, _ = self.find(auctions, np.array([end]))
-            _add(self.rows, slots, plain(nums))
-            ends.append(end)
-        return np.array(ends, np.int64)
-
-    def take(self, limit: int | None) -> jt.Batch | None:
-        """The counts that are complete."""
-        found = self.due(limit)
-        if found is None:
-            return None
-        ends, auctions, nums = found
-        return jt.Batch.trusted({"auction": auctions, "num": nums[:, 0]}, ends, "ts", int(ends[0]))
-
-
-class HotItems(PaneCounts):
-    """The auctions with the most bids of each window, of those that belong to this worker.
-
-    >>> items = HotItems()
-    >>> items.add(0, jt.Batch({"auction": [7, 8], "num": [2, 1]}, times=[SLIDE, SLIDE]))
-    array([ 2000000,  4000000,  6000000,  8000000, 10000000])
-    >>> items.take(SLIDE + 1).rows()
-    [{'ts': 2000000, 'auction': 7, 'num': 2}]
-    """
-
-    inclusive = False
-
-    def add(self, port: int, batch: jt.Batch) -> Times:
-        """Count a pane in all windows that it is in."""
-        return self._count(
-            (end, part.column("auction"), part.column("num"))
-            for pane, part in batch.by_time()
-            for end in range(pane, pane + WINDOW, SLIDE)
-        )
-
-    def take(self, limit: int | None) -> jt.Batch | None:
-        """The greatest counts of each window that is complete."""
-        counts = super().take(limit)
-        if counts is None:
-            return None
-        nums, starts = counts["num"], np.flatnonzero(np.diff(counts.times, prepend=-1))
-        most = np.maximum.reduceat(nums, starts)
-        return counts.filter(nums == np.repeat(most, np.diff(starts, append=len(nums))))
-
-
-@jt.njit(cache=True)
-def _add(counts: Any, slots: Any, nums: Any) -> None:
-    stride = 0 if len(nums) == 1 else 1
-    for i in range(len(slots)):
-        counts[slots[i], 0] += nums[i * stride]
+    counts = events.bids.key_by("auction").sliding(WINDOW, every=SLIDE).count(name="num")
+    return counts.key_by().each_time().top_k(1, by="num", ties=True).drop("rank")
 
 
 @query.add(
@@ -179,8 +79,9 @@ def _add(counts: Any, slots: Any, nums: Any) -> None:
         FROM bids GROUP BY 1, 2
       ) GROUP BY window
     )""",
+    by_mechanism=lambda events, mechanism: highest_bids(events.bids, WINDOW, mechanism),
 )
-def q7(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
+def q7(events: Inputs) -> jt.Stream:
     """The highest bid of each window.
 
     For each tumbling window of `WINDOW` microseconds (ten seconds), the bid with the highest price,
@@ -192,120 +93,8 @@ def q7(events: Inputs, mechanism: Mechanism = "tokens") -> jt.Stream:
     [{'ts': 10000000, 'auction': 8, 'bidder': 5, 'price': 50, 'bid_ts': 2},
      {'ts': 10000000, 'auction': 9, 'bidder': 6, 'price': 50, 'bid_ts': 3}]
     """
-    stream = marked_for(events.bids.select(*_BIDS), mechanism)
-    for name, size, pact in (
-        ("highest here", WINDOW, None),
-        ("highest", None, jt.Exchange(lambda batch: batch.times)),
-    ):
-        stream = add_stage(
-            [stream],
-            lambda size=size: Highest("price", size),  # type: ignore[misc]
-            pacts=[pact],
-            mechanism=mechanism,
-            name=name,
-            schema=_HIGHEST,
-        )
-    return plain_stream(stream, _HIGHEST)
-
-
-class Highest:
-    """The records with the highest value of each window; without a size, of each time.
-
-    Those of windows have their own times in a column ``bid_ts``.
-
-    >>> highest = Highest("price", 10)
-    >>> bids = jt.Batch({"price": [5, 6, 6, 1]}, times=[1, 2, 3, 11])
-    >>> highest.add(0, bids)
-    array([10, 20])
-    >>> highest.take(10).rows()
-    [{'time': 10, 'price': 6, 'bid_ts': 2}, {'time': 10, 'price': 6, 'bid_ts': 3}]
-    """
-
-    def __init__(self, by: str, size: int | None = None) -> None:
-        self._by = by
-        self._size = size
-        self.inclusive = size is not None
-        self.parts = {"highest": self}
-        # By window's end: the highest value, and the records that have it.
-        self._best: dict[int, tuple[int, list[jt.Batch]]] = {}
-
-    def add(self, port: int, batch: jt.Batch) -> Times:
-        """Keep records that are not lower than those known."""
-        parts = batch.by_time() if self._size is None else by_window(batch, self._size)
-        return np.array([self._keep(end, part) for end, part in parts], dtype=np.int64)
-
-    def _keep(self, end: int, part: jt.Batch) -> int:
-        values = part.column(self._by)
-        highest, known = int(values.max()), self._best.get(end)
-        if known is not None and highest < known[0]:
-            return end
-        rows = part.take(np.flatnonzero(values == highest))
-        if self._size is not None and "bid_ts" not in rows:
-            rows = rows.with_columns({"bid_ts": rows.times})
-        rows = rows.at(np.full(len(rows), end), end)
-        if known is not None and highest == known[0]:
-            known[1].append(rows)
-        else:
-            self._best[end] = (highest, [rows])
-        return end
-
-    def take(self, limit: int | None) -> jt.Batch | None:
-        """The records of windows that are complete."""
-        last = jt.END_OF_TIME if limit is None else limit if self.inclusive else limit - 1
-        done = sorted(end for end in self._best if end <= last)
-        return self._rows(map(self._best.pop, done)) if done else None
-
-    @property
-    def least(self) -> int | None:
-        """The end of the first window that is open."""
-        return min(self._best, default=None)
-
-    @property
-    def pending(self) -> Times:
-        """The ends of the open windows."""
-        return np.array(sorted(self._best), dtype=np.int64)
-
-    def snapshot(self) -> pa.Table:
-        """The records of all open windows."""
-        if not self._best:
-            return pa.table({"bin": pa.array([], pa.uint16())})
-        rows = self._rows(self._best.values())
-        table = rows.named("end").to_arrow()
-        return table.add_column(0, "bin", pa.array(jt.state.bins_of([rows.times])))
-
-    def restore(self, state: pa.Table, tokens: Sequence[jt.TimestampToken]) -> None:
-        """Open the windows again."""
-        if state.num_rows:
-            batch = jt.Batch.from_arrow(state.drop_columns(["bin"]), time="end")
-            for end, rows in batch.by_time():
-                self._keep(end, rows)
-
-    @staticmethod
-    def _rows(windows: Iterable[tuple[int, list[jt.Batch]]]) -> jt.Batch:
-        return jt.concat([batch for _, rows in windows for batch in rows])
-
-
-def by_window(batch: jt.Batch, size: int) -> Iterator[tuple[int, jt.Batch]]:
-    """Parts of a batch by tumbling windows, each with the window's end.
-
-    >>> batch = jt.Batch({"n": [1, 2, 3]}, times=[3, 7, 12])
-    >>> [(end, len(part)) for end, part in by_window(batch, 10)]
-    [(10, 2), (20, 1)]
-    """
-    # Most batches lie in one window: two times show that sooner than a division for each record.
-    times = batch.times
-    first, last = int(times.min()) // size, int(times.max()) // size
-    if first == last:
-        yield (first + 1) * size, batch
-    elif (times[1:] >= times[:-1]).all():
-        start = 0
-        while start < len(times):
-            end = (int(times[start]) // size + 1) * size
-            stop = int(times.searchsorted(end))
-            yield end, batch.slice(start, stop)
-            start = stop
-    else:
-        yield from batch.split_by(lambda times: window_ends(times, size))
+    highest = events.bids.key_by().tumbling(WINDOW).top_k(1, by="price", ties=True)
+    return highest.drop("rank").rename({"event_time": "bid_ts"})
 
 
 @query.add(

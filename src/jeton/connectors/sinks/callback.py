@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from jeton.connectors.sinks.sink import Delivery, Retry
+from jeton.connectors.sinks.driver_sink import Delivery, DriverSink, Retry
+from jeton.core.checks import require_function
 
 
-class Callback:
+class Callback(DriverSink):
     """A function at the driver, called with each table of rows.
 
     If it raises, it is called again with the same table, as ``retry`` says; then the query fails
@@ -33,6 +34,7 @@ class Callback:
         delivery: bool = False,
         retry: Retry | None = None,
     ) -> None:
+        require_function(function, "a Callback", "print")
         self._function = function
         self._delivery = delivery
         self.retry = retry or Retry()

@@ -6,10 +6,11 @@ import threading
 
 import pyarrow as pa
 
-from jeton.connectors.sinks.sink import Delivery, concatenated
+from jeton.connectors.sinks.driver_sink import Delivery, DriverSink
+from jeton.connectors.sinks.sink import concatenated
 
 
-class Memory:
+class Memory(DriverSink):
     """A table at the driver that grows; ``query.table(name)`` makes a DataFrame of it.
 
     >>> memory = Memory()

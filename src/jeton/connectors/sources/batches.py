@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from jeton.connectors.sources.source import Reader, Source
+from jeton.connectors.sources.source import Reader, Source, number_of, numbered
+from jeton.core.checks import require_function
+from jeton.core.errors import GraphError
 
 
 class Batches(Source):
@@ -18,7 +20,7 @@ class Batches(Source):
     many are skipped: it must yield the same ones again.
 
     >>> source = Batches(lambda partition, partitions: iter([{"time": [1], "n": [partition]}]), 1)
-    >>> reader = source.open(0, 1)
+    >>> reader = source.open("0/1", None)
     >>> reader.read(), reader.read(), reader.ended
     ({'time': [1], 'n': [0]}, None, True)
     >>> reader.position
@@ -28,16 +30,20 @@ class Batches(Source):
     def __init__(
         self, make: Callable[[int, int], Iterable[Any]], partitions: int | None = None
     ) -> None:
+        example = "lambda partition, partitions: [table]"
+        require_function(make, "a source of batches", example)
+        if partitions is not None and partitions < 1:
+            raise GraphError(f"a source of batches has one partition or more, not {partitions}")
         self._make = make
         self._partitions = partitions
 
-    def partitions(self, workers: int) -> int:
+    def partitions(self, workers: int) -> Mapping[str, Any]:
         """As many as were asked for, or one for each worker."""
-        return self._partitions or workers
+        return numbered(self._partitions or workers)
 
-    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+    def open(self, partition: str, position: Any | None) -> Reader:
         """Start the iterator."""
-        return _IteratorReader(iter(self._make(partition, partitions)), position or 0)
+        return _IteratorReader(iter(self._make(*number_of(partition))), position or 0)
 
 
 class _IteratorReader(Reader):

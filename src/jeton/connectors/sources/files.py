@@ -6,10 +6,10 @@ import copy
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -17,14 +17,21 @@ import pyarrow.json as pj
 
 from jeton.columns.durations import Duration, seconds
 from jeton.connectors.paths import shared_folder
-from jeton.connectors.sources.source import Reader, Source
+from jeton.connectors.sources.source import Reader, Source, number_of, numbered
+from jeton.core.checks import require_one_of
+from jeton.core.errors import GraphError
+
+FORMATS: Final = ("parquet", "csv", "json", "arrow", "feather", "ipc", "orc")
+"""The formats of files. JSON is an object in each line."""
 
 
 class Files(Source):
     """Files of a folder, as they appear: Parquet, CSV, JSON lines or Arrow, by name in order.
 
-    A file is read once. Write it under another name and rename it, so that it appears whole.
-    Worker *w* of *k* reads the files whose name hashes to it.
+    The folder is a path that all workers see, or a URI such as ``s3a://bucket/in``: see
+    docs/stores.md. A file is read once. Write it under another name and rename it, so that it
+    appears whole; in a bucket, files always do. Worker *w* of *k* reads the files whose name hashes
+    to it.
 
     Times in JSON are texts of ISO 8601, such as ``"2024-05-01T09:00:00.25"``. Declare their columns
     as timestamps, ``flow.input(…, schema={"at": datetime})``: without a schema, only texts of whole
@@ -42,34 +49,42 @@ class Files(Source):
         every: float | Duration = 0.2,
         end: bool = False,
     ) -> None:
-        self.path = shared_folder(path)
+        require_one_of(format, "format= of Files", FORMATS)
+        self.files = shared_folder(path)
+        self.path = self.files.root
         self.format = format
         self.every = seconds(every, "every=")
         self.end = end
         """Whether to end once all files that are there have been read."""
+        self.endless = not end
         self._times: pa.Schema = pa.schema([])
 
-    def partitions(self, workers: int) -> int:
+    def partitions(self, workers: int) -> Mapping[str, Any]:
         """One for each worker."""
-        return workers
+        # A stream may wait for its folder; of a source that ends, nothing would ever be read.
+        if self.end and self.files.is_local and not self.files.is_folder(self.path):
+            raise GraphError(f"there is no folder {self.path}")
+        return numbered(workers)
 
-    def typed(self, schema: pa.Schema) -> Files:
+    def typed(self, schema: pa.Schema, time: str) -> Files:
         """The source for an input whose timestamps may be texts in the files."""
         made = copy.copy(self)
         made._times = pa.schema([each for each in schema if pa.types.is_timestamp(each.type)])
         return made
 
-    def batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+    def batches(self, path: PurePosixPath) -> Iterator[pa.RecordBatch]:
         """The records of one of the files."""
-        if self.format == "json":
-            # The reader of datasets makes nulls of a line without an end.
-            options = pj.ParseOptions(explicit_schema=self._times)
-            return iter(pj.open_json(os.fspath(path), parse_options=options))
-        return iter(ds.dataset(path, format=self.format).to_batches())
+        with self.files.local_copy(path) as place:
+            if self.format == "json":
+                # The reader of datasets makes nulls of a line without an end.
+                options = pj.ParseOptions(explicit_schema=self._times)
+                yield from pj.open_json(place, parse_options=options)
+            else:
+                yield from ds.dataset(place, format=self.format).to_batches()
 
-    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+    def open(self, partition: str, position: Any | None) -> Reader:
         """Start looking."""
-        return _FileReader(self, partition, partitions, position or {})
+        return _FileReader(self, *number_of(partition), position or {})
 
 
 class _FileReader(Reader):
@@ -82,7 +97,7 @@ class _FileReader(Reader):
         self._done: set[str] = set(position.get("done", ()))
         self._seen: set[str] = set(self._done)
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._fresh: deque[Path] = deque()
+        self._fresh: deque[PurePosixPath] = deque()
         self._reading: str | None = None
         self._rows = 0
         self.ready_at = 0.0
@@ -107,7 +122,7 @@ class _FileReader(Reader):
     def position(self) -> dict[str, Any]:
         return {"done": sorted(self._done), "reading": self._reading, "rows": self._rows}
 
-    def _begin(self, path: Path) -> None:
+    def _begin(self, path: PurePosixPath) -> None:
         self._seen.add(path.name)
         self._reading, self._rows = path.name, 0
         self._batches = self._source.batches(path)
@@ -125,15 +140,17 @@ class _FileReader(Reader):
         now = time.monotonic()
         if self.ended or (self.ready_at is not None and now < self.ready_at):
             return False
-        folder = self._source.path
-        there = sorted(folder.iterdir()) if folder.is_dir() else []
-        self._done &= {path.name for path in there}
-        for path in there:
-            if path.name.startswith((".", "_")) or path.name in self._seen or not path.is_file():
+        files, folder = self._source.files, self._source.path
+        there = sorted(files.names(folder))
+        # A listing may leave a file out that is still there: only what is gone is forgotten.
+        missing = self._done.difference(there)
+        self._done -= {name for name in missing if not files.exists(folder / name)}
+        for name in there:
+            if name.startswith((".", "_")) or name in self._seen:
                 continue
-            self._seen.add(path.name)
-            if _stable_hash(path.name) % self._partitions == self._partition:
-                self._fresh.append(path)
+            self._seen.add(name)
+            if _stable_hash(name) % self._partitions == self._partition:
+                self._fresh.append(folder / name)
         self.ended = self._source.end and not self._fresh
         self.ready_at = now + self._source.every if not self._fresh else 0.0
         return bool(self._fresh)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from jeton.connectors.sources.source import Reader, Source
+from jeton.connectors.sources.source import Reader, Source, number_of, numbered
+from jeton.core.checks import described, require_function
 from jeton.core.errors import GraphError
 
 
@@ -24,7 +26,7 @@ class Rate(Source):
     would have been due while the query was down is not made up for.
 
     >>> source = Rate(1e6, lambda positions: {"n": positions}, limit=3)
-    >>> reader = source.open(0, 1)
+    >>> reader = source.open("0/1", None)
     >>> while (records := reader.read()) is None:
     ...     pass
     >>> list(records)
@@ -40,21 +42,24 @@ class Rate(Source):
         time: str = "time",
         most: int = 65_536,
     ) -> None:
-        if rate <= 0:
-            raise GraphError(f"a rate must be above zero, not {rate}")
+        given: Any = rate
+        if not isinstance(given, Real) or given <= 0:
+            raise GraphError(f"a rate is a number above zero, not {described(given)}")
+        require_function(make, "a source with a rate", "lambda positions: {'n': positions}")
         self.rate = rate
         self.make = make
         self.limit = limit
+        self.endless = limit is None
         self.time = time
         self.most = most
 
-    def partitions(self, workers: int) -> int:
+    def partitions(self, workers: int) -> Mapping[str, Any]:
         """One for each worker."""
-        return workers
+        return numbered(workers)
 
-    def open(self, partition: int, partitions: int, position: Any | None = None) -> Reader:
+    def open(self, partition: str, position: Any | None) -> Reader:
         """Start the clock."""
-        return _RateReader(self, partition, partitions, position)
+        return _RateReader(self, *number_of(partition), position)
 
 
 class _RateReader(Reader):

@@ -53,8 +53,8 @@ def add_asof_join(
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
         asof = Asof(joined, far, info.kind)
         mine, others = shape_of("records", keyed.key), shape_of("latest", other.key)
-        info.keep(asof.latest, name="latest", shape=others)
-        info.keep(asof.waiting, token, name="waiting", shape=mine)
+        info.keep(asof.latest, name="latest", shape=others, lazy=True)
+        info.keep(asof.waiting, token, name="waiting", shape=mine, lazy=True)
         token.drop()
         return asof.step
 

@@ -51,7 +51,7 @@ def add_cogroup(
         types = KeyTypes()
         sides = [_Side(side, info.kind) for side in (keyed, other)]
         for side, name, of in zip(sides, ("left", "right"), (keyed, other), strict=True):
-            info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key))
+            info.keep(side.waiting, token, name=name, shape=shape_of("records", of.key), lazy=True)
         token.drop()
 
         def step(left: Input, right: Input, output: Output) -> None:

@@ -11,6 +11,7 @@ from jeton.columns.batch import Batch
 from jeton.core.antichain import Antichain
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
@@ -42,6 +43,7 @@ def add_collecting(
     shape: str,
     schema: pa.Schema | None,
     pact: Pact | None = None,
+    use: ColumnUse | None = None,
 ) -> Stream:
     """Add an operator whose state is made by ``make``, once for each worker.
 
@@ -50,7 +52,7 @@ def add_collecting(
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         collector = make(info.kind)
-        info.keep(collector, token, shape=shape)
+        info.keep(collector, token, shape=shape, lazy=True)
         token.drop()
 
         def step(input: Input, output: Output) -> None:
@@ -61,4 +63,6 @@ def add_collecting(
         return step
 
     pact = pact or keyed.pact
-    return add_unary(keyed.stream, build, name=name, notify="held", pact=pact, schema=schema)
+    return add_unary(
+        keyed.stream, build, name=name, notify="held", pact=pact, schema=schema, use=use
+    )

@@ -23,6 +23,7 @@ from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.accumulators import roomy
+from jeton.state.changes import Cut, Guard
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.record_queue import RecordQueue
@@ -51,8 +52,8 @@ def add_deduplicate(keyed: KeyedStream, within: Length | None) -> Stream:
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, key)
         firsts = Firsts(key, length, info.kind)
-        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
-        info.keep(firsts, shape=shape_of(f"first within {length}", key))
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key), lazy=True)
+        info.keep(firsts, shape=shape_of(f"first within {length}", key), lazy=True)
         token.drop()
 
         def step(input: Input, output: Output) -> None:
@@ -91,6 +92,9 @@ class Firsts:
         slots, times = cols.plain(slots), cols.plain(batch.times)
         opens = np.zeros(len(batch), dtype=bool)
         opens[new] = True
+        changes = self._groups.changes
+        if changes.is_open:
+            changes.touch(slots)
         first, equal = _first(slots, times, opens, self._kept, np.uint64(self._within))
         if equal:
             # Of records of one key and time, the least by their values.
@@ -102,6 +106,7 @@ class Firsts:
             rows = np.sort(order[one])
         else:
             rows = np.flatnonzero(first)
+        changes.touch(slots[rows])
         if self._expires and len(rows):
             self._due.add(shifted(times[rows], self._within), slots[rows])
         return batch.take(rows)
@@ -125,10 +130,41 @@ class Firsts:
         """The number of keys."""
         return len(self._groups)
 
+    time_columns = ("kept",)
+
     def snapshot(self) -> pa.Table:
         """All keys, with the times of the records that were kept."""
-        slots = self._groups.live()
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The keys of which a record was kept, and those that were forgotten."""
+        return self._groups.changed(after, guard, self._table)
+
+    def restored(self, token: str, ids: Slots | None) -> None:
+        """Go on from a stored state."""
+        self._groups.changes.restored(token, ids)
+
+    def _table(self, slots: Slots) -> pa.Table:
         return self._groups.save(slots).append_column("kept", pa.array(self._kept[slots]))
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The keys of some bins, which are forgotten."""
+        slots = self._groups.in_bins(chosen)
+        table = self._table(slots)
+        self._due.remove(slots)
+        self._groups.remove(slots)
+        return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all keys take."""
+        return self._groups.memory(self._table)
+
+    def due(self, state: pa.Table) -> None:
+        """No token is needed for keys: there is an answer whenever records come."""
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the keys need that are there."""
+        self._groups.stay_compact()
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The keys again."""

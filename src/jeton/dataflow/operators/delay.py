@@ -9,6 +9,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.durations import Length, is_duration, is_number
 from jeton.columns.time_arithmetic import MOST, later
 from jeton.core.errors import GraphError
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.stateless import later_times, require_function, stateless
 from jeton.dataflow.stream_base import StreamBase
 
@@ -30,6 +31,7 @@ def add_delay(stream: StreamBase, to: Callable[[Batch], Any] | Length, *, name: 
             lambda batch: batch.at(later(batch.times, step, "its delay")),
             name,
             schema=stream.schema,
+            use=ColumnUse(),
         )
     require_function(to, name, "times")
     function = cast("Callable[[Batch], Any]", to)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
@@ -17,9 +18,11 @@ from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import END_OF_TIME, Time, TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.column_use import group_use
 from jeton.dataflow.operators.collecting import add_collecting
 from jeton.dataflow.ports import Output
 from jeton.state.accumulators import roomy
+from jeton.state.changes import Cut, Guard
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.shapes import shape_of
@@ -42,7 +45,12 @@ def add_distinct(keyed: KeyedStream) -> Stream:
     seen = Seen if stream.kind.total else SeenInLoop
     shape = shape_of("distinct", key)
     return add_collecting(
-        keyed, lambda kind: seen(key, kind), name="distinct", shape=shape, schema=schema
+        keyed,
+        lambda kind: seen(key, kind),
+        name="distinct",
+        shape=shape,
+        schema=schema,
+        use=group_use(key, {}),
     )
 
 
@@ -91,6 +99,7 @@ class Seen:
         maybe = ~self._emitted[slots] & (times < self._first[slots])
         maybe[new] = True
         rows = np.flatnonzero(maybe)
+        self._groups.changes.touch(slots[rows])
         np.minimum.at(self._first, slots[rows], times[rows])
         least: npt.NDArray[np.intp] = rows[times[rows] == self._first[slots[rows]]]
         return least
@@ -99,6 +108,7 @@ class Seen:
         """Those among complete records, in order of time, that are the first of their keys."""
         _, rows = np.unique(slots, return_index=True)
         rows = np.sort(rows[~self._emitted[slots[rows]]])
+        self._groups.changes.touch(slots[rows])
         self._emitted[slots[rows]] = True
         return rows
 
@@ -113,12 +123,50 @@ class Seen:
 
     def snapshot(self) -> pa.Table:
         """All keys ever seen, with their first times so far and whether they are emitted."""
-        slots = self._groups.live()
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The keys that are new, seen earlier than before, or emitted."""
+        return self._groups.changed(after, guard, self._table)
+
+    def restored(self, token: str, ids: Slots | None) -> None:
+        """Go on from a stored state."""
+        self._groups.changes.restored(token, ids)
+
+    def _table(self, slots: Slots) -> pa.Table:
         table = self._groups.save(slots)
         if len(slots) == 0:
             return table
         table = table.append_column("first", pa.array(self._first[slots]))
         return table.append_column("emitted", pa.array(self._emitted[slots]))
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The keys of some bins, which are forgotten."""
+        if not self._kind.total:
+            raise SnapshotError("keys inside a loop move as a whole")
+        slots = self._groups.in_bins(chosen)
+        table = self._table(slots)
+        self._due.remove(slots)
+        self._groups.remove(slots)
+        self._emitted[slots] = False
+        self._tokens.settle(self._due.pending())
+        return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all keys take."""
+        return self._groups.memory(self._table)
+
+    def due(self, state: pa.Table) -> int | None:
+        """The first time of a key that is not emitted yet."""
+        if not state.num_rows:
+            return None
+        first = state.column("first").filter(pc.invert(state.column("emitted")))
+        least: int | None = pc.min(first).as_py()
+        return least
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the keys need that are there."""
+        self._groups.stay_compact()
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The keys again."""
@@ -180,6 +228,7 @@ class SeenInLoop(Seen):
 
     def _note(self, slots: Slots, time: Time) -> None:
         """Remember that keys are emitted at a time."""
+        self._groups.changes.touch(slots)
         for slot in slots[self._emitted[slots]].tolist():
             before = time_columns.one(self._latest, slot)
             self._times.setdefault(slot, [before]).append(time)
@@ -199,14 +248,24 @@ class SeenInLoop(Seen):
 
     def snapshot(self) -> pa.Table:
         """All keys that were emitted, with all times at which they were."""
-        slots = self._groups.live()
+        self._require_rest()
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The keys that were emitted."""
+        self._require_rest()
+        return self._groups.changed(after, guard, self._table)
+
+    def _require_rest(self) -> None:
         if any(True for _ in self._due.pending()):
             raise SnapshotError("keys inside a loop wait: a snapshot needs loops at rest")
+        if len(self._groups) and self._latest.ndim != 2:
+            raise SnapshotError("snapshots need integer times")
+
+    def _table(self, slots: Slots) -> pa.Table:
         table = self._groups.save(slots)
         if len(slots) == 0:
             return table
-        if self._latest.ndim != 2:
-            raise SnapshotError("snapshots need integer times")
         times = [
             self._times.get(slot) or [time_columns.one(self._latest, slot)]
             for slot in slots.tolist()

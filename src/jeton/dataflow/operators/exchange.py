@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jeton.columns.batch import Batch
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.pacts import Exchange
 from jeton.dataflow.stream_base import StreamBase
@@ -16,4 +17,11 @@ if TYPE_CHECKING:
 
 def add_exchange(stream: StreamBase, *key: str | Callable[[Batch], Any], name: str) -> Stream:
     """Add the operator of `Stream.exchange`."""
-    return stateless(stream, lambda batch: batch, name, pact=Exchange(*key), schema=stream.schema)
+    return stateless(
+        stream,
+        lambda batch: batch,
+        name,
+        pact=Exchange(*key),
+        schema=stream.schema,
+        use=ColumnUse(),
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jeton.columns.batch import Batch
+from jeton.columns.column import plain
 from jeton.columns.durations import Length
 from jeton.columns.time_arithmetic import MOST, later, shifted
 from jeton.core.antichain import Antichain
@@ -18,10 +19,13 @@ from jeton.dataflow.operators.binary import BinaryBuild
 from jeton.dataflow.operators.joined import How, Joined, split_known
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
-from jeton.state.join_side import Clock, Expiry, JoinSide, gathered
+from jeton.state.chained_side import ChainedSide, Chaining
+from jeton.state.join_side import MOST_PAIRS, Clock, Expiry, JoinSide, gathered
 from jeton.state.key_ids import KeyIds, KeyTypes
 from jeton.state.record_queue import RecordQueue
+from jeton.state.row_chains import RowChains
 from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -64,12 +68,12 @@ def pairing(joined: Joined, lower: int, upper: int) -> BinaryBuild:
         pairs = Pairs(joined, lower, upper, info.kind)
         bounds = f"records, partners from {lower} to {upper}"
         mine, others = shape_of(bounds, joined.left_key), shape_of(bounds, joined.right_key)
-        info.keep(pairs.left.kept, name="left", shape=mine)
-        info.keep(pairs.right.kept, name="right", shape=others)
+        info.keep(pairs.left.kept, name="left", shape=mine, lazy=True)
+        info.keep(pairs.right.kept, name="right", shape=others, lazy=True)
         if pairs.left.outer:
-            info.keep(pairs.left.waiting, token, name="waiting", shape=mine)
+            info.keep(pairs.left.waiting, token, name="waiting", shape=mine, lazy=True)
         if pairs.right.outer:
-            info.keep(pairs.right.waiting, token, name="waiting right", shape=others)
+            info.keep(pairs.right.waiting, token, name="waiting right", shape=others, lazy=True)
         token.drop()
         return pairs.step
 
@@ -83,7 +87,7 @@ class PairSide:
     """
 
     def __init__(
-        self, kept: JoinSide, waiting: RecordQueue, lower: int, upper: int, *, outer: bool
+        self, kept: ChainedSide, waiting: RecordQueue, lower: int, upper: int, *, outer: bool
     ) -> None:
         self.kept = kept
         self.waiting = waiting
@@ -115,8 +119,10 @@ class PairSide:
 
         Its records to come are at its frontier or later, and those that wait will ask once more.
         """
+        if not self.outer:
+            return mine.only
         limits = [mine.only]
-        if self.outer and others.only is not None:
+        if others.only is not None:
             limits.append(others.only - self.upper)
         known = [limit for limit in limits if limit is not None]
         return min(known) if known else None
@@ -134,9 +140,15 @@ class Pairs:
         self._kind = kind
         self._ids, self._clock = KeyIds(), Clock(kind)
         types = KeyTypes()
+        self._chaining = Chaining()
+        outer = joined.left_outer or joined.right_outer
+        if outer or not kind.total or len(joined.left_key) != 1:
+            self._chaining.give_up()
 
         def side(key: tuple[str, ...], lower: int, upper: int, outer: bool) -> PairSide:
-            kept = JoinSide(key, types, self._ids, self._clock, moved(upper))
+            kept = ChainedSide(
+                key, types, self._ids, self._clock, moved(upper), upper, self._chaining
+            )
             return PairSide(kept, RecordQueue(kind, key), lower, upper, outer=outer)
 
         self.left = side(joined.left_key, lower, upper, joined.left_outer)
@@ -156,8 +168,58 @@ class Pairs:
             self._emit(self.right, lonely, self._joined.right_alone, output)
         self._expire(left.frontier, right.frontier)
 
+    def _through_chains(
+        self, mine: PairSide, other: PairSide, ref: TokenRef, batch: Batch, output: Output
+    ) -> Batch | None:
+        """Find pairs by chains of rows, as long as these are good for it; returns the other rows.
+
+        Nothing, if there are none.
+        """
+        slots = mine.kept.slots(batch)
+        if slots is None:
+            # An empty batch may have other types.
+            if len(batch):
+                self._chaining.give_up()
+            return batch
+        times, rows = plain(batch.times), len(batch)
+        done, slow = 0, False
+        while done < rows and not slow:
+            asking, found, done, slow = other.kept.chains.partners(
+                slots, times, mine.lower, mine.upper, done, MOST_PAIRS
+            )
+            if len(asking):
+                self._send_linked(mine, batch.take(asking), other.kept.chains, found, ref, output)
+        some = batch if done == rows else batch.slice(0, done)
+        if not mine.kept.chain(slots[:done], some) or slow:
+            self._chaining.give_up()
+        return None if done == rows else batch.slice(done, rows)
+
+    def _send_linked(
+        self,
+        mine: PairSide,
+        asking: Batch,
+        others: RowChains,
+        found: Slots,
+        ref: TokenRef,
+        output: Output,
+    ) -> None:
+        joined = self._joined
+        if mine is self.left:
+            names = [name for name in others.names or () if name not in joined.right_key]
+            left, right = asking, others.take(found, names)
+        else:
+            left, right = others.take(found), asking.select(*joined.values(asking))
+        times = np.maximum(left.times, right.times)
+        # Pairs are not earlier than the record that came last.
+        output.session(ref).give(joined.pair(left, right, times, ref.time))
+
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
         joined, left = self._joined, self.left
+        if self._chaining.is_on:
+            rest = self._through_chains(left, self.right, ref, batch, output)
+            if rest is None:
+                return
+            batch = rest
         left.kept.learn(batch)
         batch, unknown = split_known(batch, joined.left_key)
         if left.outer and unknown is not None:
@@ -174,6 +236,11 @@ class Pairs:
 
     def _from_right(self, ref: TokenRef, batch: Batch, output: Output) -> None:
         joined, right = self._joined, self.right
+        if self._chaining.is_on:
+            rest = self._through_chains(right, self.left, ref, batch, output)
+            if rest is None:
+                return
+            batch = rest
         right.kept.learn(batch)
         batch, unknown = split_known(batch, joined.right_key)
         if right.outer and unknown is not None:
@@ -210,6 +277,9 @@ class Pairs:
             # The limit of a side is for the rows that serve it: those of the other one.
             self.left.kept.expire(self.right.limit(right, left))
             self.right.kept.expire(self.left.limit(left, right))
+            if self._chaining.is_on:
+                self._chaining.sweep()
+                return
         else:
             over = self._clock.over(left, right)
             for side in sides:

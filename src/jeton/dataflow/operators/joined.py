@@ -15,6 +15,7 @@ from jeton.columns.schema import sample, schema_of
 from jeton.columns.time_columns import Times
 from jeton.columns.time_units import INTEGER
 from jeton.core.errors import BatchError, GraphError
+from jeton.core.times import Time
 from jeton.dataflow.operators.binary import BinaryBuild, add_binary
 from jeton.dataflow.pacts import Exchange, Gather, Pact
 from jeton.dataflow.stream_base import StreamBase
@@ -114,8 +115,11 @@ class Joined:
         """The columns of a right batch that come out."""
         return [name for name in right.names if name not in self.right_key]
 
-    def pair(self, left: Batch, right: Batch, times: Times) -> Batch:
-        """Left and right records side by side; ``right`` has no key columns."""
+    def pair(self, left: Batch, right: Batch, times: Times, bound: Time | None = None) -> Batch:
+        """Left and right records side by side; ``right`` has no key columns.
+
+        A lower bound of their times may be known.
+        """
         if self._wider:
             wider = {
                 name: exact_key(left.column(name), field, self._operator)
@@ -123,7 +127,7 @@ class Joined:
             }
             left = left.with_columns(wider)
         both = left.named(self._time_name).beside(right, self._suffix)
-        return Batch.trusted(both.columns, times, self._time_name)
+        return Batch.trusted(both.columns, times, self._time_name, bound)
 
     def left_alone(self, left: Batch) -> Batch:
         """Left records with nulls instead of a partner."""

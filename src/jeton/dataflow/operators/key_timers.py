@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 from typing import Any, Final
 
@@ -89,6 +90,10 @@ class Alarms:
 
     def __contains__(self, slot: object) -> bool:
         return slot in self._by_slot
+
+    def __iter__(self) -> Iterator[int]:
+        """The keys that wait."""
+        return iter(self._by_slot)
 
     def __len__(self) -> int:
         """The number of keys that wait."""

@@ -9,6 +9,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.kernel import Kernel
 from jeton.core.checks import type_name
 from jeton.core.errors import BatchError
+from jeton.dataflow.column_use import use_of
 from jeton.dataflow.operators.stateless import require_function, schema_after, stateless
 from jeton.dataflow.stream_base import StreamBase
 
@@ -39,4 +40,5 @@ def add_map(
             )
         return batch.select().with_columns(made)
 
-    return stateless(stream, change, name, schema=schema_after(stream, change, name))
+    use = use_of(function, passes=False) if isinstance(function, Kernel) else None
+    return stateless(stream, change, name, schema=schema_after(stream, change, name), use=use)

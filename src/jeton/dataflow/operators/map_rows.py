@@ -11,7 +11,8 @@ from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, from_arrow
 from jeton.columns.schema import SchemaLike, as_schema
-from jeton.columns.time_units import one_time, plain_times
+from jeton.columns.time_units import in_words, one_time, plain_times
+from jeton.core.checks import described
 from jeton.core.errors import BatchError, TimeError
 from jeton.core.times import Time
 from jeton.dataflow.operators.stateless import stateless
@@ -43,7 +44,7 @@ def add_map_rows(
             result = function(row)
             if result is None:
                 continue
-            for new in (result,) if isinstance(result, dict) else result:
+            for new in _rows(result):
                 made.append(new)
                 times.append(_time_of(new, batch, at, time))
         columns = _columns(made, batch.time_name, known)
@@ -52,6 +53,20 @@ def add_map_rows(
         )
 
     return stateless(stream, change, name, schema=known)
+
+
+def _rows(result: Any) -> Iterable[Row]:
+    """The rows that a function has returned: one, or several."""
+    if isinstance(result, dict):
+        return (result,)
+    if isinstance(result, Iterable):
+        rows = list(result)
+        if all(isinstance(row, dict) for row in rows):
+            return rows
+    raise BatchError(
+        "map_rows needs a function that returns a row, a list of rows or None, and this one "
+        f"returned {described(result)}: a row is a dictionary, {{'name': value}}"
+    )
 
 
 def rows_of(batch: Batch) -> Iterator[Row]:
@@ -69,7 +84,10 @@ def _time_of(row: Row, batch: Batch, shown: Any, time: Time) -> Time:
         return time
     new = one_time(new, batch.unit, "the time of a row")
     if not time <= new:
-        raise TimeError(f"map_rows would move a record from {time} back to {new}")
+        before = in_words(time, batch.unit)
+        raise TimeError(
+            f"map_rows would move a record from {before} back to {in_words(new, batch.unit)}"
+        )
     return new
 
 

@@ -14,6 +14,7 @@ from jeton.columns.column import as_column, plain
 from jeton.columns.keys import group_order
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.column_use import ColumnUse, use_of
 from jeton.dataflow.operators.stateless import require_type
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
@@ -36,7 +37,13 @@ def add_partition(
     else:
         number = to
         stream.learn(number, operator=name)
-    return split(stream, parts, lambda batch: _numbers(number(batch), parts, len(batch)), name=name)
+    return split(
+        stream,
+        parts,
+        lambda batch: _numbers(number(batch), parts, len(batch)),
+        name=name,
+        use=use_of(to),
+    )
 
 
 def split(
@@ -45,6 +52,7 @@ def split(
     numbers: Callable[[Batch], npt.NDArray[np.int64]],
     *,
     name: str,
+    use: ColumnUse | None = None,
 ) -> tuple[Stream, ...]:
     """Add an operator that sends each record to the output of its number."""
     builder = stream.operator(name)
@@ -68,7 +76,7 @@ def split(
 
         return step
 
-    return builder.build(build, notify="never")
+    return builder.build(build, notify="never", use=use)
 
 
 def _numbers(values: Any, parts: int, length: int) -> npt.NDArray[np.int64]:

@@ -78,9 +78,9 @@ def add_rolling(
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         waiting = RecordQueue(info.kind, key)
         recent = (LastRows if by_rows else Recent)(key, size, aggregates, info.kind)
-        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key), lazy=True)
         over = f"the last {size} records" if by_rows else f"records of the last {size}"
-        info.keep(recent.side, name="recent", shape=shape_of(over, key, aggregates))
+        info.keep(recent.side, name="recent", shape=shape_of(over, key, aggregates), lazy=True)
         token.drop()
 
         def step(input: Input, output: Output) -> None:
@@ -172,7 +172,9 @@ class LastRows(Recent):
     def _side(self, clock: Clock) -> JoinSide:
         # At least one, which has the number of the key's last record.
         last = partial(_last, count=max(self._size - 1, 1))
-        return JoinSide(self._key, KeyTypes(), self._ids, clock, moved(MOST), unify=last)
+        side = JoinSide(self._key, KeyTypes(), self._ids, clock, moved(MOST), unify=last)
+        side.time_columns = ()  # their numbers are in the place of times
+        return side
 
     def _numbered(self, batch: Batch) -> JoinRun:
         ids = self._ids.of([batch.column(name) for name in self._key], len(batch))

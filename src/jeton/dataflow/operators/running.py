@@ -9,14 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import column as cols
 from jeton.columns.batch import Batch
+from jeton.columns.column import Column
 from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.column_use import group_use
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import Notify, OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
+from jeton.state.changes import Cut, Guard
 from jeton.state.groups import Groups
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
@@ -43,12 +47,12 @@ def add_running(
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
         groups = RunningGroups(key, aggregates)
-        info.keep(groups, shape=shape_of("running", key, aggregates))
+        info.keep(groups, shape=shape_of("running", key, aggregates), lazy=True)
         if not ordered:
             token.drop()
             return lambda input, output: _as_it_comes(groups, input, output)
         waiting = RecordQueue(info.kind, key)
-        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key), lazy=True)
         token.drop()
         return lambda input, output: _in_order(groups, waiting, input, output)
 
@@ -56,7 +60,11 @@ def add_running(
     if results is not None and known is not None:
         schema = pa.schema([*known, *(results.field(result) for result in aggregates)])
     notify: Notify = "held" if ordered else "never"
-    return add_unary(keyed.stream, build, name=name, notify=notify, pact=keyed.pact, schema=schema)
+    # Records of one key and time are put in order by all their columns.
+    use = None if ordered else group_use(key, aggregates, passes=True)
+    return add_unary(
+        keyed.stream, build, name=name, notify=notify, pact=keyed.pact, schema=schema, use=use
+    )
 
 
 class RunningGroups(Groups):
@@ -64,31 +72,52 @@ class RunningGroups(Groups):
 
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
-        slots, _ = self._find(batch)
-        return batch.with_columns(self.roll(slots, batch))
+        self._require_free(batch)
+        return batch.with_columns(self._results(batch))
+
+    def _results(self, batch: Batch) -> dict[str, Column]:
+        done, counts = self.count_up(batch)
+        if done == len(batch) and done:
+            return dict.fromkeys(self.aggregates, counts)
+        rest = batch.slice(done, len(batch)) if done else batch
+        slots, _ = self.find(rest)
+        rolled = self.roll(slots, rest)
+        if done:
+            return {name: cols.join([counts[:done], part]) for name, part in rolled.items()}
+        return rolled
 
     def rolled_in_order(self, batch: Batch) -> Batch:
         """The same for records in order of time, where those of one key and time are put in order.
 
         The answer must not depend on which of them came first.
         """
-        slots, _ = self._find(batch)
+        self._require_free(batch)
         times = batch.times
-        if times.ndim > 1 or times.dtype == object or (times[1:] == times[:-1]).any():
-            order = order_by(batch, slots)
-            if times.ndim == 1 and times.dtype != object:
-                order = order[np.argsort(times[order], kind="stable")]
-            batch, slots = batch.take(order), slots[order]
+        plain = times.ndim == 1 and times.dtype != object
+        if plain and not (times[1:] == times[:-1]).any():
+            return batch.with_columns(self._results(batch))
+        slots, _ = self.find(batch)
+        order = order_by(batch, slots)
+        if plain:
+            order = order[np.argsort(times[order], kind="stable")]
+        batch, slots = batch.take(order), slots[order]
         return batch.with_columns(self.roll(slots, batch))
 
-    def _find(self, batch: Batch) -> tuple[Slots, Slots]:
+    def _require_free(self, batch: Batch) -> None:
         if not self.aggregates.keys().isdisjoint(batch.columns):
             raise BatchError(_taken(self.aggregates, batch.columns))
-        return self.find(batch)
 
     def snapshot(self) -> pa.Table:
         """All groups."""
         return self.save(self.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The groups that have changed."""
+        return self.changed(after, guard, self.save)
+
+    def restored(self, token: str, ids: Slots | None) -> None:
+        """Go on from a stored state."""
+        self.changes.restored(token, ids)
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The groups of some bins, which are forgotten."""
@@ -96,6 +125,13 @@ class RunningGroups(Groups):
         table = self.save(slots)
         self.remove(slots)
         return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all groups take."""
+        return self.memory(self.save)
+
+    def due(self, state: pa.Table) -> None:
+        """No token is needed for groups: there is an answer whenever records come."""
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The groups again."""

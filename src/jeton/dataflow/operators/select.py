@@ -10,6 +10,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.core.checks import described
 from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.stream_base import StreamBase
 
@@ -23,23 +24,26 @@ def add_select(stream: StreamBase, *names: str, name: str) -> Stream:
     schema = stream.schema
     if schema is not None:
         schema = pa.schema([schema.field(one) for one in names if one != stream.time_name])
-    return stateless(stream, lambda batch: batch.select(*names), name, schema=schema)
+    use = ColumnUse(frozenset(names), passes=False)
+    return stateless(stream, lambda batch: batch.select(*names), name, schema=schema, use=use)
 
 
 def add_drop(stream: StreamBase, *names: str, name: str) -> Stream:
     """Add the operator of `Stream.drop`."""
     _keep_time(stream, names, name)
     stream.require_columns(*names, operator=name)
-    schema = stream.schema
+    schema, use = stream.schema, None
     if schema is not None:
         schema = pa.schema([field for field in schema if field.name not in names])
+        use = ColumnUse(dropped=frozenset(names), offered=frozenset(schema.names))
 
     def change(batch: Batch) -> Batch:
-        for one in names:
+        # Where columns are known, they were looked for above, and need not be read for this.
+        for one in names if use is None else ():
             batch.column(one)  # raises if it is not there
         return batch.select(*(one for one in batch.names if one not in names))
 
-    return stateless(stream, change, name, schema=schema)
+    return stateless(stream, change, name, schema=schema, use=use)
 
 
 def add_rename(stream: StreamBase, names: Mapping[str, str], *, name: str) -> Stream:
@@ -66,7 +70,8 @@ def add_rename(stream: StreamBase, names: Mapping[str, str], *, name: str) -> St
         columns = dict(zip(new, batch.columns.values(), strict=True))
         return batch.select().with_columns(columns)
 
-    return stateless(stream, change, name, schema=schema)
+    use = ColumnUse(frozenset(names), made=frozenset(names.values()))
+    return stateless(stream, change, name, schema=schema, use=use)
 
 
 def _keep_time(stream: StreamBase, names: tuple[str, ...], operator: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
@@ -20,10 +21,12 @@ from jeton.core.errors import GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.column_use import group_use
 from jeton.dataflow.operators.collecting import add_collecting
 from jeton.dataflow.operators.stateless import require_type
 from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
+from jeton.state.changes import Cut, Guard
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.session_chains import Nodes, SessionChains
@@ -87,6 +90,7 @@ def add_session_window(
             f"session by {gap}" if isinstance(gap, str) else f"session {gap}", key, aggregates
         ),
         schema=schema,
+        use=group_use(key, aggregates, *([gap] if isinstance(gap, str) else [])),
     )
 
 
@@ -139,6 +143,9 @@ class OpenSessions:
             starts = np.flatnonzero(first)
             lasts = np.maximum.reduceat(covered, starts)
         stretch = np.cumsum(first) - 1
+        if self._groups.changes.is_open:
+            # Sessions that records may prolong, before they do.
+            self._groups.changes.touch(self._slots[self._chains.of(np.unique(keys))])
         nodes, new, kept, gone = self._chains.insert(keys[starts], times[starts], lasts)
         joined = self._slots[kept], self._slots[gone]
         self._slots[gone] = -1
@@ -195,17 +202,57 @@ class OpenSessions:
         self._slots[nodes] = slots
 
     def _ends(self, nodes: Nodes) -> Nodes:
-        return later(self._chains.lasts(nodes), self._gap, "its session")
+        return self._later(self._chains.lasts(nodes))
+
+    def _later(self, lasts: Nodes) -> Nodes:
+        return later(lasts, self._gap, "its session")
 
     def snapshot(self) -> pa.Table:
         """All open sessions: their first and last times, keys and accumulated values."""
-        slots = self._groups.live()
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The sessions that were opened, prolonged, joined or emitted."""
+        return self._groups.changed(after, guard, self._table)
+
+    def restored(self, token: str, ids: npt.NDArray[np.int64] | None) -> None:
+        """Go on from a stored state."""
+        self._groups.changes.restored(token, ids)
+
+    def _table(self, slots: npt.NDArray[np.int64]) -> pa.Table:
         nodes = self._groups.times(slots).view(np.int64)
         return (
             self._groups.save(slots)
             .append_column("first", pa.array(self._chains.starts(nodes)))
             .append_column("last", pa.array(self._chains.lasts(nodes)))
         )
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The open sessions of some bins, which are forgotten."""
+        slots = self._groups.in_bins(chosen)
+        table = self._table(slots)
+        nodes = self._groups.times(slots).view(np.int64)
+        self._due.remove(nodes)
+        self._groups.remove(slots)
+        self._slots[nodes] = -1
+        self._keys.remove(self._chains.remove(nodes))
+        self._tokens.settle(self._due.pending())
+        return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all open sessions take."""
+        return self._groups.memory(self._table)
+
+    def due(self, state: pa.Table) -> int | None:
+        """The first end of a session, as far as it has come."""
+        if not state.num_rows:
+            return None
+        return int(self._later(np.array([pc.min(state.column("last")).as_py()]))[0])
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the sessions need that are open."""
+        self._keys.stay_compact()
+        self._groups.stay_compact()
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Open the sessions again."""
@@ -217,7 +264,11 @@ class OpenSessions:
         order = np.lexsort((starts, keys))
         nodes, *_ = self._chains.insert(keys[order], starts[order], lasts[order])
         groups = state.drop_columns(["first", "last"]).take(pa.array(order))
-        self._number(nodes, self._groups.load(groups, nodes.view(np.uint64)))
+        slots = self._groups.load(groups, nodes.view(np.uint64))
+        in_table = np.empty(len(slots), dtype=np.int64)
+        in_table[order] = slots
+        self._groups.changes.loaded(in_table)
+        self._number(nodes, slots)
         ends = self._ends(nodes)
         self._tokens.hold(tokens[0], int(ends.min()))
         self._due.add(ends, nodes)

@@ -1,7 +1,7 @@
 """Spread keys: the records of hot keys on several workers, combined when windows are complete.
 
 Three operators. The first one receives records at the owner of their key, except for some of a hot
-key, which come to other workers as guests: see `SpreadExchange`. It passes them on, on the same
+key, which other workers have as guests: see `SpreadExchange`. It passes them on, on the same
 worker. The second one keeps partial windows of the guests, and sends what it remembers of them at
 their last times to the owner of the key. There the third one keeps the windows of all other
 records, adds the partial ones, and emits results at the windows' ends, as without ``spread``.
@@ -12,7 +12,7 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,20 +29,24 @@ from jeton.dataflow.operators.collecting import add_collecting
 from jeton.dataflow.operators.windows import (
     Assigner,
     BoundedAssigner,
+    LastTimes,
     OpenWindows,
-    Rows,
     with_bounds,
 )
-from jeton.dataflow.pacts import GUEST, Pipeline
+from jeton.dataflow.pacts import GUEST, Pipeline, SpreadExchange
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import Slots
+from jeton.state.tagged_state import BoundedState
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
+
+MOST_PARTIAL: Final = 1 << 17
+"""Partial windows that a worker keeps; with more, it sends them before they are complete."""
 
 
 def checked_spread(spread: object) -> int:
@@ -86,7 +90,11 @@ def add_spread_windows(
         ).located(operator=name)
     windows = str(assigner)
     own = stream.next_name
-    records, guests = _add_split(keyed if own is None else keyed.named(f"{own}-split"), name)
+    # Where an aggregate is cheap, sending records costs more than it. One in plain Python is worth
+    # dividing evenly, also if one worker reads all records.
+    stays = not any(aggregate.by_record for aggregate in aggregates.values())
+    split = keyed if own is None else keyed.named(f"{own}-split")
+    records, guests = _add_split(split, name, stays=stays)
     if own is not None:
         records, guests = records.named(own), guests.named(f"{own}-partial")
     partial = add_collecting(
@@ -95,7 +103,7 @@ def add_spread_windows(
         name=f"{name}-partial",
         shape=shape_of(f"partial {windows}", key, aggregates),
         schema=None,
-        pact=Pipeline(),
+        pact=Pipeline(local_frontier=True),
     )
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Input, Output], None]:
@@ -125,11 +133,12 @@ def add_spread_windows(
     )
 
 
-def _add_split(keyed: KeyedStream, name: str) -> tuple[Stream, Stream]:
+def _add_split(keyed: KeyedStream, name: str, *, stays: bool) -> tuple[Stream, Stream]:
     """Add the operator that receives records; its outputs are those of own keys, and guests."""
     stream = keyed.stream
     builder = stream.operator(f"{name}-split")
-    builder.input(stream, keyed.pact)
+    assert keyed.spread is not None
+    builder.input(stream, SpreadExchange(*keyed.key, spread=keyed.spread, stays=stays))
     own, guests = (builder.output(schema=stream.schema) for _ in range(2))
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
@@ -146,30 +155,16 @@ def _add_split(keyed: KeyedStream, name: str) -> tuple[Stream, Stream]:
     return streams[own], streams[guests]
 
 
-class LastTimes(Assigner):
-    """Windows known by their last times, so that they are complete before their ends."""
+class PartialWindows(OpenWindows, BoundedState):
+    """Windows of some records of their keys, whose memory is sent to be combined.
 
-    inclusive = False
+    That is at their last times, or sooner once there are many: a window may come in any number of
+    parts.
+    """
 
-    def __init__(self, windows: Assigner) -> None:
-        self._windows = windows
-        self._beyond = int(windows.inclusive)
-        """How far the end of a window is from its last time."""
-
-    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """The last times of the windows that records are in."""
-        return self._before(*self._windows.assign(batch))
-
-    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
-        """The same, but a single one if all rows belong to the same window."""
-        return self._before(*self._windows.assign_shortly(batch))
-
-    def _before(self, ends: Times, rows: Rows | None) -> tuple[Times, Rows | None]:
-        return (ends - self._beyond if self._beyond else ends), rows
-
-
-class PartialWindows(OpenWindows):
-    """The windows of guests, whose memory is sent to be combined."""
+    def emit(self, frontier: Antichain, output: Output) -> None:
+        """Send windows that are complete, or all of them if there are many, and forget them."""
+        super().emit(frontier if len(self._groups) <= MOST_PARTIAL else Antichain(), output)
 
     def _columns(self, slots: Slots, times: Times, output: Output) -> dict[str, Column]:
         return self._groups.partial(slots)

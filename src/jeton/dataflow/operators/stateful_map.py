@@ -26,10 +26,12 @@ from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import maker
+from jeton.state.changes import Cut, Guard
 from jeton.state.groups import Groups
-from jeton.state.python_values import brought_back, stored
+from jeton.state.python_values import StateCodec, brought_back, stored
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN, for_everyone
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def add_stateful_map(
     initial: Any,
     *,
     schema: SchemaLike | None,
+    codec: StateCodec,
     name: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.stateful_map`."""
@@ -52,10 +55,10 @@ def add_stateful_map(
     known = schema_with_key(keyed, schema)
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
-        states = States(key, function, initial, info, known)
+        states = PlainStates(key, function, initial, info, known, codec)
         waiting = states.waiting
-        info.keep(waiting, token, name="waiting", shape=shape_of("records", key))
-        info.keep(states, shape=shape_of("states", key))
+        info.keep(waiting, token, name="waiting", shape=shape_of("records", key), lazy=True)
+        info.keep(states, shape=shape_of("states", key), lazy=True)
         states.reached.keep()
         token.drop()
 
@@ -125,18 +128,20 @@ class Reached:
         """The time in the snapshot that the flow goes on from."""
         self.last: int | None = None
         """The greatest time of the records that waited there."""
+        self._was_divided = False
+        """Whether keys have been taken out, which are elsewhere now."""
 
     def keep(self) -> None:
         """Make it a part of snapshots."""
         if self._info.kind.total:
-            self._info.keep(self, name="reached")
+            self._info.keep(self, name="reached", lazy=True)
 
     def snapshot(self) -> pa.Table:
         """The times, if there are keys or records for which they matter."""
         now, least = self._info.inputs[0].frontier.only, self._info.kind.minimum
         known = [time for time in (now, self.time) if time is not None and time != least]
         last = max(self._waiting.times, default=None)
-        rows = 1 if len(self._keys) or last is not None else 0
+        rows = 1 if len(self._keys) or last is not None or self._was_divided else 0
         columns = {
             BIN: np.zeros(rows, np.uint16),
             "time": pa.array([max(known, default=None)] * rows, pa.int64()),
@@ -146,8 +151,22 @@ class Reached:
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The greatest times that any worker had."""
+        if not state.num_rows:
+            return
         self.time = pc.max(state.column("time")).as_py()
         self.last = pc.max(state.column("last")).as_py()
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """Nothing: times are not of bins, and stay."""
+        self._was_divided = True
+        return pa.table({BIN: np.array([], np.uint16)})
+
+    def memory_bytes(self) -> int:
+        """Next to nothing."""
+        return 0
+
+    def due(self, state: pa.Table) -> None:
+        """No token is needed."""
 
 
 class States:
@@ -163,7 +182,9 @@ class States:
         initial: Any,
         info: OperatorInfo,
         schema: pa.Schema | None,
+        codec: StateCodec,
     ) -> None:
+        self._codec = codec
         self._groups = Groups(key, {})
         self._function = function
         self._initial = maker(initial)
@@ -178,6 +199,7 @@ class States:
         """Move states on by complete records; returns the rows to send."""
         batch = batch.take(order_by(batch))
         slots = self._slots(self._groups.find(batch)[0])
+        self._groups.changes.touch(slots)
         states, function, initial = self._states, self._function, self._initial
         answers = Answers(self._kind, batch.time_name, batch.unit, self._schema)
         for row, (slot, record) in enumerate(zip(slots.tolist(), rows_of(batch), strict=True)):
@@ -203,8 +225,21 @@ class States:
 
     def snapshot(self) -> pa.Table:
         """All keys with their states."""
-        slots = self._groups.live()
-        states = stored(self._states[slot] for slot in slots.tolist())
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The keys whose function was called, or that were forgotten.
+
+        They are read at once, since the user's functions change states where they are.
+        """
+        return self._groups.changes.cut(after, guard, self._table).read_now()
+
+    def restored(self, token: str, ids: Slots | None) -> None:
+        """Go on from a stored state."""
+        self._groups.changes.restored(token, ids)
+
+    def _table(self, slots: Slots) -> pa.Table:
+        states = stored((self._states[slot] for slot in slots.tolist()), codec=self._codec)
         return self._groups.save(slots).append_column("state", states)
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
@@ -222,11 +257,35 @@ class States:
             )
         extra = [name for name in ("state", TOUCHED, *TIMERS) if name in state.column_names]
         slots = self._slots(self._groups.load(state.drop_columns(extra))).tolist()
-        states = brought_back(state.column("state"))
+        states = brought_back(state.column("state"), codec=self._codec)
         for slot, value in zip(slots, states, strict=True):
             self._states[slot] = value
         found: list[int] = slots
         return found
+
+
+class PlainStates(States):
+    """The same without timers: the states of some bins can be taken out."""
+
+    def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
+        """The states of some bins, which are forgotten."""
+        slots = self._groups.in_bins(chosen)
+        table = self._table(slots)
+        self._groups.remove(slots)
+        for slot in slots.tolist():
+            self._states[slot] = None
+        return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all states take."""
+        return self._groups.memory(self._table)
+
+    def due(self, state: pa.Table) -> None:
+        """No token is needed for states: there is an answer whenever records come."""
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the keys need that are there."""
+        self._groups.stay_compact()
 
 
 class Answers:

@@ -34,7 +34,10 @@ from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.dataflow.stream_base import StreamBase
 from jeton.state.accumulators import pylist
+from jeton.state.changes import Cut, Guard
+from jeton.state.python_values import StateCodec
 from jeton.state.shapes import shape_of
+from jeton.state.slot_pool import Slots
 from jeton.state.time_map import TimeMap
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ def add_stateful_timers(
     on_timer: TimedTransition | None,
     ttl: Length | None,
     schema: SchemaLike | None,
+    codec: StateCodec,
     name: str,
 ) -> Stream:
     """Add the operator of `KeyedStream.stateful_map` with ``on_timer`` or ``ttl``."""
@@ -77,7 +81,9 @@ def add_stateful_timers(
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         [token] = tokens
-        states = TimedStates(key, function, initial, info, known, on_timer=on_timer, ttl=length)
+        states = TimedStates(
+            key, function, initial, info, known, codec, on_timer=on_timer, ttl=length
+        )
         states.reached.keep()
         info.keep(states.waiting, name="waiting", shape=shape_of("records", key))
         info.keep(states, token, shape=shape_of("states", key))
@@ -176,11 +182,12 @@ class TimedStates(States):
         initial: Any,
         info: OperatorInfo,
         schema: pa.Schema | None,
+        codec: StateCodec,
         *,
         on_timer: TimedTransition | None,
         ttl: int | None,
     ) -> None:
-        super().__init__(key, function, initial, info, schema)
+        super().__init__(key, function, initial, info, schema, codec)
         self._on_timer = on_timer
         self._fires = on_timer is not None
         self._ttl = ttl
@@ -261,7 +268,9 @@ class TimedStates(States):
     def _follow(self, batch: Batch, answers: Answers) -> None:
         """Move states on by complete records; timers fire in between."""
         batch = batch.take(order_by(batch))
-        slots = self._slots(self._groups.find(batch)[0]).tolist()
+        found = self._slots(self._groups.find(batch)[0])
+        self._groups.changes.touch(found)
+        slots = found.tolist()
         times: list[int] = batch.times.tolist()
         states, function = self._states, self._function
         timers, timed = self._timers, self._on_timer is not None
@@ -301,6 +310,7 @@ class TimedStates(States):
             self._forget(slot)
             return
         assert self._on_timer is not None
+        self._groups.changes.touch(np.array([slot]))
         self._timers.enter(slot, time, first, what)
         self._busy.add(slot)
         moved = self._on_timer(self._states[slot], {**self._keys[slot]}, self._timers)
@@ -392,13 +402,27 @@ class TimedStates(States):
         columns = self._groups.columns(slots.astype(np.int64))
         return {name: column for name, column in columns.items() if name != time_name}
 
+    time_columns = (TOUCHED, TIMERS[0])
+
     def snapshot(self) -> pa.Table:
         """All keys with their states, the times of their last records and their timers."""
-        table = super().snapshot()
-        slots = self._groups.live().tolist()
+        return self._table(self._groups.live())
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The keys whose function was called, or that were forgotten.
+
+        How long processing-time timers still have changes all the time.
+        """
+        running = [slot for slot in self._processing if self._states[slot] is not None]
+        self._groups.changes.touch(np.array(running, dtype=np.int64))
+        return super().cut(after, guard)
+
+    def _table(self, found: Slots) -> pa.Table:
+        table = super()._table(found)
+        slots = found.tolist()
         if self._ttl is not None:
-            found = (self._touched[slot] for slot in slots)
-            touched = [None if time == END_OF_TIME else time for time in found]
+            times_of = (self._touched[slot] for slot in slots)
+            touched = [None if time == END_OF_TIME else time for time in times_of]
             table = table.append_column(TOUCHED, pa.array(touched, pa.int64()))
         if self._fires:
             now, times = clock_of(self._info), pa.list_(pa.int64())
@@ -420,6 +444,9 @@ class TimedStates(States):
             self._touched = [END_OF_TIME] * (max(slots) + 1)
             known = TOUCHED in state.column_names
             touched = state.column(TOUCHED).to_pylist() if known else [None] * len(slots)
+            if None in touched:
+                # What is not known counts from now on, which must be stored.
+                self._groups.changes.loaded(None)
             for slot, time in zip(slots, touched, strict=True):
                 since = reached if time is None else time
                 if since is not None:  # else it counts from its next record

@@ -14,10 +14,11 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import as_column
 from jeton.columns.schema import SchemaLike, schema_of
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import given_times
+from jeton.columns.time_units import given_times, in_words
 from jeton.core.errors import ColumnTypeError, GraphError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.unary import add_unary
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import OperatorInfo
@@ -38,6 +39,7 @@ def stateless(
     *,
     pact: Pact | None = None,
     schema: SchemaLike | None = None,
+    use: ColumnUse | None = None,
 ) -> Stream:
     """Add an operator that applies one function to each batch."""
 
@@ -50,7 +52,7 @@ def stateless(
 
         return step
 
-    return add_unary(stream, build, name=name, notify="never", pact=pact, schema=schema)
+    return add_unary(stream, build, name=name, notify="never", pact=pact, schema=schema, use=use)
 
 
 def schema_after(
@@ -66,14 +68,20 @@ def mask_function(
 ) -> Callable[[Batch], npt.NDArray[np.bool_]]:
     """A condition as a function to masks, checked against the stream's schema; null is false."""
     if isinstance(condition, str):
+        known = stream.schema is None or condition in stream.schema.names
+        if any(sign in condition for sign in "<>=") and not known:
+            raise GraphError(
+                f"{operator} needs an expression, such as jt.col('price') > 3, or the name of a "
+                f"column of booleans, not {condition!r}"
+            ).located(operator=operator)
         require_type(stream, condition, pa.types.is_boolean, "booleans", operator)
         column = condition
-        return lambda batch: _as_mask(batch.column(column), f"column {column!r}")
+        return lambda batch: as_mask(batch.column(column), f"column {column!r}")
     require_function(condition, operator, "booleans")
     function = condition
 
     def mask(batch: Batch) -> npt.NDArray[np.bool_]:
-        return _as_mask(function(batch), "the condition")
+        return as_mask(function(batch), "the condition")
 
     stream.learn(mask, operator=operator)
     return mask
@@ -111,14 +119,19 @@ def later_times(batch: Batch, before: Times, given: Any, kind: TimeKind, operato
     if len(times) != len(before):
         raise TimeError(f"{operator} gave {len(times)} times for {len(before)} records")
     for index in time_columns.earlier(before, times)[:1]:
-        raise TimeError(
-            f"{operator} would move a record from {time_columns.one(before, index)} "
-            f"back to {time_columns.one(times, index)}"
+        was, would_be = (
+            in_words(time_columns.one(some, index), batch.unit) for some in (before, times)
         )
+        raise TimeError(f"{operator} would move a record from {was} back to {would_be}")
     return times
 
 
-def _as_mask(values: Any, what: str) -> npt.NDArray[np.bool_]:
+def as_mask(values: Any, what: str) -> npt.NDArray[np.bool_]:
+    """Values as booleans, of which null is false; an error if they are anything else.
+
+    >>> as_mask(pa.array([True, None]), "the condition").tolist()
+    [True, False]
+    """
     column = as_column(values)
     if isinstance(column, np.ndarray):
         if column.dtype == np.bool_:

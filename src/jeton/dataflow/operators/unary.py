@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jeton.columns.schema import SchemaLike
+from jeton.core.checks import require_function
 from jeton.core.summaries import SummaryLike
 from jeton.core.tokens import TimestampToken
+from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import Notify, OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
@@ -28,18 +30,21 @@ def add_unary(
     pact: Pact | None = None,
     step: SummaryLike = 0,
     schema: SchemaLike | None = None,
+    use: ColumnUse | None = None,
 ) -> Stream:
     """Add the operator of `Stream.unary`, or of `Stream.unary_frontier`: ``notify`` decides."""
+    require_function(build, name, "build(token, info), which returns step(input, output)")
     builder = stream.operator(name)
     builder.input(stream, pact)
     builder.output({0: step}, schema=schema)
 
     def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         logic = build(tokens.pop(), info)
+        require_function(logic, "build(token, info)", "step(input, output), to return")
 
         def run(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             logic(inputs[0], outputs[0])
 
         return run
 
-    return builder.build(build_all, notify=notify)[0]
+    return builder.build(build_all, notify=notify, use=use)[0]

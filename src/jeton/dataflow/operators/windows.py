@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
@@ -32,9 +33,11 @@ from jeton.core.errors import GraphError, SnapshotError, TimeError
 from jeton.core.times import TimeKind
 from jeton.core.token_set import TokenSet
 from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.dataflow.column_use import group_use
 from jeton.dataflow.operators.collecting import add_collecting
 from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
+from jeton.state.changes import Cut, Guard
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.shapes import shape_of
@@ -56,6 +59,10 @@ class Assigner(ABC):
 
     inclusive = True
     """Whether a window is complete once all times before its end are."""
+    columns: tuple[str, ...] = ()
+    """The columns that decide, besides the time."""
+    grid: tuple[int, int] | None = None
+    """The size and the offset of windows that follow each other, of equal size."""
 
     @abstractmethod
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
@@ -95,6 +102,7 @@ class Tumbling(BoundedAssigner):
             raise GraphError(f"a window must be from 1 to {MOST} long, not {size}")
         self._size = size
         self._offset = offset % size
+        self.grid = (self._size, self._offset)
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The end of the window that each record is in."""
@@ -189,20 +197,30 @@ class Sliding(BoundedAssigner):
     def __init__(self, size: int, every: int, offset: int) -> None:
         if not 1 <= every <= size <= MOST:
             raise GraphError(f"windows of {size} cannot slide by {every}")
-        self._size = size
-        self._every = every
+        self.size = size
+        self.every = every
         self._offset = offset % every
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps that a window consists of; none if that is not a whole number."""
+        return None if self.size % self.every else self.size // self.every
+
+    @property
+    def panes(self) -> Tumbling:
+        """Windows as long as a step, each of which ends with a window."""
+        return Tumbling(self.every, self._offset)
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The ends of all windows that each record is in."""
-        return sliding_ends(plain(batch.times), self._size, self._every, self._offset)
+        return sliding_ends(plain(batch.times), self.size, self.every, self._offset)
 
     def starts(self, ends: Times) -> Times:
         """The ends less the size."""
-        return earlier(ends, self._size, f"its window of {self._size}")
+        return earlier(ends, self.size, f"its window of {self.size}")
 
     def __str__(self) -> str:
-        return f"sliding {self._size}, every {self._every}, offset {self._offset}"
+        return f"sliding {self.size}, every {self.every}, offset {self._offset}"
 
 
 class Until(Assigner):
@@ -213,6 +231,7 @@ class Until(Assigner):
 
     def __init__(self, column: str) -> None:
         self._column = column
+        self.columns = (column,)
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The times in the column."""
@@ -228,6 +247,28 @@ class Until(Assigner):
 
     def __str__(self) -> str:
         return f"until {self._column}"
+
+
+class LastTimes(Assigner):
+    """Windows known by their last times, so that they are complete before their ends."""
+
+    inclusive = False
+
+    def __init__(self, windows: Assigner) -> None:
+        self._windows = windows
+        self._beyond = int(windows.inclusive)
+        """How far the end of a window is from its last time."""
+
+    def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The last times of the windows that records are in."""
+        return self._before(*self._windows.assign(batch))
+
+    def assign_shortly(self, batch: Batch) -> tuple[Times, Rows | None]:
+        """The same, but a single one if all rows belong to the same window."""
+        return self._before(*self._windows.assign_shortly(batch))
+
+    def _before(self, ends: Times, rows: Rows | None) -> tuple[Times, Rows | None]:
+        return (ends - self._beyond if self._beyond else ends), rows
 
 
 def add_windows(
@@ -250,6 +291,7 @@ def add_windows(
         name=name,
         shape=shape_of(str(assigner), key, aggregates),
         schema=schema if bounds is None else with_bounds(schema, keyed),
+        use=group_use(key, aggregates, *assigner.columns),
     )
 
 
@@ -273,6 +315,7 @@ class OpenWindows:
         bounds: BoundedAssigner | None,
     ) -> None:
         self._assigner = assigner
+        self._grid = assigner.grid if kind.total else None
         self._kind = kind
         self._bounds = bounds
         self._groups = Groups(key, aggregates, timed=True)
@@ -284,14 +327,22 @@ class OpenWindows:
 
     def add(self, right: TokenRef, batch: Batch) -> None:
         """Fold records into their windows, opening new ones."""
+        if self._grid is not None:
+            done, opened = self._groups.fold_in_windows(batch, self._grid)
+            if len(opened):
+                self._open(right, self._groups.times(opened).view(np.int64), opened)
+            if done == len(batch):
+                return
+            if done:
+                batch = batch.slice(done, len(batch))
         ends, rows = self._assigner.assign_shortly(batch)
         if rows is not None:
             batch = batch.take(rows)
         slots, new = self._groups.find(batch, self._words(ends))
         self._groups.add(slots, batch)
         if len(new):
-            opened = ends[new] if len(ends) == len(batch) else np.repeat(ends, len(new))
-            self._open(right, opened, slots[new])
+            until = ends[new] if len(ends) == len(batch) else np.repeat(ends, len(new))
+            self._open(right, until, slots[new])
 
     def _open(self, right: TokenRef | TimestampToken, ends: Times, slots: Any) -> None:
         if len(slots) == 0:
@@ -348,21 +399,45 @@ class OpenWindows:
             if len(self._groups):
                 raise SnapshotError("groups inside a loop wait: a snapshot needs loops at rest")
             return pa.table({BIN: pa.array([], pa.uint16())})
-        slots = self._groups.live()
+        return self._table(self._groups.live())
+
+    def _table(self, slots: Slots) -> pa.Table:
         ends = self._groups.times(slots).view(np.int64)
         return self._groups.save(slots).append_column("end", pa.array(ends))
+
+    def cut(self, after: str | None, guard: Guard) -> Cut:
+        """The windows that were opened, changed or emitted."""
+        if not self._kind.total and len(self._groups):
+            raise SnapshotError("groups inside a loop wait: a snapshot needs loops at rest")
+        return self._groups.changed(after, guard, self._table)
+
+    def restored(self, token: str, ids: Slots | None) -> None:
+        """Go on from a stored state."""
+        self._groups.changes.restored(token, ids)
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The open windows of some bins, which are forgotten."""
         if not self._kind.total:
             raise SnapshotError("groups inside a loop move as a whole")
         slots = self._groups.in_bins(chosen)
-        ends = self._groups.times(slots).view(np.int64)
-        table = self._groups.save(slots).append_column("end", pa.array(ends))
+        table = self._table(slots)
         self._due.remove(slots)
         self._groups.remove(slots)
         self._tokens.settle(self._due.pending())
         return table
+
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all open windows take."""
+        return self._groups.memory(self._table)
+
+    def due(self, state: pa.Table) -> int | None:
+        """The end of the first window."""
+        ends = pc.min(state.column("end")).as_py() if state.num_rows else None
+        return None if ends is None else int(ends)
+
+    def stay_compact(self) -> None:
+        """Take no more memory than the windows need that are open."""
+        self._groups.stay_compact()
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """Open the windows again."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, from_arrow, to_arrow
 from jeton.core.errors import BatchError, GraphError
+from jeton.dataflow.column_use import use_of
 from jeton.dataflow.operators.stateless import stateless
 from jeton.dataflow.stream_base import StreamBase
 
@@ -36,7 +37,14 @@ def add_with_columns(stream: StreamBase, columns: Mapping[str, Expression]) -> S
     def change(batch: Batch) -> Batch:
         return batch.with_columns({name: make(batch) for name, make in functions.items()})
 
-    return stateless(stream, change, "with_columns", schema=_schema_with(stream, functions))
+    computed = [value for value in columns.values() if callable(value)]
+    return stateless(
+        stream,
+        change,
+        "with_columns",
+        schema=_schema_with(stream, functions),
+        use=use_of(*computed, made=functions),
+    )
 
 
 def _schema_with(

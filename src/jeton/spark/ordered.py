@@ -1,0 +1,148 @@
+"""Batches beyond memory: rows in order of time, so that frontiers move while workers read.
+
+Spark sorts the rows of each partition by time; its sort spills to disk. A worker then knows after
+each batch that nothing earlier can come from its partition, and advances all inputs to the latest
+time that it has read. Windows close and joins forget while the rest is still to be read: state
+holds the records near the frontier, and not all of them.
+
+A frontier is the least of all workers', so a worker that reads faster than the others piles up
+records. Workers therefore read in step. The *slowest* time is the least one that an input of any
+worker is at. A worker reads only while the rows that it has read beyond the slowest time take less
+than `LEAD` bytes. This cannot block all of them: the worker that is slowest has read no row beyond
+its own time, and learns that it is the slowest from the progress of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, types
+from pyspark.sql import functions as F
+
+from jeton.core.errors import JetonError
+from jeton.core.times import Time
+from jeton.dataflow.inputs import InputHandle
+from jeton.dataflow.plan import waiting
+from jeton.runtime.agent import Agent
+from jeton.spark.internals import size_of
+from jeton.spark.tasks import SparkBatches
+
+if TYPE_CHECKING:
+    from jeton.dataflow.flow import Flow
+
+SMALL: Final = 128 << 20
+"""The bytes of all inputs, by Spark's estimate, up to which they are not sorted by default."""
+LEAD: Final = 16 << 20
+"""Bytes that a worker may read beyond the time of the slowest one."""
+
+
+def needs_order(flow: Flow, inputs: Mapping[str, DataFrame]) -> bool:
+    """Whether a batch is to be read in order of time, if nobody says so.
+
+    It is if an operator waits for times to pass and the inputs may be large.
+
+    >>> import jeton as jt
+    >>> flow = jt.Flow("flow")
+    >>> numbers = flow.input("n", time="id")
+    >>> flow.output("small", numbers.filter(jt.col("id") < 3))
+    >>> needs_order(flow, {"n": spark.range(10**9)})
+    False
+    >>> flow.output("counts", numbers.key_by().tumbling(10).count())
+    >>> needs_order(flow, {"n": spark.range(10**9)}), needs_order(flow, {"n": spark.range(10)})
+    (True, False)
+    """
+    handles = [flow.handle("input", name) for name in flow.inputs]
+    if not flow.kind.integers or not waiting(flow.operators, handles):
+        return False
+    left = SMALL
+    for size in map(size_of, inputs.values()):
+        if size is None or size > left:
+            return True
+        left -= size
+    return False
+
+
+def in_order_of_time(rows: DataFrame, flow: Flow, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of all inputs, as the stage reads them, with each partition sorted by time.
+
+    Columns are numbered. Rows without a time come first, so that they are refused at once.
+    """
+    at = {name: flow.operators[flow.handle("input", name)].time_name for name in flow.inputs}
+    if len(at) == 1:
+        [(name, time)] = at.items()
+        return rows.sortWithinPartitions(F.col(f"_{inputs[name].columns.index(time)}"))
+    kinds = [inputs[name].schema[time].dataType for name, time in at.items()]
+    common = _common_type(kinds)
+    # The first column says which input a row belongs to, and those of all others are null in it.
+    columns = (F.col(f"_{number}").getField(time) for number, time in enumerate(at.values(), 1))
+    return rows.sortWithinPartitions(F.coalesce(*(column.cast(common) for column in columns)))
+
+
+def _common_type(kinds: Sequence[types.DataType]) -> types.DataType:
+    """A type that has the times of all inputs in the same order.
+
+    >>> _common_type([types.ShortType(), types.LongType()])
+    LongType()
+    >>> _common_type([types.DateType(), types.TimestampNTZType()])
+    TimestampNTZType()
+    """
+    first = kinds[0]
+    if all(kind == first for kind in kinds):
+        return first
+    # Of other types only dates and timestamps without a zone can meet in a flow.
+    whole = isinstance(first, types.IntegralType)
+    return types.LongType() if whole else types.TimestampNTZType()
+
+
+class OrderedBatches(SparkBatches):
+    """The feed of a batch in order of time: inputs advance as it is read, in step with others."""
+
+    def __init__(
+        self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
+    ) -> None:
+        super().__init__(agent, inputs, batches)
+        flow, worker = agent.flow, agent.worker
+        # All inputs of a worker are at the same time, so that one tells for all.
+        first = worker.graph.nodes[flow.handle("input", inputs[0].name)]
+        self._location = first.outputs[0]
+        self._read: deque[tuple[Time, int]] = deque()
+        """The last time and the bytes of each batch that is not known to be behind all workers."""
+        self._ahead = 0
+
+    def read(self, busy: bool) -> bool:
+        """Send the rows of one batch, unless others are too far behind."""
+        return not self._leads() and super().read(busy)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch, and advance to the last of their times."""
+        super().take(batch)
+        if batch.num_rows == 0:
+            return
+        latest = max(each.furthest for each in self._inputs if each.furthest is not None)
+        if any(each.late_count for each in self._inputs):
+            raise JetonError(
+                f"Spark's rows are not in order of time before {self._inputs[0].in_words(latest)}: "
+                "report this, and pass on_spark(…, ordered=False)"
+            )
+        for handle in self._inputs:
+            if handle.time < latest:
+                handle.advance_to(latest)
+        self._read.append((latest, batch.nbytes))
+        self._ahead += batch.nbytes
+
+    def patience(self, idle: float) -> float:
+        """As long as it takes the slowest to advance, if this worker is far ahead."""
+        return math.inf if self._leads() else super().patience(idle)
+
+    def _leads(self) -> bool:
+        """Whether this worker has read enough beyond the time of the slowest."""
+        if self._ahead < LEAD or self._ended:
+            return False
+        slowest = self._agent.worker.tracker.least_anywhere(self._location)
+        while self._read and not (slowest and slowest[0] < self._read[0][0]):
+            self._ahead -= self._read.popleft()[1]
+        return self._ahead >= LEAD

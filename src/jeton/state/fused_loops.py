@@ -1,0 +1,115 @@
+"""Fused loops: slots found and values folded in one pass, where keys are small integers.
+
+Each does in one loop over a batch what an index and an accumulator do in several. It ends early at
+the first row that needs more room or another index: the caller takes the rest the usual way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from jeton.columns import compiled as nb
+from jeton.columns.time_arithmetic import LEAST, MOST
+from jeton.state.fold_loops import combine
+
+NOTHING: Final = -2
+"""In place of the code of a fold: slots are found, and nothing is folded."""
+COUNT: Final = -1
+"""The same: records are counted."""
+
+
+@nb.njit(cache=True)
+def count_up(present, count, keys, out, new):  # type: ignore[no-untyped-def]
+    """Count keys that are their own slots; how many were counted, and how many of them are new."""
+    found = 0
+    size = np.uint64(min(len(present), len(count)))
+    for i in range(len(keys)):
+        key = keys[i]
+        if key >= size:
+            return i, found
+        if not present[key]:
+            present[key] = 1
+            new[found] = i
+            found += 1
+        number = count[key] + 1
+        count[key] = number
+        out[i] = number
+    return len(keys), found
+
+
+@nb.njit(cache=True)
+def pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
+    """The pane of a time, an empty one if it has none yet, or -1."""
+    empty = -1
+    for pane in range(len(times)):
+        if open_keys[pane] == 0:
+            if empty < 0:
+                empty = pane
+        elif times[pane] == time:
+            return pane
+    if empty >= 0:
+        times[empty] = time
+    return empty
+
+
+@nb.njit(cache=True)
+def fold_in_windows(  # type: ignore[no-untyped-def]
+    cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
+    size, offset, times, keys, how, value, seen, values, slots, new,
+):  # fmt: skip
+    """Find keys in the windows of their times, and fold values in.
+
+    Returns how many rows were folded, and how many keys were new.
+    """
+    width = np.uint64(cells.shape[1])
+    room = min(len(free), len(stored_keys))
+    if how != NOTHING:
+        room = min(room, len(seen))
+    found = 0
+    pane = -1
+    start, end = np.int64(MOST), np.int64(LEAST)
+    for i in range(len(keys)):
+        time = times[i]
+        if time >= end or time < start:
+            into = time % size - offset
+            if into < 0:
+                into += size
+            if time > MOST - (size - into):
+                return i, found
+            end = time + (size - into)
+            start = max(time, LEAST + into) - into
+            pane = pane_of(pane_times, open_keys, np.uint64(end))
+        key = keys[i]
+        if pane < 0 or key >= width:
+            return i, found
+        slot = np.int64(cells[pane, key])
+        if slot < 0:
+            if state[1] > 0:
+                slot = free[state[1] - 1]
+                if slot >= room:
+                    return i, found
+                state[1] -= 1
+            else:
+                slot = state[0]
+                if slot >= room:
+                    return i, found
+                state[0] += 1
+            cells[pane, key] = slot
+            open_keys[pane] += 1
+            stored_ends[slot] = np.uint64(end)
+            stored_keys[slot] = key
+            new[found] = i
+            found += 1
+        slots[i] = slot
+        if how >= 0:
+            number = values[i]
+            if seen[slot]:
+                value[slot] = combine(how, value[slot], number)
+            else:
+                value[slot] = number
+            seen[slot] += 1
+        elif how == COUNT:
+            seen[slot] += 1
+    return len(keys), found
