@@ -255,8 +255,10 @@ class Run:
             by way of keep → out
         """
         troubles = []
-        if self._failure is not None:
-            said = f"has failed: {summary(self._failure)}"
+        said = "" if self._failure is None else f"has failed: {summary(self._failure)}"
+        if not said and self.workers[0].closed:
+            said = "was closed"
+        if said:
             troubles = [Holder(what="query", text=f"the run {said}", detail=said)]
         # A thread that is busy in a step is a part of the answer, and is not waited for.
         with self.turnstile.within(PATIENCE):
@@ -531,9 +533,16 @@ class Run:
     def step(self, until: Any = None) -> Any:
         """Move the breakpoint on, and run until the flow rests there. Returns its time.
 
-        It is ``until``, or else the least time after the breakpoint of a record that is held back.
-        See `pause_at` for an example.
+        It is ``until``, or else the least time after the breakpoint of a record that is held back
+        once the flow rests. See `pause_at` for an example.
         """
+        with self.turnstile:
+            return self._step_to(until)
+
+    def _step_to(self, until: Any) -> Any:
+        if until is None and self.paused_at is not None:
+            # Records that were sent may not have come to the breakpoint yet.
+            self.run_to_rest()
         at = self._steer(steering.stepping(until)).shown
         self.run_to_rest()
         return at

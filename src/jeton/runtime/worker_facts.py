@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST: Final = 1000
-"""Pointstamps, and kinds of tokens, that an answer has at most: those at the least times."""
+"""Pointstamps, and kinds of tokens, that an answer has at most for each location: the least."""
 LOOK: Final = 0.5
 """Seconds between looks at a worker."""
 LOOKS: Final = 20
@@ -222,10 +222,9 @@ def _facts(agent: Agent, tokens: Iterable[HeldToken]) -> WorkerFacts:
         pid=os.getpid(),
         host=socket.gethostname(),
         unit=worker.units.unit,
-        pointstamps=nsmallest(
-            MOST,
+        pointstamps=_least(
             ((location, time, count) for (location, time), count in stamps.items() if count > 0),
-            key=lambda stamp: nested_key(stamp[1]),
+            key=lambda stamp: (stamp[0], stamp[1]),
         ),
         tokens=_tokens(tokens, worker.now()),
         queues=[fact for operator in worker.operators for fact in _queues(operator, agent.heads)],
@@ -256,7 +255,19 @@ def _tokens(tokens: Iterable[HeldToken], now: float) -> list[TokenFact]:
             fact = facts[key] = TokenFact(token.book.location, token.time, 0, shown, 0.0)
         fact.count += 1
         fact.seconds = max(fact.seconds, round(now - token.made, 3))
-    return nsmallest(MOST, facts.values(), key=lambda fact: nested_key(fact.time))
+    return _least(facts.values(), key=lambda fact: (fact.location, fact.time))
+
+
+def _least(facts: Iterable[T], key: Callable[[T], tuple[int, Time]]) -> list[T]:
+    """The facts of each location at its least times: many at one place must not hide another."""
+    by_location: dict[int, list[T]] = {}
+    for fact in facts:
+        by_location.setdefault(key(fact)[0], []).append(fact)
+    return [
+        fact
+        for found in by_location.values()
+        for fact in nsmallest(MOST, found, key=lambda each: nested_key(key(each)[1]))
+    ]
 
 
 def _queues(operator: Operator, heads: Heads) -> Iterable[QueueFact]:
@@ -316,10 +327,13 @@ def _inputs(agent: Agent) -> list[InputFact]:
                 for each in handle.partitions
                 if not each.ended
             ]
-            location = worker.graph.nodes[flow.handle(what, name)].outputs[0]
             sent, lateness = handle.sent_count, handle.lateness
             latest = handle.furthest
-            facts.append(InputFact(location, handle.time, sent, lateness, partitions, latest))
+            # Late records have an output of their own.
+            facts += [
+                InputFact(location, handle.time, sent, lateness, partitions, latest)
+                for location in worker.graph.nodes[flow.handle(what, name)].outputs
+            ]
     return facts
 
 
