@@ -576,3 +576,29 @@ def test_a_run_that_was_closed_says_so() -> None:
     with flow.open() as run:
         run.finish()
     assert str(run.why("out")) == "'out' is complete"
+
+
+def test_a_breakpoint_comes_before_workers_that_read() -> None:
+    flow = jt.Flow("paused")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.pause_at(5)
+        run.input("in").send({"time": [9], "n": [1]})
+        run.run_to_rest()
+        facts = collect(run.agents)
+        facts[0].looks = ["reads from the source of 'in'"] * 10
+        held = Question(flow, run.graph, facts).why("out").holders
+        assert [each.what for each in held] == ["breakpoint", "busy"]
+
+
+def test_one_look_at_a_worker_is_not_often() -> None:
+    flow = jt.Flow("seen")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.input("in").send({"time": [9], "n": [1]})
+        run.run_to_rest()
+        facts = collect(run.agents)
+        for looks, seen in ((1, ["input"]), (10, ["busy", "input"])):
+            facts[0].looks = ["reads from the source of 'in'"] * looks
+            held = Question(flow, run.graph, facts).why("out").holders
+            assert [each.what for each in held] == seen

@@ -81,12 +81,14 @@ def time_given(given: Any) -> Any:
     """
     if given is None or type(given) is int:
         return given
-    text = given.strip() if isinstance(given, str) else None
-    if text == "":
-        return None
-    for read in (int, datetime.fromisoformat) if text is not None else ():
+    if isinstance(given, str):
+        text = given.strip()
+        if not text:
+            return None
         with suppress(ValueError):
-            return read(text)
+            return int(text)
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
     raise GraphError(f"{given!r} is neither an integer nor a timestamp such as 2024-01-01 10:00:00")
 
 

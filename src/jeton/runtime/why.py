@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 OFTEN: Final = 0.5
 """The share of looks from which on a worker is said to do little else."""
+LOOKS_NEEDED: Final = 4
+"""Looks at a worker before that is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +298,9 @@ class Question:
         is_full = any(facts.full for facts in self.facts)
         sinks = [each for each in self.sinks if each.what == "sink" and is_full]
         conditions = [*self._busy(), *sinks, *self._conditions()]
+        if stuck and stuck[0].what == "breakpoint":
+            # All that comes before it is complete, so that workers have nothing left to do.
+            return [*stuck, *conditions, *waiting]
         if not stuck or stuck[0].what != "token":
             return [*conditions, *stuck, *waiting]
         # Nothing that workers do sets this token free, but for one that is busy where it is.
@@ -607,7 +612,7 @@ def _often(facts: WorkerFacts) -> Iterable[Holder]:
     doing, often = max(
         Counter(facts.looks).items(), key=lambda item: (item[0] != "", item[1]), default=("", 0)
     )
-    if doing and often / len(facts.looks) >= OFTEN:
+    if doing and len(facts.looks) >= LOOKS_NEEDED and often / len(facts.looks) >= OFTEN:
         share = f"in {often} of the last {len(facts.looks)} looks"
         yield Holder(
             what="busy",
