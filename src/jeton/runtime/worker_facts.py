@@ -355,14 +355,16 @@ def _notes(worker: Worker) -> dict[str, str]:
 # Busy workers
 
 
-def _busy(agent: Agent, seconds: float | None) -> BusyFact | None:
+def _busy(agent: Agent, seconds: float | None, elsewhere: str = "") -> BusyFact | None:
     """The present act of an agent's thread, unless it is the one that asks, or waits."""
     thread = agent.thread
     frame = None if thread == get_ident() else sys._current_frames().get(thread)
-    return None if frame is None else _doing(agent, frame, seconds)
+    return None if frame is None else _doing(agent, frame, seconds, elsewhere)
 
 
-def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> BusyFact | None:
+def _doing(
+    agent: Agent, frame: FrameType | None, seconds: float | None, elsewhere: str
+) -> BusyFact | None:
     """The action of an agent whose thread is at a frame; none if it waits or does something else.
 
     The operator, the output and the input are in the frames: nothing has to note them.
@@ -384,7 +386,7 @@ def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> Busy
                 of = f" of {name!r}" if name else ""
                 return BusyFact(f"{doing}{of}", seconds, name, line, stack[::-1]) if doing else None
         inner, frame = code.co_name, frame.f_back
-    return None
+    return BusyFact(elsewhere, seconds, None, line, stack[::-1]) if elsewhere else None
 
 
 def stack_of(
@@ -434,9 +436,11 @@ class BusyWatch:
     whose process is stopped, or that is in a call which holds Python's interpreter, sends nothing.
     """
 
-    def __init__(self, agent: Agent, every: float = LOOK) -> None:
+    def __init__(self, agent: Agent, every: float = LOOK, elsewhere: str = "") -> None:
+        """``elsewhere`` says what its thread does if it is not in the agent."""
         self._agent = agent
         self._every = every
+        self._elsewhere = elsewhere
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jeton-watch", daemon=True)
 
@@ -462,7 +466,7 @@ class BusyWatch:
 
     def _look(self, seconds: float) -> None:
         agent = self._agent
-        busy = _busy(agent, seconds)
+        busy = _busy(agent, seconds, self._elsewhere)
         agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
         agent.heads = _heads(agent)
         waits = busy is not None and seconds >= BUSY
