@@ -10,6 +10,7 @@ import pytest
 
 import jeton as jt
 from jeton.inspector.view import View
+from jeton.runtime.metrics import measure, operator_metrics
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.turnstile import Turnstile
 from tests.inspector.driven import stuck
@@ -259,3 +260,21 @@ def test_a_run_is_measured_from_the_moment_it_is_inspected() -> None:
         records = [each.records_in for each in run.agents[0].metrics().operators]
         assert records == [0, 2, 2]
         assert run.finish()["out"]["n"].to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_records_are_counted_also_if_a_run_was_paused_when_it_was_first_looked_at() -> None:
+    flow = jt.Flow("counted")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.pause_at(5)
+        run.input("in").send({"time": [1, 7], "n": [1, 2]})
+        run.run_to_rest()
+        measure(run.workers[0])
+        run.input("in").send({"time": [8], "n": [3]})
+        run.run_to_rest()
+        assert [each.records_out for each in operator_metrics(run.workers[0])] == [0, 0]
+        run.resume()
+        run.input("in").send({"time": [9], "n": [4]})
+        run.run_to_rest()
+        found = operator_metrics(run.workers[0])
+        assert [(each.records_in, each.records_out) for each in found] == [(0, 3), (3, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -153,6 +154,34 @@ def test_acts_are_posts_of_the_page_itself(run: Run) -> None:
     assert ask(url, "act", method="POST", body=long, content_type="application/json")[0] == 400
 
 
+def test_requests_that_are_not_whole_or_too_deep_are_refused(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = urlsplit(run.inspect())
+    head = f"POST {parts.path}act HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for body in ("[" * 20_000, '{"a":' * 5_000):
+        with socket.create_connection((parts.hostname, parts.port), 60) as connection:
+            connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
+        connection.sendall(f"{head}content-length: 99\r\n\r\n[".encode())
+    assert act(run.inspect(), "why")[0] == 200
+    assert not caplog.records
+
+
+def test_arguments_of_programs_are_understood_or_named(run: Run) -> None:
+    url = run.inspect()
+    assert act(url, "pause", at=5) == (200, {"text": "paused at 5"})
+    for name, arguments, says in (
+        ("step", {"at": 7.5}, "7.5 is neither an integer nor a timestamp"),
+        ("step", {"at": True}, "True is neither an integer nor a timestamp"),
+        ("state", {}, "state: name an operator"),
+        ("sample", {}, "sample: name an operator"),
+    ):
+        status, answer = act(url, name, **arguments)
+        assert (status, says in answer["error"]) == (409, True), answer
+
+
 def test_buttons_say_why_they_cannot_be_used(run: Run) -> None:
     url = run.inspect()
     run.monitor.look()
@@ -169,7 +198,7 @@ def test_buttons_say_why_they_cannot_be_used(run: Run) -> None:
 def test_why_pause_step_and_resume(run: Run) -> None:
     url = run.inspect()
     run.input("in", worker=0).send({"time": [3], "n": [1]})
-    run.input("in", worker=1).advance_to(100)
+    run.input("in", worker=1).advance_to(5)
     run.run_to_rest()
     _, answer = act(url, "why", name="out")
     assert answer["places"][0]["holders"][0]["what"] == "input"

@@ -138,6 +138,46 @@ def test_finish_waits_while_the_page_has_paused_the_run(run: Run) -> None:
     assert sorted(results[0]["out"]["time"].to_pylist()) == [6, 51]
 
 
+@pytest.mark.parametrize("pauses_again", [False, True])
+@pytest.mark.parametrize("how", ["finish", "run_until"])
+def test_buttons_pressed_as_a_run_comes_to_rest_do_not_end_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, how: str, pauses_again: bool
+) -> None:
+    def page(*acts: str) -> None:
+        for name in acts:
+            thread = threading.Thread(target=act, args=(run, name, {}))
+            thread.start()
+            thread.join()
+
+    page("pause")
+    run.input("in").send({"time": [5], "k": [1]})
+    for worker in (0, 1):
+        run.input("in", worker).close()
+    came: list[str] = []
+    wait = run._await_resume
+
+    def resumed_before() -> bool:
+        """The page resumes the run after its last step, before it waits for the page."""
+        if not came:
+            came.append("resume")
+            page("resume")
+            found = wait()
+            if pauses_again:
+                page("pause")
+            return found
+        if run.paused_at is not None:
+            page("resume")
+        return wait()
+
+    monkeypatch.setattr(run, "_await_resume", resumed_before)
+    if how == "finish":
+        run.finish()
+    else:
+        run.run_until(lambda: run.results()["out"].num_rows > 0)
+    assert run.results()["out"]["time"].to_pylist() == [6]
+    assert came == ["resume"]
+
+
 def test_a_breakpoint_of_the_user_s_own_is_an_error_at_the_end(run: Run) -> None:
     run.pause_at(10)
     with pytest.raises(jt.errors.FlowStalled, match="breakpoint at 10: resume"):

@@ -578,3 +578,16 @@ def test_a_timestamp_before_any_record_is_returned_as_one() -> None:
         assert run.pause_at(time) == time
         assert run.paused_at == time
         assert run.step(until=time + timedelta(days=1)) == time + timedelta(days=1)
+
+
+def test_a_step_sees_records_that_were_just_sent() -> None:
+    flow = jt.Flow("sent")
+    flow.output("out", flow.input("in", lateness=9))
+    with flow.open(workers=2) as run:
+        run.pause_at(3)
+        run.input("in", 0).send({"time": [8], "n": [1]})
+        run.run_to_rest()
+        run.input("in", 1).send({"time": [5], "n": [2]})
+        assert run.step() == 5
+        assert run.step() == 8
+        assert run.results()["out"]["n"].to_pylist() == [2]

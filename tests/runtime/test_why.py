@@ -499,3 +499,106 @@ def test_a_run_that_has_failed_says_so() -> None:
             run.run_to_rest()
         assert "the run has failed: MissingColumn: there is no column 'nix'" in str(run.why("out"))
         assert run.why("out").holders[0].what == "query"
+
+
+def test_many_tokens_elsewhere_do_not_hide_what_holds_an_output() -> None:
+    def keeping(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+        kept: list[jt.TimestampToken] = []
+
+        def step(input: Any, output: Any) -> None:
+            for ref, batch in input:
+                kept.extend(ref.retain(int(time)) for time in batch.times)
+
+        return step
+
+    flow = jt.Flow("many")
+    flow.output("kept", flow.input("many").unary(keeping, name="keeper"))
+    flow.output("out", flow.input("one", lateness=0))
+    with flow.open() as run:
+        run.input("many").send({"time": np.arange(1500), "n": np.arange(1500)})
+        run.input("many").close()
+        run.input("one").send({"time": [5000], "n": [1]})
+        run.run_to_rest()
+        why = run.why("out")
+        assert str(why).startswith("'out' is at 5000: input 'one' on worker 0 is at 5000")
+        assert run.why("kept").holders[0].operator == "keeper"
+
+
+def test_all_outputs_of_an_operator_are_asked_about() -> None:
+    def build(tokens: list[jt.TimestampToken], info: jt.OperatorInfo) -> Any:
+        first, second = tokens
+        first.drop()
+
+        def step(inputs: Any, outputs: Any) -> None:
+            for _ in inputs[0]:
+                second.downgrade(7)
+
+        return step
+
+    flow = jt.Flow("two")
+    builder = flow.operator("both")
+    builder.input(flow.input("in"))
+    builder.output()
+    builder.output()
+    first, second = builder.build(build)
+    flow.output("first", first)
+    flow.output("second", second)
+    with flow.open() as run:
+        run.input("in").send({"time": [3], "n": [1]})
+        run.input("in").close()
+        run.run_to_rest()
+        assert str(run.why("first")) == "'first' is complete"
+        [holder] = run.why("both").holders
+        assert (holder.operator, holder.port, holder.time) == ("both", 1, 7)
+        assert str(run.why("both", at=6)) == "'both' is complete up to 6"
+
+
+def test_the_late_records_of_an_input_wait_for_that_input() -> None:
+    flow = jt.Flow("late")
+    rows = flow.input("in", lateness=2)
+    flow.output("late", rows.late)
+    flow.output("out", rows)
+    with flow.open() as run:
+        run.input("in").send({"time": [9], "n": [1]})
+        run.run_to_rest()
+        says = "input 'in' on worker 0 is at 7: its latest record is at 9, and its lateness is 2"
+        assert [place.holders[0].text for place in run.why().places] == [says, says]
+        assert [holder.text for holder in run.why("in").holders] == [says]
+
+
+def test_a_run_that_was_closed_says_so() -> None:
+    flow = jt.Flow("closed")
+    flow.output("out", flow.input("in"))
+    with flow.open() as run:
+        run.run_to_rest()
+    assert run.why("out").holders[0].text == "the run was closed"
+    with flow.open() as run:
+        run.finish()
+    assert str(run.why("out")) == "'out' is complete"
+
+
+def test_a_breakpoint_comes_before_workers_that_read() -> None:
+    flow = jt.Flow("paused")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.pause_at(5)
+        run.input("in").send({"time": [9], "n": [1]})
+        run.run_to_rest()
+        facts = collect(run.agents)
+        facts[0].looks = ["reads from the source of 'in'"] * 10
+        held = Question(flow, run.graph, facts).why("out").holders
+        assert [each.what for each in held] == ["breakpoint", "busy"]
+
+
+def test_one_look_at_a_worker_is_not_often() -> None:
+    flow = jt.Flow("seen")
+    flow.output("out", flow.input("in", lateness=0))
+    with flow.open() as run:
+        run.input("in").send({"time": [9], "n": [1]})
+        run.run_to_rest()
+        facts = collect(run.agents)
+        for looks, seen in ((1, ["input"]), (10, ["busy", "input"])):
+            facts[0].looks = ["reads from the source of 'in'"] * looks
+            held = Question(flow, run.graph, facts).why("out").holders
+            assert [each.what for each in held] == seen

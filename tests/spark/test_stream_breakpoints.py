@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -59,8 +60,8 @@ def test_rows_are_those_of_a_stream_without_breakpoints(
         source.add(rows(batch))
     stream = Stream(source, tmp_path / "checkpoint")
     frames = stream.frames
-    time = random.randrange(60, 90)
-    assert frames.pause_at(time) == time
+    first = random.randrange(60, 90)
+    assert frames.pause_at(first) == first
     query = stream.start()
     rests = 0
     try:
@@ -134,5 +135,37 @@ def test_what_a_stream_refuses(source: Source, tmp_path: Path) -> None:
 def test_a_batch_cannot_be_paused(spark: SparkSession) -> None:
     flow = jt.Flow("batch")
     flow.output("out", flow.input("n", time="id", schema={}))
+    frames = flow.on_spark({"n": spark.range(3)}, workers=1)
     with pytest.raises(GraphError, match="a batch cannot be paused"):
-        flow.on_spark({"n": spark.range(3)}, workers=1).pause_at(5)
+        frames.pause_at(5)
+    with pytest.raises(GraphError, match="a batch cannot be asked why"):
+        frames.why()
+
+
+def test_an_operator_that_is_busy_in_a_micro_batch_is_named(source: Source, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def slow(batch: jt.Batch) -> jt.Batch:
+        while len(batch) > 10 and not gate.exists():  # a few rows show the columns
+            time.sleep(0.01)
+        return batch
+
+    flow = jt.Flow("busy stream")
+    flow.output("out", readings(flow).map(slow, name="slow"))
+    frames = flow.on_spark({"r": source.frame()}, workers=2)
+    source.add(rows(0))
+    seen: list[int] = []
+    taken = {"out": lambda frame, batch: seen.append(frame.count())}
+    query = frames.write_stream(taken, checkpoint=tmp_path / "checkpoint")
+    try:
+        deadline = time.monotonic() + LIMIT
+        while "runs 'slow'" not in (why := frames.why("out")).holders[0].text:
+            assert time.monotonic() < deadline, str(why)
+        assert why.holders[0].what == "busy"
+        assert "time.sleep(0.01)" in why.holders[0].text
+        gate.touch()
+        query.processAllAvailable()
+    finally:
+        gate.touch()
+        query.stop()
+    assert seen == [len(rows(0)["v"])]

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jeton.connectors.sinks import Callback
+from jeton.connectors.sources import Batches
 from tests.stalls import (
     LIMIT,
     STALLS,
@@ -56,6 +57,35 @@ def test_a_query_that_has_ended_says_so(spark: SparkSession) -> None:
     with planted(spark, Planted(with_lateness(lambda stream: stream), "")) as query:
         query.await_running(LIMIT)
     assert headline(query.why("out")) == "'out' is not complete: query 'stalled' has ended"
+
+
+def two_rows(partition: int, partitions: int) -> Any:
+    yield {"time": [3, 7], "user": [1, 2]}
+
+
+def test_a_query_that_is_complete_says_so(spark: SparkSession) -> None:
+    flow = with_lateness(lambda stream: stream)
+    with flow.start(spark, sources={"in": Batches(two_rows)}, workers=2) as query:
+        assert query.await_termination(LIMIT)
+    assert str(query.why("out")) == "'out' is complete"
+    assert str(query.why("out", at=5)) == "'out' is complete up to 5"
+
+
+def test_a_slow_sink_is_named_after_its_workers_have_left(spark: SparkSession) -> None:
+    go_on = threading.Event()
+    flow = with_lateness(lambda stream: stream)
+    sinks = {"out": Callback(lambda table: go_on.wait())}
+    ends: dict[str, Any] = {"sources": {"in": Batches(two_rows)}, "sinks": sinks}
+    with flow.start(spark, **ends, workers=2) as query:
+        try:
+            query.await_running(LIMIT)
+            for thread in query._coordinator.listeners:
+                thread.join(LIMIT)  # they end when their workers hang up
+            says = "'out' is complete, but not all of its rows are out: the sink of output 'out' .*"
+            (slow, *others) = asked(query, says).holders
+            assert (slow.what, others) == ("sink", [])
+        finally:
+            go_on.set()
 
 
 @pytest.mark.parametrize("checkpoints", [False, True])

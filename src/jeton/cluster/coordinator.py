@@ -101,6 +101,8 @@ class Coordinator:
     error: JetonError | None = None
     """The error at the driver that ended the attempt."""
     controls: dict[int, Connection] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """The workers that have hung up."""
     listeners: list[threading.Thread] = field(default_factory=list)
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The latest report of each worker."""
@@ -122,6 +124,7 @@ class Coordinator:
     def join(self, worker: int, control: Connection) -> None:
         """A worker is there."""
         self.controls[worker] = control
+        self.gone.discard(worker)
 
     def listen(self, worker: int, control: Connection, owner: Owner) -> threading.Thread:
         """Listen to a worker that has joined, in a thread of its own, until it hangs up."""
@@ -140,6 +143,16 @@ class Coordinator:
         """Whether all workers have joined."""
         return len(self.controls) == self.workers
 
+    def is_done(self, worker: int) -> bool:
+        """Whether all outputs were complete when a worker last reported."""
+        report = self.reports.get(worker)
+        return report is not None and not any(report["frontiers"].values())
+
+    @property
+    def is_all_done(self) -> bool:
+        """Whether all workers are: the flow is complete."""
+        return self.is_full and all(map(self.is_done, self.controls))
+
     def hang_up(self) -> None:
         """Hang up on all workers."""
         for control in list(self.controls.values()):
@@ -156,6 +169,7 @@ class Coordinator:
             # A frame that cannot be read: where the next one begins is not known.
             owner.misheard(self, worker, error)
         finally:
+            self.gone.add(worker)
             owner.left(self, worker)
 
     # Commands and answers

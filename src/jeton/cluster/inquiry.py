@@ -89,7 +89,7 @@ class Inquiry:
 
         def is_over() -> bool:
             failed = {w for w, (n, _) in self._errors.items() if n >= number}
-            return came().keys() | failed >= coordinator.controls.keys()
+            return came().keys() | failed | coordinator.gone >= coordinator.controls.keys()
 
         with self._changed:
             self._changed.wait_for(is_over, patience)
@@ -97,8 +97,9 @@ class Inquiry:
         return [found[worker] for worker in sorted(found)]
 
     def silent(self, coordinator: Coordinator, answered: list[WorkerFacts]) -> list[Holder]:
-        """The workers that are there but have not answered."""
+        """The workers that have joined but have not answered, unless they are done."""
         missing = coordinator.controls.keys() - {facts.worker for facts in answered}
+        missing -= {worker for worker in coordinator.gone if coordinator.is_done(worker)}
         now, holders = time.monotonic(), []
         for worker in sorted(missing):
             heard, process = self._heard.get(worker, (None, ""))
@@ -107,10 +108,13 @@ class Inquiry:
             detail = f"{process}, {last}" if process else last
             _, why = self._errors.get(worker, (0, ""))
             why = why or "its process is stopped, or in a call that holds Python's interpreter"
+            text = f"worker {worker} does not answer ({detail}): {why}"
+            if worker in coordinator.gone:
+                text = f"worker {worker} has left ({detail})"
             holders.append(
                 Holder(
                     what="silent",
-                    text=f"worker {worker} does not answer ({detail}): {why}",
+                    text=text,
                     workers=(worker,),
                     since=seconds,
                     detail=detail,

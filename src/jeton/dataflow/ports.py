@@ -173,6 +173,7 @@ class Output:
     """Where an operator sends, by sessions opened with a token or a token reference."""
 
     __slots__ = (
+        "_behind",
         "_edges",
         "_rows",
         "book",
@@ -194,6 +195,8 @@ class Output:
         self.kind = book.kind
         self.time_name = time_name
         self._edges: list[Edge] = []
+        self._behind: list[Edge] | None = None
+        """The edges behind the one that messages are diverted to."""
         self._rows = _Rows()
 
     def stamped(self, times: Times) -> Column:
@@ -213,17 +216,20 @@ class Output:
 
     @property
     def edges(self) -> Sequence[Edge]:
-        """Where messages go."""
-        return self._edges
+        """Where messages go in the end, also while they are diverted."""
+        return self._edges if self._behind is None else self._behind
 
     def connect(self, edges: Sequence[Edge]) -> None:
         """Say where messages go: the worker does this."""
-        self._edges = list(edges)
+        if self._behind is None:
+            self._edges = list(edges)
+        else:
+            self._behind = list(edges)
 
-    def redirect(self, edges: Sequence[Edge]) -> list[Edge]:
-        """Have messages go elsewhere from now on; returns where they went."""
-        before, self._edges = self._edges, list(edges)
-        return before
+    def divert(self, edge: Edge | None) -> None:
+        """Have messages go to an edge that sends them on to `edges`, or no longer."""
+        behind = self._edges if self._behind is None else self._behind
+        self._edges, self._behind = (behind, None) if edge is None else ([edge], behind)
 
     def session(self, right: TimestampToken | TokenRef, time: Time | None = None) -> Session:
         """Open a session at the token's time, or at a later ``time``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -70,25 +71,25 @@ def act(target: Any, name: str, arguments: Arguments) -> dict[str, Any]:
         return _ACTS[name](target, arguments)
 
 
-def time_given(text: str | None) -> Any:
+def time_given(given: Any) -> Any:
     """A time that a user has typed: an integer or a timestamp; nothing if the field is empty.
 
-    >>> time_given("12"), time_given("2024-01-01 10:00"), time_given(" ")
-    (12, datetime.datetime(2024, 1, 1, 10, 0), None)
+    Programs may give an integer as it is.
+
+    >>> time_given("12"), time_given("2024-01-01 10:00"), time_given(" "), time_given(12)
+    (12, datetime.datetime(2024, 1, 1, 10, 0), None, 12)
     """
-    text = (text or "").strip()
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise GraphError(
-            f"{text!r} is neither an integer nor a timestamp such as 2024-01-01 10:00:00"
-        ) from None
+    if given is None or type(given) is int:
+        return given
+    if isinstance(given, str):
+        text = given.strip()
+        if not text:
+            return None
+        with suppress(ValueError):
+            return int(text)
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    raise GraphError(f"{given!r} is neither an integer nor a timestamp such as 2024-01-01 10:00:00")
 
 
 def _method(target: Any, name: str) -> Callable[..., Any] | None:
@@ -160,11 +161,18 @@ def _plan_given(text: Any) -> str | int:
 
 
 def _state(target: Any, arguments: Arguments) -> dict[str, Any]:
-    return _at_rest(target, lambda: target.state(arguments["name"]))
+    name = _operator_given(arguments, "state")
+    return _at_rest(target, lambda: target.state(name))
 
 
 def _sample(target: Any, arguments: Arguments) -> dict[str, Any]:
-    return _table(target.sample(arguments["name"], SAMPLE))
+    return _table(target.sample(_operator_given(arguments, "sample"), SAMPLE))
+
+
+def _operator_given(arguments: Arguments, act: str) -> Any:
+    if "name" not in arguments:
+        raise GraphError(f'{act}: name an operator, {{"name": …}}')
+    return arguments["name"]
 
 
 def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:

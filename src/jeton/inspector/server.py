@@ -33,7 +33,7 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import (
         HTMLResponse,
         JSONResponse,
@@ -313,16 +313,19 @@ class PageServer:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return _refused("acts are JSON")
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MOST_BODY:
-                return _refused("the request is too long")
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_BODY:
+                    return _refused("the request is too long")
+        except ClientDisconnect:
+            return _refused("the request is not whole")
         try:
             asked = json.loads(body)
             name, arguments = asked["act"], asked.get("arguments", {})
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise TypeError
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _refused('an act is {"act": name, "arguments": {…}}')
         try:
             done = await run_in_threadpool(act, page.target, name, arguments)

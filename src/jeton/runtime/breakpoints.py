@@ -28,7 +28,7 @@ from jeton.core.times import END_OF_TIME, IntegerTimes, Time
 from jeton.core.tokens import TimestampToken, held_tokens
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.operators.stateless import as_mask
-from jeton.dataflow.ports import Edge, Input, Output
+from jeton.dataflow.ports import Input, Output
 from jeton.runtime.operator import Operator
 from jeton.state.snapshot import BIN, held_by_breakpoint
 from jeton.state.tagged_state import Origin, TaggedState
@@ -131,7 +131,8 @@ class SourceGate:
         self._handle = handle if isinstance(handle, InputHandle) else None
         self._floor: int | None = None
         """The least time for which there was a right when the gate was closed."""
-        self._edges: list[Edge] | None = None
+        self.is_closed = False
+        """Whether it holds back records, or is about to let them go."""
 
     def restore(self, state: pa.Table) -> None:
         """Begin with the records of a snapshot, before any token of the input has moved on."""
@@ -144,13 +145,13 @@ class SourceGate:
 
     def close(self, at: int) -> None:
         """Hold back what is at or after a time; the rest of what was held goes on."""
-        if self._edges is None:
+        if not self.is_closed:
             self._install(self.least_token())
         self._go_to(at)
 
     def hold(self, at: int, floor: int | None) -> None:
         """The same at once, in a step: ``floor`` is the least time for which there is a right."""
-        if self._edges is None:
+        if not self.is_closed:
             self._install(floor)
         self._go_to(at)
         self._settle()
@@ -168,11 +169,6 @@ class SourceGate:
         self._go_to(None)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it holds back records, or is about to let them go."""
-        return self._edges is not None
-
-    @property
     def has_right(self) -> bool:
         """Whether the input had not ended when the gate was closed."""
         return self.is_closed and self._floor is not None
@@ -184,7 +180,7 @@ class SourceGate:
         if not self.passes:
             early, late = (None, batch) if self.at is None else _split(batch, self.at)
         if early is not None:
-            for edge in self._edges or ():
+            for edge in self._output.edges:
                 edge.push(time, early)
         if late is not None:
             self.held.add(late)
@@ -226,18 +222,19 @@ class SourceGate:
 
     def _install(self, floor: int | None) -> None:
         self._floor = floor
-        self._edges = self._output.redirect([self])
+        self.is_closed = True
+        self._output.divert(self)
         _keep(self.operator, self.port, self.held)
 
     def _settle(self) -> None:
-        if self._edges is None:
+        if not self.is_closed:
             return
         for batch in self.held.take(None if self.passes else self.at):
             bound, most = batch.extent()
             if self._handle is not None:
                 known = self._handle.furthest
                 self._handle.furthest = most if known is None else max(known, most)
-            for edge in self._edges:
+            for edge in self._output.edges:
                 edge.push(bound, batch)
         at, floor = self.at, self._floor
         token = None if at is None or floor is None else max(at, floor)
@@ -248,8 +245,8 @@ class SourceGate:
                 self._book.record(self.token, -1)
             self.token = token
         if at is None:
-            self._output.redirect(self._edges)
-            self._edges = None
+            self._output.divert(None)
+            self.is_closed = False
             _forget(self.operator, self.port)
 
 

@@ -255,8 +255,10 @@ class Run:
             by way of keep → out
         """
         troubles = []
-        if self._failure is not None:
-            said = f"has failed: {summary(self._failure)}"
+        said = "" if self._failure is None else f"has failed: {summary(self._failure)}"
+        if not said and self.workers[0].closed:
+            said = "was closed"
+        if said:
             troubles = [Holder(what="query", text=f"the run {said}", detail=said)]
         # A thread that is busy in a step is a part of the answer, and is not waited for.
         with self.turnstile.within(PATIENCE):
@@ -408,8 +410,12 @@ class Run:
     def run_until(self, reached: Callable[[], bool]) -> None:
         """Step until a condition holds; `FlowStalled` if the flow comes to rest before."""
         while not reached():
-            if not (self.turn() or self._jump() or self._await_threads() or self._await_resume()):
-                raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
+            if self.turn() or self._jump() or self._await_threads() or self._await_resume():
+                continue
+            with self.turnstile:
+                # Another thread may have steered the run since it came to rest.
+                if not (reached() or self._can_go_on()):
+                    raise FlowStalled(f"the flow came to rest before that: {self._explain()}")
 
     @_in_turn
     def feed(self, inputs: Mapping[str, Any]) -> None:
@@ -456,29 +462,40 @@ class Run:
         while True:
             while self._feeding and self.paused_at is None:
                 self.turn()
-            self._close_ends()
+            closed = self._close_ends()
             self.run_to_rest()
             if self._await_resume():
                 continue
-            if self.paused_at is not None:
-                raise FlowStalled(
-                    f"the flow came to rest at the breakpoint at {self.paused_at}: resume() first"
-                )
-            if all(worker.tracker.is_complete for worker in self.workers):
-                return self.results()
+            with self.turnstile:
+                # Another thread may have steered the run since it came to rest.
+                if self._can_go_on():
+                    continue
+                if self.paused_at is not None:
+                    raise FlowStalled(
+                        f"the flow came to rest at the breakpoint at {self.paused_at}: resume() "
+                        "first"
+                    )
+                if not closed:
+                    continue
+                if all(worker.tracker.is_complete for worker in self.workers):
+                    return self.results()
             if not self._await_threads():
                 raise FlowStalled(f"the flow came to rest but is not complete: {self._explain()}")
 
     @_in_turn
-    def _close_ends(self) -> None:
-        """Close the inputs, unless there is something to feed, and the sequencers."""
-        for name in self.flow.inputs if not self._feeding else ():
-            for worker in range(len(self.workers)):
-                self.input(name, worker).close()
-        for what, name in self.flow.handles():
-            if what == "sequencer":
+    def _close_ends(self) -> bool:
+        """Close the inputs and the sequencers, unless there is something to feed."""
+        if self._feeding:
+            return False
+        for what in ("input", "sequencer"):
+            for name in (name for kind, name in self.flow.handles() if kind == what):
                 for worker in range(len(self.workers)):
-                    self.sequencer(name, worker).close()
+                    self._handle(what, name, worker).close()
+        return True
+
+    def _can_go_on(self) -> bool:
+        """Take a step, if there is one to take; or whether another thread has paused the run."""
+        return self.turn() or self._jump() or self._paused_elsewhere
 
     # Breakpoints
 
@@ -516,9 +533,16 @@ class Run:
     def step(self, until: Any = None) -> Any:
         """Move the breakpoint on, and run until the flow rests there. Returns its time.
 
-        It is ``until``, or else the least time after the breakpoint of a record that is held back.
-        See `pause_at` for an example.
+        It is ``until``, or else the least time after the breakpoint of a record that is held back
+        once the flow rests. See `pause_at` for an example.
         """
+        with self.turnstile:
+            return self._step_to(until)
+
+    def _step_to(self, until: Any) -> Any:
+        if until is None and self.paused_at is not None:
+            # Records that were sent may not have come to the breakpoint yet.
+            self.run_to_rest()
         at = self._steer(steering.stepping(until)).shown
         self.run_to_rest()
         return at
@@ -913,13 +937,20 @@ class Run:
 
     def _await_resume(self) -> bool:
         """Wait while a breakpoint holds that another thread has set, as that of the page does."""
-        if self.paused_at is None or self._paused_in in (None, current_thread()):
+        if not self._paused_elsewhere:
             return False
         with self._woken:
             self._woken.wait_for(
                 lambda: self.agents[0].breakpoints.at is None or self.workers[0].closed
             )
         return not self.workers[0].closed
+
+    @property
+    def _paused_elsewhere(self) -> bool:
+        """Whether a breakpoint holds that another thread has set."""
+        if self.paused_at is None or self.workers[0].closed:
+            return False
+        return self._paused_in not in (None, current_thread())
 
     def _explain(self) -> str:
         return Question(self.flow, self.graph, collect(self.agents)).stalled()

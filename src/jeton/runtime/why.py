@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jeton.columns.time_domain import Units
 from jeton.columns.time_units import in_words, is_timestamp, length_text, plain_time
+from jeton.core.antichain import Antichain
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError
 from jeton.core.source_lines import SourceLine
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 OFTEN: Final = 0.5
 """The share of looks from which on a worker is said to do little else."""
+LOOKS_NEEDED: Final = 4
+"""Looks at a worker before that is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,21 +198,22 @@ class Question:
     def why(self, name: str | None = None, at: Any = None) -> Why:
         """The answer for one output, probe or operator, or for all outputs."""
         names = list(self.flow.outputs) if name is None else [name]
-        return Why([self._place(each, self._target(each), at) for each in names])
+        return Why([self._place(each, self._targets(each), at) for each in names])
 
     def stalled(self) -> str:
         """All that is held, as a sentence: for a flow that came to rest too early."""
         found = self._ranked(everything(self.graph, self.pointstamps))
         return "; ".join(holder.text for holder in found) or "nothing is held"
 
-    def _target(self, name: str) -> int:
+    def _targets(self, name: str) -> Sequence[int]:
+        """The input of an output or a probe, or all outputs of an operator, if it has any."""
         flow = self.flow
         for what in ("output", "probe"):
             if (what, name) in flow.handles():
-                return self.graph.nodes[flow.handle(what, name)].inputs[0]
+                return self.graph.nodes[flow.handle(what, name)].inputs
         for node in self.graph.nodes:
             if node.name == name:
-                return (*node.outputs, *node.inputs)[0]
+                return node.outputs or node.inputs
         known = [known for what, known in flow.handles() if what in ("output", "probe")]
         known += [node.name for node in self.graph.nodes]
         raise GraphError(
@@ -218,12 +222,12 @@ class Question:
             f"{', '.join(map(repr, dict.fromkeys(known)))})"
         )
 
-    def _place(self, name: str, target: int, at: Any) -> HeldPlace:
+    def _place(self, name: str, targets: Sequence[int], at: Any) -> HeldPlace:
         if at is not None:
-            at = self._asked_about(target, at)
-        first = holds(self.graph, self.pointstamps, target)
+            at = self._asked_about(targets[0], at)
+        first = self._holds(targets)
         frontier = tuple(dict.fromkeys(hold.arrives for hold in first))
-        found = first if at is None else holds(self.graph, self.pointstamps, target, at)
+        found = first if at is None else self._holds(targets, at)
         unknown = not self.facts and self.troubles
         sinks = [each for each in self.sinks if each.operator == name]
         status = self._status(name, frontier, at, bool(found or unknown), bool(sinks))
@@ -234,6 +238,9 @@ class Question:
             others = [each for each in sinks if each not in slow]
             ranked = [each for each in self._ranked(found) if each not in slow]
             holders = [*self.troubles, *slow, *ranked, *others]
+            # An input may hold two ports of one operator.
+            unique = {(each.what, each.text): each for each in reversed(holders)}
+            holders = [each for each in holders if unique.pop((each.what, each.text), None)]
         return HeldPlace(
             name,
             tuple(plain_time(time, self.unit) for time in frontier),
@@ -241,6 +248,17 @@ class Question:
             status,
             tuple(holders),
         )
+
+    def _holds(self, targets: Sequence[int], at: Time | None = None) -> list[Hold]:
+        """What holds the least of the frontiers of some ports of one operator."""
+        found = [each for to in targets for each in holds(self.graph, self.pointstamps, to, at)]
+        if at is None:
+            least = tuple(Antichain(hold.arrives for hold in found))
+            found = [hold for hold in found if hold.arrives in least]
+        by_place: dict[tuple[int, tuple[tuple[Time, int], ...]], Hold] = {}
+        for hold in sorted(found, key=lambda hold: (nested_key(hold.arrives), hold.location)):
+            by_place.setdefault((hold.location, hold.stamps), hold)
+        return list(by_place.values())
 
     def _asked_about(self, target: int, at: Any) -> Time:
         """A time that a user gives, in the unit of the flow."""
@@ -280,6 +298,9 @@ class Question:
         is_full = any(facts.full for facts in self.facts)
         sinks = [each for each in self.sinks if each.what == "sink" and is_full]
         conditions = [*self._busy(), *sinks, *self._conditions()]
+        if stuck and stuck[0].what == "breakpoint":
+            # All that comes before it is complete, so that workers have nothing left to do.
+            return [*stuck, *conditions, *waiting]
         if not stuck or stuck[0].what != "token":
             return [*conditions, *stuck, *waiting]
         # Nothing that workers do sets this token free, but for one that is busy where it is.
@@ -312,7 +333,7 @@ class Question:
         for facts, fact in sorted(inputs, key=lambda each: nested_key(each[1].time)):
             if fact.location == hold.location and left.get(fact.time, 0) > 0:
                 left[fact.time] -= 1
-                yield self._input(facts, fact, hold, plan)
+                yield self._input(facts, fact, hold, port, plan)
         yield from self._tokens(hold, left, port, plan, waits)
 
     def _breakpoint(
@@ -472,7 +493,9 @@ class Question:
             path=hold.path,
         )
 
-    def _input(self, facts: WorkerFacts, fact: InputFact, hold: Hold, plan: OperatorPlan) -> Holder:
+    def _input(
+        self, facts: WorkerFacts, fact: InputFact, hold: Hold, port: int, plan: OperatorPlan
+    ) -> Holder:
         """An input that has not advanced, and the partition that it waits for."""
         least = self.graph.kinds[hold.location].minimum
         paused_at = facts.breakpoints.get(plan.name)
@@ -504,7 +527,7 @@ class Question:
             ),
             operator=plan.name,
             workers=(facts.worker,),
-            port=0,
+            port=port,
             time=plain_time(fact.time, self.unit),
             count=1,
             line=plan.defined,
@@ -589,7 +612,7 @@ def _often(facts: WorkerFacts) -> Iterable[Holder]:
     doing, often = max(
         Counter(facts.looks).items(), key=lambda item: (item[0] != "", item[1]), default=("", 0)
     )
-    if doing and often / len(facts.looks) >= OFTEN:
+    if doing and len(facts.looks) >= LOOKS_NEEDED and often / len(facts.looks) >= OFTEN:
         share = f"in {often} of the last {len(facts.looks)} looks"
         yield Holder(
             what="busy",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST: Final = 1000
-"""Pointstamps, and kinds of tokens, that an answer has at most: those at the least times."""
+"""Pointstamps, and kinds of tokens, that an answer has at most for each location: the least."""
 LOOK: Final = 0.5
 """Seconds between looks at a worker."""
 LOOKS: Final = 20
@@ -222,10 +222,9 @@ def _facts(agent: Agent, tokens: Iterable[HeldToken]) -> WorkerFacts:
         pid=os.getpid(),
         host=socket.gethostname(),
         unit=worker.units.unit,
-        pointstamps=nsmallest(
-            MOST,
+        pointstamps=_least(
             ((location, time, count) for (location, time), count in stamps.items() if count > 0),
-            key=lambda stamp: nested_key(stamp[1]),
+            key=lambda stamp: (stamp[0], stamp[1]),
         ),
         tokens=_tokens(tokens, worker.now()),
         queues=[fact for operator in worker.operators for fact in _queues(operator, agent.heads)],
@@ -256,7 +255,19 @@ def _tokens(tokens: Iterable[HeldToken], now: float) -> list[TokenFact]:
             fact = facts[key] = TokenFact(token.book.location, token.time, 0, shown, 0.0)
         fact.count += 1
         fact.seconds = max(fact.seconds, round(now - token.made, 3))
-    return nsmallest(MOST, facts.values(), key=lambda fact: nested_key(fact.time))
+    return _least(facts.values(), key=lambda fact: (fact.location, fact.time))
+
+
+def _least(facts: Iterable[T], key: Callable[[T], tuple[int, Time]]) -> list[T]:
+    """The facts of each location at its least times: many at one place must not hide another."""
+    by_location: dict[int, list[T]] = {}
+    for fact in facts:
+        by_location.setdefault(key(fact)[0], []).append(fact)
+    return [
+        fact
+        for found in by_location.values()
+        for fact in nsmallest(MOST, found, key=lambda each: nested_key(key(each)[1]))
+    ]
 
 
 def _queues(operator: Operator, heads: Heads) -> Iterable[QueueFact]:
@@ -316,10 +327,13 @@ def _inputs(agent: Agent) -> list[InputFact]:
                 for each in handle.partitions
                 if not each.ended
             ]
-            location = worker.graph.nodes[flow.handle(what, name)].outputs[0]
             sent, lateness = handle.sent_count, handle.lateness
             latest = handle.furthest
-            facts.append(InputFact(location, handle.time, sent, lateness, partitions, latest))
+            # Late records have an output of their own.
+            facts += [
+                InputFact(location, handle.time, sent, lateness, partitions, latest)
+                for location in worker.graph.nodes[flow.handle(what, name)].outputs
+            ]
     return facts
 
 
@@ -341,14 +355,16 @@ def _notes(worker: Worker) -> dict[str, str]:
 # Busy workers
 
 
-def _busy(agent: Agent, seconds: float | None) -> BusyFact | None:
+def _busy(agent: Agent, seconds: float | None, elsewhere: str = "") -> BusyFact | None:
     """The present act of an agent's thread, unless it is the one that asks, or waits."""
     thread = agent.thread
     frame = None if thread == get_ident() else sys._current_frames().get(thread)
-    return None if frame is None else _doing(agent, frame, seconds)
+    return None if frame is None else _doing(agent, frame, seconds, elsewhere)
 
 
-def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> BusyFact | None:
+def _doing(
+    agent: Agent, frame: FrameType | None, seconds: float | None, elsewhere: str
+) -> BusyFact | None:
     """The action of an agent whose thread is at a frame; none if it waits or does something else.
 
     The operator, the output and the input are in the frames: nothing has to note them.
@@ -370,7 +386,7 @@ def _doing(agent: Agent, frame: FrameType | None, seconds: float | None) -> Busy
                 of = f" of {name!r}" if name else ""
                 return BusyFact(f"{doing}{of}", seconds, name, line, stack[::-1]) if doing else None
         inner, frame = code.co_name, frame.f_back
-    return None
+    return BusyFact(elsewhere, seconds, None, line, stack[::-1]) if elsewhere else None
 
 
 def stack_of(
@@ -420,9 +436,11 @@ class BusyWatch:
     whose process is stopped, or that is in a call which holds Python's interpreter, sends nothing.
     """
 
-    def __init__(self, agent: Agent, every: float = LOOK) -> None:
+    def __init__(self, agent: Agent, every: float = LOOK, elsewhere: str = "") -> None:
+        """``elsewhere`` says what its thread does if it is not in the agent."""
         self._agent = agent
         self._every = every
+        self._elsewhere = elsewhere
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jeton-watch", daemon=True)
 
@@ -448,7 +466,7 @@ class BusyWatch:
 
     def _look(self, seconds: float) -> None:
         agent = self._agent
-        busy = _busy(agent, seconds)
+        busy = _busy(agent, seconds, self._elsewhere)
         agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
         agent.heads = _heads(agent)
         waits = busy is not None and seconds >= BUSY

@@ -322,7 +322,13 @@ class Frames(dict[str, DataFrame]):
         Between micro-batches, nothing is known of frontiers. See `jeton.spark.query.Query.why`.
         """
         facts, troubles, flow = [], [], self._inspection.flow
-        for attempt in self._stream().under_way:
+        if self._coordinator is None:
+            raise GraphError(
+                "a batch cannot be asked why, since Spark runs it to its end: inspect() shows how "
+                "far it is; ask a stream, a long-lived query, flow.start(…), or a run in this "
+                "process, flow.open()"
+            )
+        for attempt in self._coordinator.under_way:
             found = attempt.inquiry.ask(attempt)
             facts += found
             troubles += attempt.inquiry.silent(attempt, found)

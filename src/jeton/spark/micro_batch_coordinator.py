@@ -196,7 +196,7 @@ class MicroBatchCoordinator:
             if attempt.failed:
                 return
             kind = header["kind"]
-            if kind == "facts":
+            if kind in ("facts", "busy"):
                 attempt.inquiry.hear(worker, header)
                 return
             if kind == "steered" and attempt.steering is not None:

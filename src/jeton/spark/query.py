@@ -954,6 +954,8 @@ class Query:
     def _troubles(self) -> list[Holder]:
         """The conditions that keep the whole query from going on, as far as the driver knows."""
         if not self.is_active:
+            if self._status == "ended" and self._coordinator.is_all_done:
+                return []
             said = f"has {self._status}" + (f": {self._cause.summary}" if self._cause else "")
             return [Holder(what="query", text=f"query {self.name!r} {said}", detail=said)]
         missing = self.workers - len(self._coordinator.controls)

@@ -23,6 +23,7 @@ from jeton.columns.batch import Batch
 from jeton.core.errors import JetonError
 from jeton.runtime.agent import Agent
 from jeton.runtime.commands import Command, Connection, Fail
+from jeton.runtime.worker_facts import BusyWatch
 from jeton.spark.internals import BatchId, micro_batch_of
 from jeton.spark.metrics import Counts, counted
 from jeton.spark.tasks import (
@@ -148,8 +149,9 @@ def run_micro_batch(
             agent.breakpoints.resume()
         if orders.paused_at is not None:
             agent.breakpoints.pause_again(orders.paused_at)
-        for _ in agent.turns():
-            yield from rows.take(1 if agent.is_held else ROWS_OUT)
+        with BusyWatch(agent, elsewhere="waits for Spark to take its rows"):
+            for _ in agent.turns():
+                yield from rows.take(1 if agent.is_held else ROWS_OUT)
         assert writer.base is not None, "a worker is stopped once its part is committed"
         made = Kept(agent, writer.base, orders.version, orders.epoch, group.workers)
         KEPT_WORKERS.keep(key, made)
