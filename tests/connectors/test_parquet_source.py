@@ -311,6 +311,15 @@ def test_statistics_that_lack_nanoseconds_leave_no_row_out(tmp_path: Path) -> No
         assert found["at"].cast(pa.int64()).to_pylist() == [3_600_000_000_001]
 
 
+def test_a_column_called_like_a_field_of_another_has_bounds_of_its_own(tmp_path: Path) -> None:
+    rows = {"time": [1, 2], "a.b": [3, 4], "a": [{"b": 70}, {"b": 80}]}
+    pq.write_table(pa.table(rows), tmp_path / "1.parquet")
+    flow = jt.Flow("dotted")
+    flow.output("out", flow.input("in").filter(jt.col("a.b") < 50).select("a.b"))
+    found, _ = run_natively(flow, {"in": Parquet(tmp_path)})
+    assert found["a.b"].to_pylist() == [3, 4]
+
+
 def test_a_record_without_a_time_stays_an_error(tmp_path: Path) -> None:
     rows = pa.table({"time": pa.array([1, None], pa.int64()), "n": [1, 2]})
     pq.write_table(rows, tmp_path / "a.parquet")

@@ -227,7 +227,8 @@ class Parquet(Source):
             return False
         if self._condition is None:
             return True
-        columns = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
+        leaves = enumerate(map(file.metadata.schema.column, range(group.num_columns)))
+        columns = {leaf.name: at for at, leaf in leaves if _is_whole(leaf)}
 
         def known(name: str) -> Bounds | None:
             if name in file.values:
@@ -355,11 +356,19 @@ def _schema(file: Any) -> pa.Schema:
     schema: pa.Schema = file.schema_arrow.remove_metadata()
     for at in range(len(file.schema)):
         column = file.schema.column(at)
-        if column.physical_type == "INT96" and column.path in schema.names:
-            index = schema.get_field_index(column.path)
+        if column.physical_type == "INT96" and _is_whole(column):
+            index = schema.get_field_index(column.name)
             field = schema.field(index).with_type(pa.timestamp("us", "UTC"))
             schema = schema.set(index, field)
     return pa.schema([field.remove_metadata() for field in schema])
+
+
+def _is_whole(leaf: Any) -> bool:
+    """Whether a leaf of a file's schema is a column, and not a part of a nested one.
+
+    A column may be called ``a.b``, as the path of the field ``b`` of a column ``a`` is.
+    """
+    return bool(leaf.name == leaf.path)
 
 
 def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
