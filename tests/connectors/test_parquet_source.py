@@ -134,6 +134,14 @@ def test_names_of_folders_are_columns(tmp_path: Path) -> None:
         assert len(narrow.partitions(1)["0/1"]["read"]) == files
 
 
+def test_a_folder_of_values_may_begin_with_an_underscore(tmp_path: Path) -> None:
+    for folder in ("_day=3", "_day=4", "_temporary", ".hidden=1"):
+        (tmp_path / folder).mkdir()
+        pq.write_table(table(2), tmp_path / folder / "0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    assert read_all(Parquet(tmp_path))["_day"].to_pylist() == [3, 3, 4, 4]
+
+
 def test_files_need_not_have_the_same_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"time": [1], "n": pa.array([1], pa.int16())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"time": [2], "n": [2**40], "k": ["x"]}), tmp_path / "b.parquet")

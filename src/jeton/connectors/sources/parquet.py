@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from jeton.columns.column import cast_within, from_arrow, to_arrow
 from jeton.columns.conditions import Bounds, Condition
-from jeton.connectors.paths import shared_folder
+from jeton.connectors.paths import data_files, shared_folder
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError, JetonError
@@ -39,7 +39,8 @@ class Parquet(Source):
 
     The driver reads the footers, and deals row groups out to workers in shares of about equal size;
     a worker reads its share with Arrow, in the order of the files' names. So files with one row
-    group each are the least that can be shared. Names that begin with ``.`` or ``_`` are left out.
+    group each are the least that can be shared. Names that begin with ``.`` or ``_`` are left out,
+    except for those of folders such as ``_day=3``.
 
     Only the columns that the flow uses are read, and no row groups whose statistics show that the
     filters behind the input keep none of their records: see docs/connectors.md.
@@ -164,14 +165,7 @@ class Parquet(Source):
     @cached_property
     def _found(self) -> list[_File]:
         """The files, by name; at the driver."""
-        if self.files.exists(self.path):
-            paths = [self.path]
-        else:
-            paths = sorted(
-                path
-                for path in self.files.walk(self.path)
-                if not any(p.startswith((".", "_")) for p in path.relative_to(self.path).parts)
-            )
+        paths = [self.path] if self.files.exists(self.path) else data_files(self.files)
         if not paths:
             raise GraphError(f"there are no Parquet files in {self.files.uri(self.path)}")
         with ThreadPoolExecutor(FOOTERS) as pool:
