@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from random import Random
 from secrets import token_hex
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from pyarrow import fs as arrow_fs
 
 from jeton.connectors.sinks import Parquet, SinkContext
 from jeton.connectors.sources import Files as FileSource
+from jeton.connectors.sources import Parquet as ParquetSource
 from jeton.errors import JetonError, StoreRefused, Superseded
 from jeton.storage import store_settings
 from jeton.storage.checkpoints import Checkpoints
@@ -82,6 +84,27 @@ def test_files_are_what_was_written(folder: str) -> None:
             act(files.root / "large")
     assert files.names(files.root / "nowhere") == []
     assert files.uri(files.root / "large") == f"{folder}/large"
+
+
+def test_folders_that_tools_create_are_no_files(server: str, folder: str) -> None:
+    files = Files(folder)
+    for name in ("", "day=3/"):
+        key = f"{folder.removeprefix('s3a://')}/{name}"
+        urlopen(Request(f"{server}/{key}", b"", method="PUT")).close()
+    assert files.names(files.root) == files.names(files.root / "day=3") == []
+    with files.output(files.root / "day=3" / "1.parquet") as stream:
+        pq.write_table(pa.table({"time": [1]}), stream)
+    assert ParquetSource(folder).schema().names == ["time", "day"]
+
+
+def test_a_bucket_is_a_folder(server: str, folder: str) -> None:
+    bucket = f"b{token_hex(6)}"
+    urlopen(Request(f"{server}/{bucket}", method="PUT")).close()
+    files = Files(f"s3a://{bucket}")
+    assert not files.exists(files.root)
+    with files.output(files.root / "1.parquet") as stream:
+        pq.write_table(pa.table({"time": [1]}), stream)
+    assert ParquetSource(f"s3a://{bucket}/").schema().names == ["time"]
 
 
 def test_a_file_moves_whole_and_once(folder: str) -> None:

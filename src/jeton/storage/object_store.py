@@ -107,9 +107,10 @@ class ObjectStore(Store):
 
     def names(self, folder: PurePosixPath) -> list[str]:
         """The names of all files in a folder."""
+        paths = (str(meta["path"]) for meta in self._listed(folder)["objects"])
         # Some tools create files whose names end in a slash, so that folders seem to be there.
-        names = (meta["path"].rpartition("/")[2] for meta in self._listed(folder)["objects"])
-        return [name for name in names if name]
+        # They come without it.
+        return [path.rpartition("/")[2] for path in paths if path != self._key(folder)]
 
     def folders(self, folder: PurePosixPath) -> list[str]:
         """The names of all folders in a folder."""
@@ -118,9 +119,12 @@ class ObjectStore(Store):
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
         """What is known about a file."""
+        key = self._key(path)
+        if not key:
+            return None  # the bucket itself
         try:
             with self._clear("look at", path):
-                found = self._client.patient.head(self._key(path))
+                found = self._client.patient.head(key)
         except FileNotFoundError:
             return None
         return FileInfo(found["size"], found["last_modified"])
