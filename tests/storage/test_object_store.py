@@ -19,7 +19,7 @@ from jeton.connectors.sinks import Parquet, SinkContext
 from jeton.connectors.sources import Files as FileSource
 from jeton.connectors.sources import Parquet as ParquetSource
 from jeton.errors import JetonError, StoreRefused, Superseded
-from jeton.storage import store_settings
+from jeton.storage import object_store, store_settings
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.store import PIECE
@@ -269,6 +269,27 @@ def test_reads_are_patient(proxy: Proxy, folder: str) -> None:
     write(Checkpoints(folder), 1, {1: 1, 2: 2})
     proxy.trouble = unsteady(Random(3), 0.4)
     assert read(newest(Checkpoints(folder))) == {1: 1, 2: 2}
+
+
+def test_a_store_may_fail_for_longer_than_a_second(
+    proxy: Proxy, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(object_store, "PATIENCE", (0.01,))
+    files = Files(folder)
+    files.write(files.root / "a", [b"here"])
+    left = [error("SlowDown", 503)] * 8
+    proxy.trouble = lambda asked, carry_out: left.pop() if left else None
+    assert files.read(files.root / "a") == b"here"
+    assert "a request is made again in 0.01 s" in caplog.text
+    proxy.trouble = lambda asked, carry_out: error("SlowDown", 503)
+    with pytest.raises(OSError, match="the store failed to read it") as caught:
+        files.read(files.root / "a")
+    assert type(caught.value) is OSError
+    proxy.asked.clear()
+    proxy.trouble = lambda asked, carry_out: error("InvalidRequest", 400)
+    with pytest.raises(OSError, match="the store failed to read it"):
+        files.read(files.root / "a")
+    assert len(proxy.asked) == 1
 
 
 # Listings that lag behind
