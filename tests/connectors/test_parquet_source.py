@@ -155,6 +155,16 @@ def test_files_need_not_have_the_same_columns(tmp_path: Path) -> None:
         Parquet(tmp_path).schema()
 
 
+def test_a_column_may_have_a_dictionary_in_some_files(tmp_path: Path) -> None:
+    words = pa.array(["a", "b"])
+    for name, column in (("1", words.dictionary_encode()), ("2", words), ("3", pa.nulls(2))):
+        pq.write_table(pa.table({"time": [1, 2], "word": column}), tmp_path / f"{name}.parquet")
+    flow = jt.Flow("words")
+    flow.output("out", flow.input("in").filter(jt.col("word") > "a"))
+    found, _ = run_natively(flow, {"in": Parquet(tmp_path)})
+    assert found["word"].to_pylist() == ["b", "b"]
+
+
 def test_old_timestamps_of_spark_are_instants(tmp_path: Path) -> None:
     at = dt.datetime(2024, 5, 1, 9, tzinfo=dt.UTC)
     old = pa.table({"time": pa.array([at], pa.timestamp("us", "UTC"))})

@@ -372,7 +372,7 @@ def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
         if file.schema == whole:
             continue
         try:
-            whole = pa.unify_schemas([whole, file.schema], promote_options="permissive")
+            whole = pa.unify_schemas(_alike(whole, file.schema), promote_options="permissive")
         except pa.ArrowException as error:
             raise GraphError(
                 f"the columns of {file.name} do not go with those of the files before: {error}"
@@ -385,6 +385,30 @@ def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
         at = whole.get_field_index(name)
         whole = whole.append(field) if at < 0 else whole.set(at, field)
     return whole, frozenset(in_names)
+
+
+def _alike(one: pa.Schema, other: pa.Schema) -> list[pa.Schema]:
+    """Two schemas in which a column that has a dictionary in one only, has it in neither.
+
+    >>> words = pa.schema({"word": pa.dictionary(pa.int8(), pa.string())})
+    >>> [schema.field("word").type for schema in _alike(words, pa.schema({"word": pa.string()}))]
+    [DataType(string), DataType(string)]
+    """
+    return [_decoded(one, other), _decoded(other, one)]
+
+
+def _decoded(schema: pa.Schema, beside: pa.Schema) -> pa.Schema:
+    others = {field.name for field in beside if not _may_have_dictionary(field.type)}
+    return pa.schema(
+        field.with_type(field.type.value_type)
+        if pa.types.is_dictionary(field.type) and field.name in others
+        else field
+        for field in schema
+    )
+
+
+def _may_have_dictionary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
 
 def _paths_values(name: str) -> dict[str, str | None]:
