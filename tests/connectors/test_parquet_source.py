@@ -193,6 +193,11 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     pq.write_table(table(3), tmp_path / "a.parquet")
     with pytest.raises(GraphError, match=r"no column 'tex': did you mean 'text'\?"):
         Parquet(tmp_path).typed(pa.schema({"tex": pa.string()}), "time").schema()
+    twice = pa.Table.from_arrays([pa.array([1])] * 3, names=["time", "n", "n"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(GraphError, match="have 2 columns called 'n'"):
+        Parquet(tmp_path / "twice.parquet").schema()
+    (tmp_path / "twice.parquet").unlink()
     (tmp_path / "b.parquet").write_text("not a file of columns")
     with pytest.raises(JetonError, match=r"b\.parquet is not a Parquet file"):
         Parquet(tmp_path).schema()

@@ -202,6 +202,11 @@ class Parquet(Source):
                 f"{self!r} have no column {name!r}{suggestion(name, whole.names)} (there are: "
                 f"{', '.join(map(repr, whole.names))})"
             )
+        if (count := whole.names.count(name)) > 1:
+            raise GraphError(
+                f"{self!r} have {count} columns called {name!r}, and which one is meant is not "
+                "known: rename all but one in the files, or select() others"
+            )
         declares = name in in_names and name in self._declared.names
         return (self._declared if declares else whole).field(name)
 
