@@ -134,6 +134,14 @@ def test_names_of_folders_are_columns(tmp_path: Path) -> None:
         assert len(narrow.partitions(1)["0/1"]["read"]) == files
 
 
+def test_a_folder_of_values_may_begin_with_an_underscore(tmp_path: Path) -> None:
+    for folder in ("_day=3", "_day=4", "_temporary", ".hidden=1"):
+        (tmp_path / folder).mkdir()
+        pq.write_table(table(2), tmp_path / folder / "0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    assert read_all(Parquet(tmp_path))["_day"].to_pylist() == [3, 3, 4, 4]
+
+
 def test_files_need_not_have_the_same_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"time": [1], "n": pa.array([1], pa.int16())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"time": [2], "n": [2**40], "k": ["x"]}), tmp_path / "b.parquet")
@@ -145,6 +153,16 @@ def test_files_need_not_have_the_same_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"time": [2], "n": ["three"]}), tmp_path / "c.parquet")
     with pytest.raises(GraphError, match=r"the columns of c\.parquet do not go with those"):
         Parquet(tmp_path).schema()
+
+
+def test_a_column_may_have_a_dictionary_in_some_files(tmp_path: Path) -> None:
+    words = pa.array(["a", "b"])
+    for name, column in (("1", words.dictionary_encode()), ("2", words), ("3", pa.nulls(2))):
+        pq.write_table(pa.table({"time": [1, 2], "word": column}), tmp_path / f"{name}.parquet")
+    flow = jt.Flow("words")
+    flow.output("out", flow.input("in").filter(jt.col("word") > "a"))
+    found, _ = run_natively(flow, {"in": Parquet(tmp_path)})
+    assert found["word"].to_pylist() == ["b", "b"]
 
 
 def test_old_timestamps_of_spark_are_instants(tmp_path: Path) -> None:
@@ -175,6 +193,11 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     pq.write_table(table(3), tmp_path / "a.parquet")
     with pytest.raises(GraphError, match=r"no column 'tex': did you mean 'text'\?"):
         Parquet(tmp_path).typed(pa.schema({"tex": pa.string()}), "time").schema()
+    twice = pa.Table.from_arrays([pa.array([1])] * 3, names=["time", "n", "n"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(GraphError, match="have 2 columns called 'n'"):
+        Parquet(tmp_path / "twice.parquet").schema()
+    (tmp_path / "twice.parquet").unlink()
     (tmp_path / "b.parquet").write_text("not a file of columns")
     with pytest.raises(JetonError, match=r"b\.parquet is not a Parquet file"):
         Parquet(tmp_path).schema()
@@ -309,6 +332,15 @@ def test_statistics_that_lack_nanoseconds_leave_no_row_out(tmp_path: Path) -> No
         flow.output("out", flow.input("in").filter(condition))
         found, _ = run_natively(flow, {"in": Parquet(tmp_path)})
         assert found["at"].cast(pa.int64()).to_pylist() == [3_600_000_000_001]
+
+
+def test_a_column_called_like_a_field_of_another_has_bounds_of_its_own(tmp_path: Path) -> None:
+    rows = {"time": [1, 2], "a.b": [3, 4], "a": [{"b": 70}, {"b": 80}]}
+    pq.write_table(pa.table(rows), tmp_path / "1.parquet")
+    flow = jt.Flow("dotted")
+    flow.output("out", flow.input("in").filter(jt.col("a.b") < 50).select("a.b"))
+    found, _ = run_natively(flow, {"in": Parquet(tmp_path)})
+    assert found["a.b"].to_pylist() == [3, 4]
 
 
 def test_a_record_without_a_time_stays_an_error(tmp_path: Path) -> None:

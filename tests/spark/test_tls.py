@@ -114,6 +114,10 @@ def test_settings_decide_where_the_call_does_not() -> None:
     assert wire_settings({"spark.jeton.tls.enabled": "true"}, False).tls is False
     assert wire_settings({"spark.ssl.rpc.enabled": "true"}, None).tls is True
     assert wire_settings({"spark.authenticate": "false"}, None).tls is False
+    # Spark reads its settings so: whatever hardens Spark, hardens Jeton.
+    assert wire_settings({"spark.network.crypto.enabled": "TRUE"}, None).tls is True
+    assert wire_settings({"spark.authenticate": " True "}, None).tls is True
+    assert wire_settings({**hardened, "spark.jeton.tls.enabled": "False"}, None).tls is False
     with pytest.raises(GraphError, match=r"spark.jeton.tls.enabled is 'yes'"):
         wire_settings({"spark.jeton.tls.enabled": "yes"}, None)
 

@@ -30,7 +30,7 @@ def context(master: str, executable: str, **conf: str) -> Any:
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
-    found = python(tmp_path, "3.9 True")
+    found = python(tmp_path, "3.9")
     with pytest.raises(GraphError) as caught:
         require_same_python(context("local[2]", found))
     assert str(caught.value) == (
@@ -40,14 +40,18 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_python_without_jeton_is_refused(tmp_path: Path) -> None:
-    found = python(tmp_path, f"{OWN} False")
-    with pytest.raises(GraphError, match="which has no package jeton: set PYSPARK_PYTHON="):
+@pytest.mark.parametrize("package", ["jeton", "pyarrow"])
+def test_a_python_without_packages_is_refused(package: str, tmp_path: Path) -> None:
+    found = python(tmp_path, f"{OWN} {package}")
+    with pytest.raises(GraphError, match=f"which has no package {package}: set PYSPARK_PYTHON="):
         require_same_python(context("local[2]", found))
 
 
 def test_jeton_may_be_shipped(tmp_path: Path) -> None:
-    assert problem_with(python(tmp_path, f"{OWN} False"), "jeton.zip") is None
+    assert problem_with(python(tmp_path, f"{OWN} jeton"), "jeton.zip") is None
+    problem = problem_with(python(tmp_path, f"{OWN} jeton numba"), "jeton.zip")
+    assert problem is not None
+    assert problem.endswith("which has no package numba")
 
 
 def test_a_python_that_does_not_start_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from random import Random
 from secrets import token_hex
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +17,9 @@ from pyarrow import fs as arrow_fs
 
 from jeton.connectors.sinks import Parquet, SinkContext
 from jeton.connectors.sources import Files as FileSource
+from jeton.connectors.sources import Parquet as ParquetSource
 from jeton.errors import JetonError, StoreRefused, Superseded
-from jeton.storage import store_settings
+from jeton.storage import object_store, store_settings
 from jeton.storage.checkpoints import Checkpoints
 from jeton.storage.files import Files
 from jeton.storage.store import PIECE
@@ -82,6 +84,27 @@ def test_files_are_what_was_written(folder: str) -> None:
             act(files.root / "large")
     assert files.names(files.root / "nowhere") == []
     assert files.uri(files.root / "large") == f"{folder}/large"
+
+
+def test_folders_that_tools_create_are_no_files(server: str, folder: str) -> None:
+    files = Files(folder)
+    for name in ("", "day=3/"):
+        key = f"{folder.removeprefix('s3a://')}/{name}"
+        urlopen(Request(f"{server}/{key}", b"", method="PUT")).close()
+    assert files.names(files.root) == files.names(files.root / "day=3") == []
+    with files.output(files.root / "day=3" / "1.parquet") as stream:
+        pq.write_table(pa.table({"time": [1]}), stream)
+    assert ParquetSource(folder).schema().names == ["time", "day"]
+
+
+def test_a_bucket_is_a_folder(server: str, folder: str) -> None:
+    bucket = f"b{token_hex(6)}"
+    urlopen(Request(f"{server}/{bucket}", method="PUT")).close()
+    files = Files(f"s3a://{bucket}")
+    assert not files.exists(files.root)
+    with files.output(files.root / "1.parquet") as stream:
+        pq.write_table(pa.table({"time": [1]}), stream)
+    assert ParquetSource(f"s3a://{bucket}/").schema().names == ["time"]
 
 
 def test_a_file_moves_whole_and_once(folder: str) -> None:
@@ -246,6 +269,27 @@ def test_reads_are_patient(proxy: Proxy, folder: str) -> None:
     write(Checkpoints(folder), 1, {1: 1, 2: 2})
     proxy.trouble = unsteady(Random(3), 0.4)
     assert read(newest(Checkpoints(folder))) == {1: 1, 2: 2}
+
+
+def test_a_store_may_fail_for_longer_than_a_second(
+    proxy: Proxy, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(object_store, "PATIENCE", (0.01,))
+    files = Files(folder)
+    files.write(files.root / "a", [b"here"])
+    left = [error("SlowDown", 503)] * 8
+    proxy.trouble = lambda asked, carry_out: left.pop() if left else None
+    assert files.read(files.root / "a") == b"here"
+    assert "a request is made again in 0.01 s" in caplog.text
+    proxy.trouble = lambda asked, carry_out: error("SlowDown", 503)
+    with pytest.raises(OSError, match="the store failed to read it") as caught:
+        files.read(files.root / "a")
+    assert type(caught.value) is OSError
+    proxy.asked.clear()
+    proxy.trouble = lambda asked, carry_out: error("InvalidRequest", 400)
+    with pytest.raises(OSError, match="the store failed to read it"):
+        files.read(files.root / "a")
+    assert len(proxy.asked) == 1
 
 
 # Listings that lag behind

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
 
 from jeton.cli.command import UsageError
+from jeton.connectors.paths import data_files
 from jeton.core.errors import BatchError
 from jeton.storage.files import Files
 
@@ -77,11 +78,7 @@ def _files(path: str) -> tuple[Files, list[PurePosixPath], PurePosixPath]:
         return files, [files.root], files.root.parent
     if not files.is_folder(files.root):
         raise UsageError(f"there is no file {path}")
-    found = sorted(
-        each
-        for each in files.walk(files.root)
-        if not any(part.startswith((".", "_")) for part in each.relative_to(files.root).parts)
-    )
+    found = data_files(files)
     if not found:
         raise UsageError(f"there are no files in {path}")
     return files, found, files.root

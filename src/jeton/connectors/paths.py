@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import PurePosixPath
 
 from jeton.storage.files import Files
 
@@ -19,3 +20,23 @@ def shared_folder(path: str | os.PathLike[str]) -> Files:
     <Files in s3://bucket/out>
     """
     return Files(path)
+
+
+def data_files(files: Files) -> list[PurePosixPath]:
+    """All files in a folder and its folders that have data, by name, as Spark tells them.
+
+    >>> import tempfile
+    >>> files = shared_folder(tempfile.mkdtemp())
+    >>> for name in ("_SUCCESS", ".part-1", "part-1", "_day=3/part-1", "_temporary/part-1"):
+    ...     files.put(files.root / name, b"")
+    >>> [str(path.relative_to(files.root)) for path in data_files(files)]
+    ['_day=3/part-1', 'part-1']
+    """
+    root = files.root
+    found = files.walk(root)
+    return sorted(p for p in found if not any(map(_is_hidden, p.relative_to(root).parts)))
+
+
+def _is_hidden(name: str) -> bool:
+    # A folder may stand for the value of a column whose name begins with an underscore.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)

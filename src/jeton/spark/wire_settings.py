@@ -79,11 +79,11 @@ def _binding(conf: Any, address: str, ports: str) -> Binding:
 
 
 def _wants_tls(conf: Any, tls: bool | None) -> bool:
-    hardened = [name for name in _HARDENED if conf.get(name, None) == "true"]
-    said = conf.get(TLS, None)
+    hardened = [name for name in _HARDENED if _truth(conf, name) == "true"]
+    said = _truth(conf, TLS)
     if tls is None and said is not None:
         if said not in ("true", "false"):
-            raise GraphError(f"{TLS} is {said!r}: it takes true or false")
+            raise GraphError(f"{TLS} is {conf.get(TLS, None)!r}: it takes true or false")
         tls = said == "true"
     if tls is None and not hardened:
         return False
@@ -97,6 +97,12 @@ def _wants_tls(conf: Any, tls: bool | None) -> bool:
         return False
     _require_tls(f"{hardened[0]} is true" if tls is None else "TLS is asked for")
     return True
+
+
+def _truth(conf: Any, name: str) -> str | None:
+    """The value of a setting that is true or false, which Spark reads in any case of letters."""
+    found = conf.get(name, None)
+    return None if found is None else str(found).strip().lower()
 
 
 def _require_tls(reason: str) -> None:

@@ -1,7 +1,7 @@
 """The Python that Spark runs tasks with: whether it can run flows, before a job fails of it.
 
 A session that was made by hand runs tasks with `python3` unless ``PYSPARK_PYTHON`` says otherwise.
-If that is another version, or lacks Jeton, the tasks fail with a trace of Java.
+If that is another version, or lacks Jeton or what it needs, the tasks fail with a trace of Java.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from jeton.core.errors import GraphError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_NEEDED: Final = ("jeton", "numpy", "numba", "pyarrow")
 _QUESTION: Final = (
     "import sys, importlib.util as u; "
-    "print('%d.%d' % sys.version_info[:2], u.find_spec('jeton') is not None)"
+    f"print('%d.%d' % sys.version_info[:2], *(n for n in {_NEEDED!r} if u.find_spec(n) is None))"
 )
 _REMEDY: Final = (
     "set PYSPARK_PYTHON={python} before the session starts, or use jeton.spark.local_session(), "
@@ -46,7 +47,7 @@ def require_same_python(context: SparkContext) -> None:
 def problem_with(executable: str, shipped: str = "") -> str | None:
     """The reason why flows cannot run with a Python, if they cannot.
 
-    Jeton need not be installed there if files are ``shipped`` to tasks.
+    Jeton itself need not be installed there if files are ``shipped`` to tasks.
 
     >>> problem_with(sys.executable)
     >>> problem_with("no-such-python")
@@ -59,13 +60,11 @@ def problem_with(executable: str, shipped: str = "") -> str | None:
     if os.path.abspath(found) == sys.executable:
         return None
     asked = subprocess.run([found, "-c", _QUESTION], capture_output=True, text=True, check=False)
-    words = asked.stdout.split()
-    if asked.returncode != 0 or len(words) != 2:
+    if asked.returncode != 0 or not asked.stdout.strip():
         return f"{runs}, which does not start ({asked.stderr.strip() or 'it says nothing'})"
-    version, has_jeton = words
+    version, *missing = asked.stdout.split()
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if version != own:
         return f"{runs}, which is Python {version}, while this program runs with Python {own}"
-    if has_jeton != "True" and not shipped:
-        return f"{runs}, which has no package jeton"
-    return None
+    lacks = [name for name in missing if name != "jeton" or not shipped]
+    return f"{runs}, which has no package {lacks[0]}" if lacks else None

@@ -226,8 +226,8 @@ class Lease:
             except CorruptCheckpoint as error:
                 # Skipped by every run that starts, so that no version goes on from it.
                 raise Superseded(
-                    f"whether another run has taken over the checkpoint in {self._files.root} is "
-                    f"not known, so this one cannot go on. Start it again. {error}"
+                    f"whether another run has taken over the checkpoint in {self._where} is not "
+                    f"known, so this one cannot go on. Start it again. {error}"
                 ) from error
             if newest.token != self.own.token:
                 raise self._superseded()
@@ -274,9 +274,13 @@ class Lease:
 
     def _superseded(self) -> Superseded:
         return Superseded(
-            f"another run has taken over the checkpoint in {self._files.root}: this one cannot go "
-            "on. If both were started on purpose, give each a checkpoint of its own"
+            f"another run has taken over the checkpoint in {self._where}: this one cannot go on. "
+            "If both were started on purpose, give each a checkpoint of its own"
         )
+
+    @property
+    def _where(self) -> str:
+        return self._files.uri(self._files.root)
 
 
 def later_than(number: int) -> list[int]:

@@ -14,10 +14,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -33,7 +33,14 @@ from jeton.storage.store_settings import (
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss")
+PATIENCE: Final = (1.0, 2.0, 4.0, 8.0)
+"""Seconds to wait before a request is made again that `obstore` has repeated for a second or two.
+
+Its own waits do not grow: each is chosen at random up to twice the one before.
+"""
 _RETRY: Final = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 _ONCE: Final = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _TIMEOUTS: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)}
@@ -73,6 +80,10 @@ _NO_CREDENTIALS: Final = (
 )
 
 
+class _Unanswered(OSError):
+    """A request that failed in a way that may pass."""
+
+
 class ObjectStore(Store):
     """A bucket. Its paths begin with the name of the bucket.
 
@@ -107,9 +118,10 @@ class ObjectStore(Store):
 
     def names(self, folder: PurePosixPath) -> list[str]:
         """The names of all files in a folder."""
+        paths = (str(meta["path"]) for meta in self._listed(folder)["objects"])
         # Some tools create files whose names end in a slash, so that folders seem to be there.
-        names = (meta["path"].rpartition("/")[2] for meta in self._listed(folder)["objects"])
-        return [name for name in names if name]
+        # They come without it.
+        return [path.rpartition("/")[2] for path in paths if path != self._key(folder)]
 
     def folders(self, folder: PurePosixPath) -> list[str]:
         """The names of all folders in a folder."""
@@ -118,26 +130,29 @@ class ObjectStore(Store):
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
         """The properties of a file."""
+        key = self._key(path)
+        if not key:
+            return None  # the bucket itself
         try:
-            with self._clear("look at", path):
-                found = self._client.patient.head(self._key(path))
+            found = self._ask("look at", path, lambda: self._client.patient.head(key))
         except FileNotFoundError:
             return None
         return FileInfo(found["size"], found["last_modified"])
 
     def read(self, path: PurePosixPath) -> bytes:
         """All bytes of a file."""
-        with self._clear("read", path):
-            return bytes(self._client.patient.get(self._key(path)).bytes())
+        key = self._key(path)
+        return self._ask("read", path, lambda: bytes(self._client.patient.get(key).bytes()))
 
     def read_at(self, path: PurePosixPath, start: int, size: int) -> pa.Buffer:
         """Some bytes of a file: fewer if it is shorter."""
         if size <= 0:
             return pa.py_buffer(b"")
         key = self._key(path)
-        with self._clear("read", path):
+
+        def read() -> Any:
             try:
-                data = self._client.patient.get_range(key, start=start, length=size)
+                return self._client.patient.get_range(key, start=start, length=size)
             except FileNotFoundError:
                 raise
             except Exception:
@@ -146,21 +161,25 @@ class ObjectStore(Store):
                 if left >= size:
                     raise
                 if left <= 0:
-                    return pa.py_buffer(b"")
-                data = self._client.patient.get_range(key, start=start, length=left)
-            return pa.py_buffer(data)
+                    return b""
+                return self._client.patient.get_range(key, start=start, length=left)
+
+        return pa.py_buffer(self._ask("read", path, read))
 
     def write(self, path: PurePosixPath, buffers: Sequence[Any]) -> None:
         """Write a file: in one request, or in pieces that become a file at once."""
-        size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        with self._clear("write", path):
+        key, size = self._key(path), sum(memoryview(buffer).nbytes for buffer in buffers)
+
+        def write() -> None:
             if size <= PIECE:
                 whole = b"".join(map(bytes, buffers))
-                self._client.patient.put(self._key(path), whole, use_multipart=False)
+                self._client.patient.put(key, whole, use_multipart=False)
             else:
                 self._client.patient.put(
-                    self._key(path), _pieces(buffers), use_multipart=True, chunk_size=PIECE
+                    key, _pieces(buffers), use_multipart=True, chunk_size=PIECE
                 )
+
+        self._ask("write", path, write)
 
     def put(self, path: PurePosixPath, data: bytes) -> None:
         """Create a file by a conditional request."""
@@ -192,9 +211,9 @@ class ObjectStore(Store):
 
     def move(self, path: PurePosixPath, to: PurePosixPath) -> None:
         """Copy a file, which the store does in one step, and delete it."""
+        key, new = self._key(path), self._key(to)
         try:
-            with self._clear("copy", path):
-                self._client.patient.copy(self._key(path), self._key(to))
+            self._ask("copy", path, lambda: self._client.patient.copy(key, new))
         except FileNotFoundError:
             if self.info(to) is None:
                 raise
@@ -203,11 +222,9 @@ class ObjectStore(Store):
 
     def remove(self, path: PurePosixPath) -> None:
         """Delete a file."""
-        try:
-            with self._clear("delete", path):
-                self._client.patient.delete(self._key(path))
-        except FileNotFoundError:
-            pass
+        key = self._key(path)
+        with suppress(FileNotFoundError):
+            self._ask("delete", path, lambda: self._client.patient.delete(key))
 
     # Inside
 
@@ -228,8 +245,23 @@ class ObjectStore(Store):
 
     def _listed(self, folder: PurePosixPath) -> Any:
         key = self._key(folder)
-        with self._clear("list", folder):
-            return self._client.patient.list_with_delimiter(f"{key}/" if key else None)
+        prefix = f"{key}/" if key else None
+        return self._ask("list", folder, lambda: self._client.patient.list_with_delimiter(prefix))
+
+    def _ask(self, act: str, path: PurePosixPath, ask: Callable[[], T]) -> T:
+        """The answer to a request, which is made again for a while if its error may pass."""
+        for wait in PATIENCE:
+            try:
+                with self._clear(act, path):
+                    return ask()
+            except _Unanswered as error:
+                log.warning("a request is made again in %g s: %s", wait, error)
+                time.sleep(wait)
+        try:
+            with self._clear(act, path):
+                return ask()
+        except _Unanswered as error:
+            raise OSError(str(error)) from None
 
     @contextmanager
     def _clear(self, act: str, path: PurePosixPath) -> Iterator[None]:
@@ -254,7 +286,9 @@ class ObjectStore(Store):
                 ) from None
             if isinstance(error, FileNotFoundError):
                 raise FileNotFoundError(f"{self.uri(path)} is not there") from None
-            raise OSError(
+            # The library tells how often it has repeated a request that was worth it.
+            passing = re.search(r"after [1-9]\d* retries", text) is not None
+            raise (_Unanswered if passing else OSError)(
                 f"{self.uri(path)}: the store failed to {act} it: {text}. If it never answers, "
                 "mend its endpoint (fs.s3a.endpoint, AWS_ENDPOINT_URL), or the network"
             ) from None

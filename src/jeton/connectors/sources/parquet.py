@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from jeton.columns.column import cast_within, from_arrow, to_arrow
 from jeton.columns.conditions import Bounds, Condition
-from jeton.connectors.paths import shared_folder
+from jeton.connectors.paths import data_files, shared_folder
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core.checks import suggestion
 from jeton.core.errors import GraphError, JetonError
@@ -39,7 +39,8 @@ class Parquet(Source):
 
     The driver reads the footers, and deals row groups out to workers in shares of about equal size;
     a worker reads its share with Arrow, in the order of the files' names. So files with one row
-    group each are the least that can be shared. Names that begin with ``.`` or ``_`` are left out.
+    group each are the least that can be shared. Names that begin with ``.`` or ``_`` are left out,
+    except for those of folders such as ``_day=3``.
 
     Only the columns that the flow uses are read, and no row groups whose statistics show that the
     filters behind the input keep none of their records: see docs/connectors.md.
@@ -164,14 +165,7 @@ class Parquet(Source):
     @cached_property
     def _found(self) -> list[_File]:
         """The files, by name; at the driver."""
-        if self.files.exists(self.path):
-            paths = [self.path]
-        else:
-            paths = sorted(
-                path
-                for path in self.files.walk(self.path)
-                if not any(p.startswith((".", "_")) for p in path.relative_to(self.path).parts)
-            )
+        paths = [self.path] if self.files.exists(self.path) else data_files(self.files)
         if not paths:
             raise GraphError(f"there are no Parquet files in {self.files.uri(self.path)}")
         with ThreadPoolExecutor(FOOTERS) as pool:
@@ -208,6 +202,11 @@ class Parquet(Source):
                 f"{self!r} have no column {name!r}{suggestion(name, whole.names)} (there are: "
                 f"{', '.join(map(repr, whole.names))})"
             )
+        if (count := whole.names.count(name)) > 1:
+            raise GraphError(
+                f"{self!r} have {count} columns called {name!r}, and which one is meant is not "
+                "known: rename all but one in the files, or select() others"
+            )
         declares = name in in_names and name in self._declared.names
         return (self._declared if declares else whole).field(name)
 
@@ -227,7 +226,8 @@ class Parquet(Source):
             return False
         if self._condition is None:
             return True
-        columns = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
+        leaves = enumerate(map(file.metadata.schema.column, range(group.num_columns)))
+        columns = {leaf.name: at for at, leaf in leaves if _is_whole(leaf)}
 
         def known(name: str) -> Bounds | None:
             if name in file.values:
@@ -355,11 +355,19 @@ def _schema(file: Any) -> pa.Schema:
     schema: pa.Schema = file.schema_arrow.remove_metadata()
     for at in range(len(file.schema)):
         column = file.schema.column(at)
-        if column.physical_type == "INT96" and column.path in schema.names:
-            index = schema.get_field_index(column.path)
+        if column.physical_type == "INT96" and _is_whole(column):
+            index = schema.get_field_index(column.name)
             field = schema.field(index).with_type(pa.timestamp("us", "UTC"))
             schema = schema.set(index, field)
     return pa.schema([field.remove_metadata() for field in schema])
+
+
+def _is_whole(leaf: Any) -> bool:
+    """Whether a leaf of a file's schema is a column, and not a part of a nested one.
+
+    A column may be called ``a.b``, as the path of the field ``b`` of a column ``a`` is.
+    """
+    return bool(leaf.name == leaf.path)
 
 
 def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
@@ -369,7 +377,7 @@ def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
         if file.schema == whole:
             continue
         try:
-            whole = pa.unify_schemas([whole, file.schema], promote_options="permissive")
+            whole = pa.unify_schemas(_alike(whole, file.schema), promote_options="permissive")
         except pa.ArrowException as error:
             raise GraphError(
                 f"the columns of {file.name} do not go with those of the files before: {error}"
@@ -382,6 +390,30 @@ def _unified(files: Sequence[_File]) -> tuple[pa.Schema, frozenset[str]]:
         at = whole.get_field_index(name)
         whole = whole.append(field) if at < 0 else whole.set(at, field)
     return whole, frozenset(in_names)
+
+
+def _alike(one: pa.Schema, other: pa.Schema) -> list[pa.Schema]:
+    """Two schemas in which a column that has a dictionary in one only, has it in neither.
+
+    >>> words = pa.schema({"word": pa.dictionary(pa.int8(), pa.string())})
+    >>> [schema.field("word").type for schema in _alike(words, pa.schema({"word": pa.string()}))]
+    [DataType(string), DataType(string)]
+    """
+    return [_decoded(one, other), _decoded(other, one)]
+
+
+def _decoded(schema: pa.Schema, beside: pa.Schema) -> pa.Schema:
+    others = {field.name for field in beside if not _may_have_dictionary(field.type)}
+    return pa.schema(
+        field.with_type(field.type.value_type)
+        if pa.types.is_dictionary(field.type) and field.name in others
+        else field
+        for field in schema
+    )
+
+
+def _may_have_dictionary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_null(kind))
 
 
 def _paths_values(name: str) -> dict[str, str | None]:
