@@ -57,6 +57,8 @@ def test_bins_move_only_if_it_helps(
         ({"gain": -1}, "gain=-1"),
         ({"above": 0.05}, "cannot begin below"),
         ({"looks": 0}, "at least one look"),
+        ({"every": "5s"}, r"every=…\) is a number, not '5s' \(a str\)"),
+        ({"plan": "slow"}, "a plan is .*, not 'slow'"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any], text: str) -> None:
