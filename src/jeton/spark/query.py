@@ -517,7 +517,7 @@ class Query:
             )
         require_slots(self.spark, workers)
         deadline = time.monotonic() + timeout
-        with self._rescaling, self._by_the_user():
+        with self._rescaling, self._by_the_user(timeout):
             if workers == self.workers:
                 return Rescale(workers, workers, self.committer.version, 0.0, 0.0)
             return self._rescale(workers, deadline)
@@ -750,8 +750,9 @@ class Query:
         ...     print(len(moved.moves), [len(bins) for bins in query.placement.values()])
         128 [0, 256]
         """
-        with self._by_the_user():
-            return self._migrate(moves, plan, at, timeout)
+        deadline = time.monotonic() + timeout
+        with self._by_the_user(timeout):
+            return self._migrate(moves, plan, at, max(0.0, deadline - time.monotonic()))
 
     def _migrate(
         self,
@@ -787,9 +788,9 @@ class Query:
             self._progress = None
             self._moving.release()
 
-    def _by_the_user(self) -> AbstractContextManager[None]:
+    def _by_the_user(self, timeout: float) -> AbstractContextManager[None]:
         """A time in which the rebalancer, if there is one, moves nothing."""
-        return nullcontext() if self._rebalancer is None else self._rebalancer.held_off()
+        return nullcontext() if self._rebalancer is None else self._rebalancer.held_off(timeout)
 
     def rebalance(
         self,
@@ -806,7 +807,7 @@ class Query:
         ``plan``. With ``flow.start(…, rebalance=True)``, a query does so by itself.
         """
         deadline = time.monotonic() + timeout
-        with self._by_the_user():
+        with self._by_the_user(timeout):
             placement, load = self.count_records(seconds, timeout=timeout)
             moves = balancing_moves(placement, load, within)
             return self._migrate(moves, plan, None, max(0.0, deadline - time.monotonic()))
@@ -835,10 +836,17 @@ class Query:
         deadline = time.monotonic() + timeout
         self.await_running(timeout)
         self._require_active()
-        request = self._current_steering().ask(protocol, moves=moves)
+        steered = self._current_steering()
+        request = steered.ask(protocol, moves=moves)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
+            said = f"after {timeout:.3g} seconds, the workers of query {self.name!r} have not "
+            if not steered.is_moving:
+                raise TimeoutError(f"{said}answered")
+            if not moves:
+                raise TimeoutError(f"{said}answered: state moves, and all else waits for that")
             raise TimeoutError(
-                f"after {timeout:g} seconds, the workers of query {self.name!r} have not answered"
+                f"{said}moved all bins. That goes on, and checkpoints and breakpoints wait for it: "
+                "state moves once all inputs have reached its time, at= if it was given"
             )
         return request.result()
 
@@ -950,7 +958,7 @@ class Query:
 
     def relocate(self, workers: int, timeout: float) -> Rescale:
         """Go on from a checkpoint with some workers, elsewhere, whether or not it had as many."""
-        with self._rescaling, self._by_the_user():
+        with self._rescaling, self._by_the_user(timeout):
             return self._rescale(workers, time.monotonic() + timeout)
 
     def rebalance_with(self, policy: Rebalance) -> None:
