@@ -141,7 +141,9 @@ def test_what_was_asked_is_asked_again_after_an_act(visit: Visit) -> None:
 
 def test_the_reason_of_a_failure_is_shown(visit: Visit) -> None:
     flow = jt.Flow("failing")
-    flow.output("out", flow.input("in", lateness=0).map(lambda batch: batch["none"], name="broken"))
+    flow.output(
+        "out", flow.input("in", lateness=0).map(lambda batch: {"n": batch["none"]}, name="broken")
+    )
     with flow.open() as run:
         run.monitor.every = 0.05
         page = visit(run.inspect())

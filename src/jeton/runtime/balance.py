@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -114,7 +113,7 @@ class Rebalance:
     def __post_init__(self) -> None:
         for name in ("every", "seconds", "above", "within", "gain", "looks", "cool_down", "least"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise GraphError(f"Rebalance({name}=…) is a number, not {described(value)}")
         require_plan(self.plan)
         for name in ("every", "seconds"):
