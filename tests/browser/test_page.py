@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import jeton as jt
 from tests.browser.proxy import proxied
 from tests.inspector.driven import driven, stuck
 
@@ -96,15 +97,62 @@ def test_pause_step_and_resume(visit: Visit) -> None:
         paused_at = run.paused_at
         page.locator("#step").click()
         page.wait_for_selector(f'#status:text-is("paused at {paused_at + 1}")')
-        page.locator("#at").fill(str(paused_at + 5))
+        # At the end of a window there would be no state.
+        later = paused_at + 5 if paused_at % 10 != 5 else paused_at + 6
+        page.locator("#at").fill(str(later))
         page.locator("#step").click()
-        page.wait_for_selector(f'#status:text-is("paused at {paused_at + 5}")')
+        page.wait_for_selector(f'#status:text-is("paused at {later}")')
         page.locator(operator(page, "mean")).click()
         page.wait_for_selector('#rows h3:has-text("State")')
         assert page.locator("#rows tbody tr").count() > 0
         page.locator("#resume").click()
         page.wait_for_selector('#status:text-is("running")')
         assert run.paused_at is None
+
+
+def test_why_is_asked_for_the_time_that_was_given(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector(f"{operator(page, 'keeper')}.holds")
+        page.wait_for_function("() => now.frontiers.means.value > 10")
+        page.locator("#at").fill("10")
+        page.locator("#why").click()
+        page.wait_for_selector('#holders h3:text-is("What holds results at 10")')
+        text = page.locator("#holders").inner_text()
+        assert "'means' is complete up to 10" in text
+        assert "'keeper' holds 2 tokens at 0" in text
+
+
+def test_what_was_asked_is_asked_again_after_an_act(visit: Visit) -> None:
+    with driven(stuck()) as run:
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        page.locator(operator(page, "mean")).click()
+        page.wait_for_selector('#rows h3:has-text("Latest rows")')
+        page.locator("#pause").click()
+        page.wait_for_selector('#holders .holder[data-what="breakpoint"]')
+        page.locator("#resume").click()
+        page.wait_for_selector("#holders h3")
+        page.wait_for_selector('#holders .holder[data-what="breakpoint"]', state="detached")
+        # An input has no port, so its box has the time that it has reached.
+        box = page.locator(f"{operator(page, 'readings')} text.live").nth(1)
+        assert int(box.text_content() or "") >= 0
+
+
+def test_the_reason_of_a_failure_is_shown(visit: Visit) -> None:
+    flow = jt.Flow("failing")
+    flow.output(
+        "out", flow.input("in", lateness=0).map(lambda batch: {"n": batch["none"]}, name="broken")
+    )
+    with flow.open() as run:
+        run.monitor.every = 0.05
+        page = visit(run.inspect())
+        page.wait_for_selector("body[data-snapshots]")
+        run.input("in").send({"time": [1]})
+        with pytest.raises(jt.errors.MissingColumn):
+            run.run_to_rest()
+        page.wait_for_selector('#status:text-is("failed")')
+        page.wait_for_selector("#verdict:has-text(\"no column 'none'\")")
 
 
 def test_state_moves_between_workers(visit: Visit) -> None:

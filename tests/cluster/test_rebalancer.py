@@ -57,6 +57,8 @@ def test_bins_move_only_if_it_helps(
         ({"gain": -1}, "gain=-1"),
         ({"above": 0.05}, "cannot begin below"),
         ({"looks": 0}, "at least one look"),
+        ({"every": "5s"}, r"every=…\) is a number, not '5s' \(a str\)"),
+        ({"plan": "slow"}, "a plan is .*, not 'slow'"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any], text: str) -> None:
@@ -196,7 +198,7 @@ def test_the_user_comes_first() -> None:
         inside = threading.Event()
 
         def by_hand() -> None:
-            with rebalancer.held_off():
+            with rebalancer.held_off(30):
                 inside.set()
                 assert query.steps == 2
                 query.load = np.full(256, 10)
@@ -204,6 +206,10 @@ def test_the_user_comes_first() -> None:
         thread = threading.Thread(target=by_hand)
         thread.start()
         until(rebalancer, lambda: rebalancer._users == 1)
+        said = r"after 0.01 seconds, rebalance= still moves"
+        with pytest.raises(TimeoutError, match=said), rebalancer.held_off(0.01):
+            pass
+        assert rebalancer._users == 1
         # The step under way comes to its end.
         assert not inside.is_set()
         go_on.set()

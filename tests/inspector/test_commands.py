@@ -77,6 +77,11 @@ def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_
         assert (code, "did you mean 'high'?" in err) == (2, True)
         code, _, err = said(capsys, "why", run.flow.name, "--at", "noon")
         assert (code, "neither an integer nor a timestamp" in err) == (2, True)
+        run.input("readings").send({"time": [3], "k": [1], "v": [1.0]})
+        run.run_to_rest()
+        run.monitor.look()
+        code, _, err = said(capsys, "why", run.flow.name, "--at", "2024-01-01")
+        assert (code, "the times of this query are integers" in err) == (2, True)
     code, _, err = said(capsys, "log", str(tmp_path))
     assert (code, "there is no event log" in err) == (2, True)
     assert said(capsys, "inspect", "--open")[0] == 2

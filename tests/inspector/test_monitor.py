@@ -191,6 +191,22 @@ def test_latencies_and_bytes_are_those_of_what_came_through() -> None:
         assert sent[0] == 40 * 3 * 8
 
 
+def test_the_latency_of_an_output_is_that_of_its_own_inputs() -> None:
+    flow = jt.Flow("two")
+    flow.output("quick", flow.input("busy", lateness=0))
+    flow.output("slow", flow.input("silent", lateness=0))
+    with flow.open() as run:
+        run.inspect()
+        view = View(flow)
+        view.take(run.observe())
+        for time in range(10):
+            run.input("busy").send({"time": [time]})
+            run.run_to_rest()
+        view.take(run.observe())
+        found = view.latest["latency"]["outputs"]
+        assert [sum(found[name]["bins"]) for name in ("quick", "slow")] == [10, 0]
+
+
 def test_an_input_is_behind_the_furthest_one() -> None:
     flow = jt.Flow("two")
     left, right = flow.input("left", lateness=0), flow.input("right", lateness=0)
@@ -202,6 +218,55 @@ def test_an_input_is_behind_the_furthest_one() -> None:
         run.run_to_rest()
         view.take(run.observe())
         assert [each["behind"] for each in view.latest["operators"][:2]] == [47.0, None]
+
+
+def test_an_input_at_the_start_of_time_is_named_once_others_go_on() -> None:
+    flow = jt.Flow("two")
+    left, right = flow.input("left", lateness=0), flow.input("right")
+    flow.output("out", left.concat(right))
+    with flow.open() as run:
+        run.inspect()
+        view = View(flow)
+
+        def waiting() -> list[Any]:
+            view.take(run.observe())
+            return [each["waiting"] for each in view.latest["operators"][:2]]
+
+        assert waiting() == [None, None]
+        run.input("left").send({"time": [3]})
+        run.run_to_rest()
+        assert waiting() == [None, "record"]
+        run.input("right").send({"time": [3]})
+        run.run_to_rest()
+        assert waiting() == [None, "advance"]
+        assert view.latest["operators"][1]["still"] > 0
+        run.input("right").advance_to(4)
+        run.run_to_rest()
+        assert waiting() == [None, None]
+
+
+def test_a_worker_that_does_not_report_is_silent() -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in"))
+    view = View(flow)
+    for clock, wall in ((100.0, 1.0), (101.0, 2.0), (107.0, 2.0)):
+        view.take(observed(1, wall, clock))
+    assert view.latest["workers"][0]["silent"] == 6.0
+    view.take(observed(1, 2.5, 108.0))
+    assert view.latest["workers"][0]["silent"] == 0.0
+
+
+def test_latencies_have_the_names_of_outputs() -> None:
+    flow = jt.Flow("same name")
+    flow.output("n", flow.input("in", lateness=0).named("n").map(lambda batch: batch))
+    with flow.open() as run:
+        run.inspect()
+        run.input("in").send({"time": [3]})
+        run.run_to_rest()
+        view = View(flow)
+        view.take(run.observe())
+        assert flow.operators[2].name == "n-2"
+        assert list(view.latest["latency"]["outputs"]) == ["n"]
 
 
 def test_samples_are_the_latest_rows() -> None:

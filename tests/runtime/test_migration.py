@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -108,8 +109,16 @@ def test_a_pact_that_does_not_follow_bins() -> None:
 def test_spread_keys_stay() -> None:
     flow = jt.Flow("spread")
     flow.output("sums", flow.input("n").key_by("k", spread=2).tumbling(4).sum("n"))
-    with flow.open(workers=2) as run, pytest.raises(GraphError, match="come by SpreadExchange"):
+    text = r"of 'sum-split' come by key_by\(…, spread=2\).*Leave spread= out"
+    with flow.open(workers=2) as run, pytest.raises(GraphError, match=text):
         run.migrate({0: 1})
+
+
+def test_a_time_of_the_other_kind_is_refused_by_its_name() -> None:
+    with counts().open(workers=2) as run:
+        run.input("words").send({"time": [1], "word": ["a"]})
+        with pytest.raises(TimeError, match=r"migrate\(…, at=…\) needs an integer"):
+            run.migrate({0: 1}, at=datetime(2024, 1, 1))
 
 
 def test_a_snapshot_knows_where_bins_are() -> None:

@@ -365,6 +365,20 @@ def test_a_partition_with_a_lateness_is_behind_its_latest_record() -> None:
         assert says in headline(run.why("out"))
 
 
+def test_a_partition_whose_source_knows_better_is_not_behind_by_its_lateness() -> None:
+    flow = jt.Flow("known")
+    flow.output("out", flow.input("in", lateness=10))
+    with flow.open() as run:
+        partition = run.input("in").partition("a")
+        partition.send({"time": [20], "n": [1]})
+        partition.advance_to(21)
+        run.run_to_rest()
+        assert headline(run.why("out")) == (
+            "'out' is at 21: input 'in' on worker 0 is at 21: partition a of its source has had no "
+            "record after 20"
+        )
+
+
 def test_a_source_that_has_passed_a_breakpoint_is_not_read() -> None:
     flow = jt.Flow("passed")
     flow.output("out", flow.input("in", lateness=0))

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.connectors.sinks import Memory
-from jeton.connectors.sources import Batches
+from jeton.connectors.sources import Batches, Rate
 from jeton.errors import GraphError, PredicateFailed, TimeError
 from jeton.spark.query import Query
 from tests.simulation.test_breakpoints import (
@@ -320,6 +320,33 @@ def test_a_predicate_that_cannot_be_loaded_does_not_end_the_query(spark: SparkSe
         query.pause_at()
         assert query.is_active
         query.resume()
+
+
+def test_an_input_that_has_not_reached_the_breakpoint_is_named(spark: SparkSession) -> None:
+    flow = jt.Flow("two inputs")
+    flow.output("left", flow.input("left", lateness=0))
+    flow.output("right", flow.input("right", lateness=0))
+
+    def nothing(partition: int, partitions: int) -> Iterator[Any]:
+        while True:
+            yield None
+
+    source = Rate(1000, lambda positions: {"n": positions})
+    sources = {"left": source, "right": Batches(nothing, 1)}
+    with flow.start(spark, sources=sources, sinks={"left": Memory()}, workers=1) as query:
+        query.await_running()
+        at = query.pause_at()
+        awaited = "input 'right' is at the start of time"
+        with pytest.raises(TimeoutError, match=f"does not rest at {at} yet: {awaited}"):
+            query.await_paused(2)
+        with pytest.raises(GraphError, match=f"{awaited}. await_paused"):
+            query.state("left")
+        assert query.observe().awaited == awaited
+        query.resume()
+        query.pause_when("left", lambda batch: batch["price"] > 1)
+        # It never rests, and the error is raised all the same.
+        with pytest.raises(PredicateFailed, match="no column 'price'"):
+            query.await_paused(LIMIT)
 
 
 def test_a_predicate_that_fails_pauses_the_query(spark: SparkSession) -> None:

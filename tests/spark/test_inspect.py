@@ -1,4 +1,4 @@
-"""Pages of batches and streams, which can only be looked at, and what queries say in Spark."""
+"""Pages of batches and streams, and what queries say in Spark."""
 
 from __future__ import annotations
 
@@ -80,6 +80,30 @@ def test_the_page_of_a_stream_shows_its_latest_micro_batch(
     reached = shown["operators"][1]["frontiers"][0]["value"]
     assert reached >= 200
     assert shown["operators"][1]["tokens"] > 0
+
+
+def test_a_stream_is_paused_on_its_page(spark: SparkSession) -> None:
+    flow = jt.Flow("paused")
+    flow.output("ticks", flow.input("ticks", time="value", schema={}, lateness=0))
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    frames = flow.on_spark({"ticks": source.select("value")}, workers=1)
+    url = frames.inspect()
+    assert act(url, "pause", at="15") == (200, {"text": "paused at 15"})
+    query = frames["ticks"].writeStream.format("memory").queryName("paused").start()
+    try:
+        frames.await_paused(LIMIT)
+        status, held = act(url, "why", name="ticks")
+        assert status == 200
+        assert held["places"][0]["holders"][0]["what"] == "breakpoint"
+        status, flying = act(url, "in_flight")
+        assert [(row[-1], row[-2]) for row in flying["rows"]] == [("5", "15")]
+        seen = frames.monitor.look()
+        assert (seen.status, seen.paused_at, seen.awaited) == ("streaming", 15, None)
+        assert act(url, "migrate")[1] == {"error": "migrate: it cannot be steered"}
+        assert act(url, "step") == (200, {"text": "paused at 16"})
+        assert act(url, "resume") == (200, {"text": "resumed"})
+    finally:
+        query.stop()
 
 
 def test_a_query_is_found_while_it_runs_and_measured_once_it_is_looked_at(

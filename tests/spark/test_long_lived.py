@@ -351,6 +351,9 @@ def test_what_cannot_start_is_refused_at_once(spark: SparkSession) -> None:
         counting().start(spark, sources={"numbers": source}, sinks={"sums": Memory()})
     with pytest.raises(GraphError, match=r"9 workers .* slots for 4 tasks"):
         counting().start(spark, sources={"numbers": source}, workers=9)
+    policy: Any = "often"
+    with pytest.raises(GraphError, match=r"True, False or a Rebalance, not 'often' \(a str\)"):
+        counting().start(spark, sources={"numbers": source}, rebalance=policy)
 
 
 def processor_share(pids: list[int], seconds: float) -> float:

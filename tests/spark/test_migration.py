@@ -65,6 +65,10 @@ def test_it_says_why_it_cannot(spark: SparkSession) -> None:
         query.resume()
         assert query.migrate({0: 1}).moves == {0: 1}
         assert query.migrate({0: 1}).steps == 0
+        with pytest.raises(TimeoutError, match=r"after 1 seconds, .* inputs have reached its time"):
+            query.migrate({0: 0}, at=10**18, timeout=1)
+        with pytest.raises(TimeoutError, match="state moves, and all else waits for that"):
+            query.pause_at(timeout=1)
     with pytest.raises(JetonError, match="has ended"):
         query.migrate({0: 0})
 

@@ -27,13 +27,15 @@ def _run(options: argparse.Namespace) -> int:
     from jeton.inspector.actions import time_given
 
     try:
-        time_given(options.at)
+        at = time_given(options.at)
     except JetonError as error:
         raise UsageError(f"--at {error}") from error
     page = find_page(options.query)
     query = f"{page.name}@{page.pid}"
     if options.output is not None:
         _require_place(options.output, ask(page.url, "graph", query))
+    if at is not None:
+        _require_kind(at, ask(page.url, "snapshot", query)["unit"])
     arguments = {"name": options.output, "at": options.at}
     answer = ask(page.url, "act", query, {"act": "why", "arguments": arguments})
     if options.json:
@@ -52,6 +54,13 @@ def _require_place(name: str, graph: dict[str, Any]) -> None:
             f"flow {graph['name']!r} has no output, probe or operator {name!r}"
             f"{suggestion(name, known)} (there are: {', '.join(map(repr, dict.fromkeys(known)))})"
         )
+
+
+def _require_kind(at: Any, unit: str | None) -> None:
+    """Refuse an integer where times are timestamps, and the other way round."""
+    if unit is not None and isinstance(at, int) is not (unit == "integer"):
+        kind = "integers" if unit == "integer" else "timestamps, such as '2026-01-31 12:00'"
+        raise UsageError(f"--at {at}: the times of this query are {kind}")
 
 
 def ask(url: str, path: str, query: str, body: Any = None) -> Any:

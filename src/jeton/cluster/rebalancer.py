@@ -81,12 +81,17 @@ class Rebalancer:
         self._over.set()
 
     @contextmanager
-    def held_off(self) -> Iterator[None]:
+    def held_off(self, timeout: float) -> Iterator[None]:
         """Let the user move bins: after the step under way, and with a cool-down afterwards."""
         with self._turn:
             self._users += 1
-            self._turn.wait_for(lambda: not self._works)
+            free = self._turn.wait_for(lambda: not self._works, timeout)
         try:
+            if not free:
+                raise TimeoutError(
+                    f"after {timeout:.3g} seconds, rebalance= still moves bins of query "
+                    f"{self._query.name!r}, or waits until it can count records"
+                )
             yield
         finally:
             with self._turn:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from jeton.core.errors import GraphError
+from jeton.core.errors import GraphError, PredicateFailed
 from jeton.runtime.monitor import Monitor
 
 ROWS: Final = 100
@@ -16,6 +16,8 @@ SAMPLE: Final = 5
 """Rows of a sample from each worker."""
 PATIENCE: Final = 20.0
 """Seconds that an act waits for the step that a run in this process is in."""
+REST: Final = 5.0
+"""Seconds that a query has to come to rest at its breakpoint, before its state is asked for."""
 Arguments = Mapping[str, Any]
 
 
@@ -180,10 +182,17 @@ def _in_flight(target: Any, arguments: Arguments) -> dict[str, Any]:
 
 
 def _at_rest(target: Any, look: Callable[[], Any]) -> dict[str, Any]:
-    """A table of something that rests; a run that is paused comes to rest first."""
-    run_to_rest = _method(target, "run_to_rest")
-    if run_to_rest is not None and target.paused_at is not None:
+    """A table of something that rests; what is paused comes to rest first."""
+    run_to_rest, await_paused = _method(target, "run_to_rest"), _method(target, "await_paused")
+    if target.paused_at is not None and run_to_rest is not None:
         run_to_rest()
+    elif target.paused_at is not None and await_paused is not None:
+        try:
+            await_paused(REST)
+        except PredicateFailed:
+            pass  # it rests at what `pause_when` could not judge
+        except TimeoutError as error:
+            raise GraphError(str(error)) from None
     return _table(look())
 
 

@@ -93,6 +93,8 @@ class View:
     _version: tuple[Any, float] = (None, 0.0)
     _moved: dict[int, tuple[float, float]] = field(default_factory=dict)
     """For each operator the frontier behind it, and when it got there."""
+    _reported: dict[int, tuple[Any, float]] = field(default_factory=dict)
+    """For each worker its latest report, by the worker's clock, and when it came."""
 
     def graph(self) -> dict[str, Any]:
         """The picture of the flow, and what does not change about its operators."""
@@ -143,6 +145,7 @@ class View:
             "frontiers": {n: antichain(t, unit) for n, t in now.frontiers.items()},
             "inputs": {n: shown(t, unit) for n, t in now.inputs.items()},
             "paused_at": None if now.paused_at is None else str(now.paused_at),
+            "awaited": now.awaited,
             "bins": now.bins,
             "migration": now.migration,
             "workers": workers,
@@ -164,11 +167,15 @@ class View:
         names = ("rows_in", "rows_out", "late", "messages", "bytes_in", "cpu_seconds")
         counts = {name: metrics.get(name, 0) for name in names}
         rates = rated.rates(report.get("run"), metrics.get("seconds", 0.0), counts)
+        mark = report.get("run"), metrics.get("seconds")
+        if self._reported.get(rank, (None, 0.0))[0] != mark:
+            self._reported[rank] = mark, now.clock
         levels = ("queued", "backlog", "held_up", "sink_full", "peak_rss_mb", "seconds")
         return {
             "worker": rank,
             **{name: metrics.get(name, 0) for name in (*names, *levels)},
             "rates": rates,
+            "silent": now.clock - self._reported[rank][1] if now.status == "running" else 0.0,
             "inputs": {
                 name: {**shown(at, now.unit), "idle": idle}
                 for name, (at, idle) in report.get("inputs", {}).items()
@@ -218,7 +225,8 @@ class View:
     def _hold_back(self, found: list[dict[str, Any]], now: Observation) -> None:
         """By how much each operator's output is behind its input, and since when it stands still.
 
-        An input of the flow is behind the furthest of all inputs.
+        An input of the flow is behind the furthest of all inputs. One at the start of time is
+        ``waiting``: for a first record, or to advance though records have come.
         """
         readers: dict[int, list[Mapping[str, Any]]] = {}
         for plan in self.flow.operators:
@@ -232,15 +240,20 @@ class View:
             least[index] = float("-inf") if value is None else value
         furthest = max((least[index] for index in inputs), default=float("-inf"))
         for index, entry in enumerate(found):
-            entry["behind"] = entry["still"] = None
-            if index not in least or least[index] == float("-inf"):
+            entry["behind"] = entry["still"] = entry["waiting"] = None
+            if index not in least or (least[index] == float("-inf") and index not in inputs):
                 continue
             came = _least(entry["frontiers"]) if entry["frontiers"] else furthest
             seen, since = self._moved.get(index, (None, now.clock))
             if seen != least[index]:
                 since = now.clock
                 self._moved[index] = least[index], since
-            if came > least[index]:
+            if least[index] == float("-inf"):
+                sent = any(each["records_out"] for each in entry["workers"])
+                if sent or furthest > least[index]:
+                    entry["waiting"] = "advance" if sent else "record"
+                    entry["still"] = now.clock - since
+            elif came > least[index]:
                 # An operator whose input is complete holds back all that is left.
                 entry["behind"] = None if came == float("inf") else came - least[index]
                 entry["still"] = now.clock - since
@@ -248,11 +261,13 @@ class View:
     def _latency(self, now: Observation) -> dict[str, Any] | None:
         """The latencies of the last minute at each output and probe, once a worker has some."""
         found: dict[str, list[int]] = {}
+        outputs = {self.flow.handle("output", name): name for name in self.flow.outputs}
         for metrics in now.totals.values():
-            for each in metrics.get("operators", ()):
+            for index, each in enumerate(metrics.get("operators", ())):
                 if "latency" in each:
-                    before = found.get(each["name"], [0] * len(each["latency"]))
-                    found[each["name"]] = [
+                    name = outputs.get(index, each["name"])
+                    before = found.get(name, [0] * len(each["latency"]))
+                    found[name] = [
                         one + other for one, other in zip(before, each["latency"], strict=True)
                     ]
         looks = self._latencies

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from jeton.core.checks import described
 from jeton.core.errors import GraphError
+from jeton.runtime.migration import require_plan
 from jeton.runtime.steering import Protocol, Steer, require_no_errors
 from jeton.state.bins import Placement
 
@@ -109,6 +111,11 @@ class Rebalance:
     plan: str | int = "fluid"
 
     def __post_init__(self) -> None:
+        for name in ("every", "seconds", "above", "within", "gain", "looks", "cool_down", "least"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise GraphError(f"Rebalance({name}=…) is a number, not {described(value)}")
+        require_plan(self.plan)
         for name in ("every", "seconds"):
             if not getattr(self, name) > 0:
                 raise GraphError(f"Rebalance({name}={getattr(self, name)!r}): it is above zero")

@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from jeton.runtime.worker import Worker
 
 _STATE: Final = "state"
+WHAT: Final = "migrate(…, at=…)"
 
 
 class Migration:
@@ -561,7 +562,7 @@ class Prepare(Steer):
         if worker.migration is not None:
             raise GraphError("state is moving already: wait until that migration is over")
         migration = Migration(worker, agent.breakpoints)
-        at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
+        at = None if self.at is None else in_flow_unit(self.at, self.unit, units, WHAT)
         at = migration.prepare(at)
         worker.migration = migration
         worker.widen_frontiers(True)
@@ -714,7 +715,7 @@ class Moved:
 
 def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False) -> Protocol[Moved]:
     """Move bins to other workers, for records at or after a time; ``more`` bins may follow."""
-    at, unit = (None, None) if time is None else given(time)
+    at, unit = (None, None) if time is None else given(time, WHAT)
     answers = yield Prepare(at=at, unit=unit)
     error = first_error(answers, f"state cannot move at {time}", "Move it")
     if error is None and not any(answer["holds"] for answer in answers):
@@ -734,6 +735,15 @@ def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False)
     return Moved(moves, sum(answer["rows"] for answer in answers))
 
 
+def require_plan(plan: Any) -> None:
+    """Refuse what is not a plan of a migration."""
+    counts = isinstance(plan, int) and not isinstance(plan, bool) and plan >= 1
+    if not counts and plan not in ("all_at_once", "fluid"):
+        raise GraphError(
+            f'a plan is "all_at_once", "fluid", or how many bins move at a time, not {plan!r}'
+        )
+
+
 def in_steps(moves: Mapping[int, int], plan: str | int, time: Any = None) -> list[dict[int, int]]:
     """The migrations of a plan: all bins at once, one after the other, or some at a time.
 
@@ -745,12 +755,8 @@ def in_steps(moves: Mapping[int, int], plan: str | int, time: Any = None) -> lis
     Traceback (most recent call last):
     jeton.core.errors.GraphError: a plan is "all_at_once", "fluid", or how many bins move at...
     """
-    sizes = {"all_at_once": len(moves), "fluid": 1}
-    size = sizes.get(plan) if isinstance(plan, str) else plan
-    if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and moves):
-        raise GraphError(
-            f'a plan is "all_at_once", "fluid", or how many bins move at a time, not {plan!r}'
-        )
+    require_plan(plan)
+    size = plan if isinstance(plan, int) else len(moves) if plan == "all_at_once" else 1
     if time is not None and size < len(moves):
         raise GraphError("a plan of several steps chooses its times itself: leave at= out")
     items = list(moves.items())

@@ -38,6 +38,8 @@ class Observation:
     """The metrics of workers in earlier runs: attempts at a query, micro-batches, actions."""
     checkpoints: Mapping[str, Any] | None = None
     paused_at: Any = None
+    awaited: str | None = None
+    """What a flow that does not rest at its breakpoint yet waits for, if it is known."""
     bins: Mapping[int, int] | None = None
     """How many bins each worker owns, where state can move."""
     migration: Mapping[str, int] | None = None

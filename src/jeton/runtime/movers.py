@@ -13,7 +13,7 @@ import pyarrow as pa
 from jeton.core.errors import GraphError, SnapshotError
 from jeton.core.times import Product, Time, TimeKind
 from jeton.core.tokens import tokens_for
-from jeton.dataflow.pacts import Broadcast
+from jeton.dataflow.pacts import Broadcast, SpreadExchange
 from jeton.runtime.operator import Operator
 from jeton.state.snapshot import Movable, is_held_by_breakpoint
 
@@ -181,10 +181,14 @@ def require_movable(operators: Sequence[Operator]) -> None:
                 pact = plan.pact
                 known = pact.by_bins or pact.local or isinstance(pact, Broadcast)
                 if not known and not plan.observes:
+                    name = operator.plan.name
+                    how, instead = f"by {pact!r}", "Use Exchange"
+                    if isinstance(pact, SpreadExchange):
+                        how, instead = f"by key_by(…, spread={pact.spread})", "Leave spread= out"
                     raise GraphError(
-                        f"its records come by {pact!r}, which does not follow bins when they move: "
-                        "use Exchange, or go on without migrations"
-                    ).located(operator=operator.plan.name)
+                        f"state cannot move: records of {name!r} come {how}, which does not follow "
+                        f"bins when they move. {instead}, or go on without migrations"
+                    ).located(operator=name)
 
 
 def outermost(time: Time) -> int:

@@ -546,7 +546,7 @@ class Question:
             text += f" after {in_words(first.latest, self.unit)}"
         if first.seconds is not None:
             text += f" for {first.seconds:.1f} s"
-        if first.latest is not None and fact.lateness:
+        if first.latest is not None and fact.lateness and first.floor <= first.latest:
             text += f", and the lateness is {length_text(fact.lateness, self.unit)}"
         if len(slow) > 1:
             text += f" ({len(slow) - 1} more like it)"

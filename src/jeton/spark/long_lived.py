@@ -23,6 +23,7 @@ from jeton.cluster.restarts import Restarts
 from jeton.connectors.sinks import Sink
 from jeton.connectors.source_plan import SourcePlan
 from jeton.connectors.sources import Source
+from jeton.core.checks import described
 from jeton.core.errors import GraphError
 from jeton.core.sizes import bytes_of
 from jeton.inspector import offer, telemetry
@@ -111,6 +112,8 @@ def start(
     """
     sources, sinks = sources or {}, sinks or {}
     _require_sense(every, keep)
+    if not isinstance(rebalance, bool | Rebalance):
+        raise GraphError(f"rebalance= is True, False or a Rebalance, not {described(rebalance)}")
     budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
     _require_names(flow, "input", flow.inputs, sources, all_of_them=True)
     _require_names(flow, "output", flow.outputs, sinks, all_of_them=False)

@@ -82,9 +82,15 @@ def counted(agent: Agent, epoch: int) -> Counts:
 class Inspection:
     """Looks at a flow that runs in batches or micro-batches, for its page."""
 
-    def __init__(self, flow: Flow, seen: RunReports | Accumulator[Counts]) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        seen: RunReports | Accumulator[Counts],
+        breakpoint: StreamBreakpoint | None = None,
+    ) -> None:
         self.flow = flow
         self._seen = seen
+        self._breakpoint = breakpoint
         self.monitor = Monitor(flow.name, self.observe)
 
     def observe(self) -> Observation:
@@ -96,10 +102,15 @@ class Inspection:
                 status=status, reports=dict(self._seen.latest), before=self._seen.before
             )
         _, counts, reports, before = self._seen.value
+        paused_at, rests = None, False
+        if self._breakpoint is not None:
+            paused_at, rests = self._breakpoint.shown, self._breakpoint.is_paused
         return Observation(
-            status="streaming" if counts["runs"] else "not started",
+            status="streaming" if counts["runs"] or rests else "not started",
             reports=dict(reports),
             before=before,
+            paused_at=paused_at,
+            awaited=None if paused_at is None or rests else "no micro-batch has come to it",
         )
 
 
@@ -190,8 +201,9 @@ class Frames(dict[str, DataFrame]):
         """Serve a live page of this flow; returns the page's address.
 
         It shows the graph, frontiers, tokens and queues of the run that is under way or was the
-        latest; of a stream, those of the latest micro-batch that is done. There is nothing to
-        steer. Under Spark Connect, nothing is known. It needs ``pip install 'jeton[inspect]'``.
+        latest; of a stream, those of the latest micro-batch that is done. A stream can be paused
+        there; a batch cannot be steered. Under Spark Connect, nothing is known. It needs
+        ``pip install 'jeton[inspect]'``.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("small")
@@ -203,8 +215,14 @@ class Frames(dict[str, DataFrame]):
             from jeton.inspector.server import serve
 
             inspection = self._inspection
-            self._pages[host, port] = serve(inspection.flow, inspection, host, port)
+            target = inspection if self._coordinator is None else self
+            self._pages[host, port] = serve(inspection.flow, target, host, port)
         return self._pages[host, port].url
+
+    @property
+    def monitor(self) -> Monitor:
+        """Looks at it every second, for its page."""
+        return self._inspection.monitor
 
     def cache(self) -> Self:
         """Run the flow once for all outputs: their rows are kept for later actions.

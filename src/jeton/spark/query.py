@@ -22,6 +22,7 @@ from jeton.cluster.failures import Failure, QueryFailed
 from jeton.cluster.inquiry import slow_sinks, uncommitted
 from jeton.cluster.rebalancer import Rebalancer
 from jeton.cluster.steering import Steering, WorkersLeft
+from jeton.columns.time_units import in_words
 from jeton.connectors.inbox import Inbox
 from jeton.connectors.sinks import DriverSink, Memory, Sink, SinkContext
 from jeton.connectors.sources import Source
@@ -67,6 +68,8 @@ Status = Literal["starting", "running", "restarting", "rescaling", "stopping", "
 
 DESCRIBED: Final = 200
 """Letters of operators' names in the description of a query's jobs."""
+GRACE: Final = 2.0
+"""Seconds in which reports show that workers have a breakpoint, once it is set."""
 MOVES_WITHIN: Final = 600.0
 """Seconds in which the bins of the rebalancer have to move."""
 _INTERNAL: Final = frozenset(
@@ -229,6 +232,7 @@ class Query:
             before=before,
             checkpoints=checkpoints,
             paused_at=self.paused_at,
+            awaited="; ".join(self._awaited_inputs()) or None,
             bins=None if steered is None else steered.placement.counts(),
             migration=self.migration,
             rebalancing=None if self._rebalancer is None else self._rebalancer.metrics(),
@@ -513,7 +517,7 @@ class Query:
             )
         require_slots(self.spark, workers)
         deadline = time.monotonic() + timeout
-        with self._rescaling, self._by_the_user():
+        with self._rescaling, self._by_the_user(timeout):
             if workers == self.workers:
                 return Rescale(workers, workers, self.committer.version, 0.0, 0.0)
             return self._rescale(workers, deadline)
@@ -624,22 +628,60 @@ class Query:
     def await_paused(self, timeout: float = 60.0) -> None:
         """Wait until a breakpoint is set and all workers rest there; `TimeoutError` otherwise.
 
-        If the query rests since the predicate of `pause_when` failed, that error is raised, until
-        `step`, `resume` or another `pause_when`.
+        If the query is paused since the predicate of `pause_when` failed, that error is raised,
+        until `step`, `resume` or another `pause_when`.
         """
-        deadline = time.monotonic() + timeout
-        while not self._rests(left := max(0.0, deadline - time.monotonic())):
+        began = time.monotonic()
+        deadline = began + timeout
+        while not self._rests_by(deadline):
             with self._changed:
                 # Reports come several times a second, and each of them may bring it.
-                self._changed.wait(min(0.05, left))
+                self._changed.wait(min(0.05, max(0.0, deadline - time.monotonic())))
             self._require_active()
+            if time.monotonic() > began + GRACE and self._awaited_inputs():
+                # It may never rest: the error cannot wait for that.
+                self._raise_failed()
             if time.monotonic() > deadline:
-                at = self.paused_at
-                where = "has no breakpoint" if at is None else f"does not rest at {at} yet"
-                raise TimeoutError(f"after {timeout:g} seconds, query {self.name!r} {where}")
+                raise TimeoutError(
+                    f"after {timeout:g} seconds, query {self.name!r} {self._unrest()}"
+                )
+        self._raise_failed()
+
+    def _rests_by(self, deadline: float) -> bool:
+        """Whether it rests, as far as workers say so in time."""
+        try:
+            return self._rests(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return False
+
+    def _raise_failed(self) -> None:
         failed = self._current_steering().failed
-        if failed is not None:
+        if failed is not None and self.paused_at is not None:
             raise PredicateFailed(failed.message)
+
+    def _unrest(self) -> str:
+        """Why it does not rest at its breakpoint, in words."""
+        at = self.paused_at
+        if at is None:
+            return "has no breakpoint"
+        awaited = "; ".join(self._awaited_inputs()) or "why() says what it waits for"
+        return f"does not rest at {at} yet: {awaited}"
+
+    def _awaited_inputs(self) -> list[str]:
+        """The inputs that have not reached the breakpoint by the latest reports, and their times.
+
+        Sources are read until they have.
+        """
+        found = self._coordinator.steering
+        if found is None or found.at is None or not self.is_active:
+            return []
+        with self._changed:
+            seen = Observation(status=self._status, reports=dict(self._coordinator.reports))
+        return [
+            f"input {name!r} is at {in_words(time, found.at.unit)}"
+            for name, time in seen.inputs.items()
+            if isinstance(time, int) and time < found.at.time
+        ]
 
     def state(self, operator: str, *, timeout: float = 60.0) -> pd.DataFrame:
         """The state of an operator while the query is paused, over all workers.
@@ -708,8 +750,9 @@ class Query:
         ...     print(len(moved.moves), [len(bins) for bins in query.placement.values()])
         128 [0, 256]
         """
-        with self._by_the_user():
-            return self._migrate(moves, plan, at, timeout)
+        deadline = time.monotonic() + timeout
+        with self._by_the_user(timeout):
+            return self._migrate(moves, plan, at, max(0.0, deadline - time.monotonic()))
 
     def _migrate(
         self,
@@ -745,9 +788,9 @@ class Query:
             self._progress = None
             self._moving.release()
 
-    def _by_the_user(self) -> AbstractContextManager[None]:
+    def _by_the_user(self, timeout: float) -> AbstractContextManager[None]:
         """A time in which the rebalancer, if there is one, moves nothing."""
-        return nullcontext() if self._rebalancer is None else self._rebalancer.held_off()
+        return nullcontext() if self._rebalancer is None else self._rebalancer.held_off(timeout)
 
     def rebalance(
         self,
@@ -764,7 +807,7 @@ class Query:
         ``plan``. With ``flow.start(…, rebalance=True)``, a query does so by itself.
         """
         deadline = time.monotonic() + timeout
-        with self._by_the_user():
+        with self._by_the_user(timeout):
             placement, load = self.count_records(seconds, timeout=timeout)
             moves = balancing_moves(placement, load, within)
             return self._migrate(moves, plan, None, max(0.0, deadline - time.monotonic()))
@@ -793,10 +836,17 @@ class Query:
         deadline = time.monotonic() + timeout
         self.await_running(timeout)
         self._require_active()
-        request = self._current_steering().ask(protocol, moves=moves)
+        steered = self._current_steering()
+        request = steered.ask(protocol, moves=moves)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
+            said = f"after {timeout:.3g} seconds, the workers of query {self.name!r} have not "
+            if not steered.is_moving:
+                raise TimeoutError(f"{said}answered")
+            if not moves:
+                raise TimeoutError(f"{said}answered: state moves, and all else waits for that")
             raise TimeoutError(
-                f"after {timeout:g} seconds, the workers of query {self.name!r} have not answered"
+                f"{said}moved all bins. That goes on, and checkpoints and breakpoints wait for it: "
+                "state moves once all inputs have reached its time, at= if it was given"
             )
         return request.result()
 
@@ -816,9 +866,7 @@ class Query:
         if self.paused_at is None:
             raise GraphError(f"query {self.name!r} is not paused: pause_at(…) first")
         if not self.is_paused:
-            raise GraphError(
-                f"query {self.name!r} does not rest at {self.paused_at} yet: await_paused() first"
-            )
+            raise GraphError(f"query {self.name!r} {self._unrest()}. await_paused() first")
 
     def stop(self, *, drain: bool = False, timeout: float = 30.0) -> None:
         """End the query in good order.
@@ -903,13 +951,14 @@ class Query:
         return f"<div>{escape(repr(self)[1:-1])}<table>{rows}</table></div>"
 
     def __repr__(self) -> str:
-        return f"<Query {self.name!r}: {self._status}, {self.workers} workers>"
+        workers = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
+        return f"<Query {self.name!r}: {self._status}, {workers}>"
 
     # Called by the driver's side of the query
 
     def relocate(self, workers: int, timeout: float) -> Rescale:
         """Go on from a checkpoint with some workers, elsewhere, whether or not it had as many."""
-        with self._rescaling, self._by_the_user():
+        with self._rescaling, self._by_the_user(timeout):
             return self._rescale(workers, time.monotonic() + timeout)
 
     def rebalance_with(self, policy: Rebalance) -> None:

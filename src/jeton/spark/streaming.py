@@ -215,7 +215,7 @@ class StreamingFrames(Frames):
         state: str | None,
         shuffle: bool,
     ) -> None:
-        inspection = Inspection(flow, counts)
+        inspection = Inspection(flow, counts, coordinator.breakpoint)
         super().__init__(divided(whole, ends), counts, whole, inspection, coordinator)
         self._ends = ends
         self._flow = flow.name
