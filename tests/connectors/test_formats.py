@@ -83,6 +83,27 @@ def test_json_of_other_types() -> None:
     assert JSON().encode(table.select([])).to_pylist() == [b"{}"]
 
 
+def test_json_has_no_numbers_that_are_not_finite() -> None:
+    table = pa.table({"list": [[1.0, float("nan")]], "inner": [{"x": float("inf"), "y": [2.0]}]})
+    [value] = JSON().encode(table).to_pylist()
+    read = json.loads(value, parse_constant=lambda text: pytest.fail(text))
+    assert read == {"list": [1.0, None], "inner": {"x": None, "y": [2.0]}}
+
+
+def test_dates_are_read_as_they_are_written() -> None:
+    day = datetime.date(2024, 5, 1)
+    inner = pa.struct({"days": pa.list_(pa.date32()), "n": pa.int64()})
+    schema = pa.schema({"day": pa.date32(), "inner": inner})
+    rows = [
+        {"day": day, "inner": {"days": [day, None], "n": 1}},
+        {"day": None, "inner": None},
+    ]
+    encoded = JSON().encode(pa.Table.from_pylist(rows, schema))
+    assert JSON(schema).decode(encoded).to_pylist() == rows
+    values = pa.array([encoded[0].as_py(), b'{"day": "May 1st"}'])
+    assert [each.at for each in sift(JSON(schema), values)[1]] == [1]
+
+
 # A value, and what becomes of it between two good ones.
 BAD = [
     b"",
@@ -101,6 +122,7 @@ BAD = [
     b'{"n": 99999999999999999999}',
     b'{"n": {}}',
     b"\xff\xfe",
+    b'{"word": "\xff"}',
     b'{"word": "\x01',
     None,
 ]

@@ -198,6 +198,28 @@ def test_records_that_cannot_be_read_go_to_another_topic(kafka: MockKafka) -> No
     assert b"Arrow" in headers["jeton-reason"]
 
 
+def test_records_without_a_time_or_a_readable_key_go_to_another_topic(kafka: MockKafka) -> None:
+    kafka.create("numbers", 1)
+    kafka.create("rejected", 1)
+    rows: list[Any] = [{"time": n, "n": n} for n in range(6)]
+    rows[1], rows[4] = {"n": 1}, {"time": None, "n": 4}
+    for at, row in enumerate(rows):
+        produce(kafka.servers, "numbers", [row], key=b"\xff" if at == 3 else b"k")
+    flow = jt.Flow("keys")
+    flow.output("out", flow.input("n", schema={"time": int, "n": int, "key": str}))
+    source = sources.Kafka(kafka.servers, "numbers", end=True, metadata={"key": "key"})
+    with pytest.raises(KafkaFailed, match="offset 1 of .* it has no 'time', which is the time"):
+        read_all(source, flow)
+    source.rejected = "rejected"
+    assert [row["n"] for row in read_all(source, flow)] == [0, 2, 5]
+    found = {
+        dict(each.headers())["jeton-origin"]: each for each in consumed(kafka.servers, "rejected")
+    }
+    assert set(found) == {b"numbers-0@1", b"numbers-0@3", b"numbers-0@4"}
+    reason = dict(found[b"numbers-0@3"].headers())["jeton-reason"]
+    assert reason.startswith(b"its key b'\\xff' cannot be read")
+
+
 def test_rejected_records_are_counted(kafka: MockKafka) -> None:
     kafka.create("numbers", 1)
     produce(kafka.servers, "numbers", [b"{", {"time": 1, "n": 1}, b"["])

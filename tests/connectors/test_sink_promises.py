@@ -158,6 +158,16 @@ def test_events_reach_all_readers_and_those_that_come_back() -> None:
     sink.close()
 
 
+def test_an_event_is_one_line_whatever_its_text_has() -> None:
+    row = {"text": "a\u2028b\x85c\r\nd"}
+    sink = sinks.ServerSentEvents()
+    sink.receive(pa.table({"text": [row["text"], "no\u2029control characters"]}), Delivery())
+    sink.receive(pa.table({"text": ["x\u2028y"]}), Delivery())
+    with events(sink.url) as found:
+        assert [next(found)[1]["text"] for _ in range(3)][::2] == [row["text"], "x\u2028y"]
+    sink.close()
+
+
 def test_events_need_their_token() -> None:
     sink = sinks.ServerSentEvents(token="secret")
     with pytest.raises(urllib.error.HTTPError, match="401"):

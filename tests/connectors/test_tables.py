@@ -22,7 +22,7 @@ from jeton.connectors.sinks import Sink, SinkContext
 from jeton.connectors.sinks.table_files import Upsert
 from jeton.connectors.sources import Reader, Source
 from jeton.connectors.tables import TableFailed, groups
-from jeton.core.errors import BatchError, GraphError
+from jeton.core.errors import BatchError, GraphError, MissingColumn
 from jeton.storage import store_settings
 from jeton.storage.files import Files
 from jeton.testing import check_sink, check_source
@@ -445,6 +445,16 @@ def test_only_the_columns_of_an_input_are_read(kind: Kind) -> None:
     reader = opened(source)
     assert batch_of(reader).schema.names == ["time", "n"]
     reader.close()
+
+
+def test_a_table_without_the_time_of_the_input_is_an_error(kind: Kind) -> None:
+    kind.append(numbers(0, n=[1, 2, 3]))
+    schema = pa.schema({"Time": pa.int64(), "N": pa.int64()})
+    source = kind.source(end=True)
+    [(name, position), *_] = source.partitions(1).items()
+    for act in (lambda s: s.partitions(1), lambda s: s.open(name, position)):
+        with pytest.raises(MissingColumn, match="no time column 'Time': did you mean 'time'"):
+            act(source.typed(schema, "Time"))
 
 
 def test_changes_of_rows_are_errors_unless_they_are_skipped(kind: Kind) -> None:

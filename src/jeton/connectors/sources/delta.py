@@ -109,6 +109,9 @@ class _DeltaVersions(VersionedTable):
         wanted = self._columns
         return pa.schema([f for f in self._schema if wanted is None or f.name in wanted])
 
+    def names(self) -> list[str]:
+        return list(self._schema.names)
+
     def newest(self) -> int:
         return self._newest
 

@@ -91,6 +91,9 @@ class _Snapshots(VersionedTable):
     def schema(self) -> pa.Schema:
         return plain_schema(self._projected().as_arrow())
 
+    def names(self) -> list[str]:
+        return [field.name for field in self._table.schema().fields]
+
     def newest(self) -> int:
         current = self._table.current_snapshot()
         return 0 if current is None else int(current.sequence_number)
