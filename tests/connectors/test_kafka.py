@@ -208,7 +208,7 @@ def test_records_without_a_time_or_a_readable_key_go_to_another_topic(kafka: Moc
     flow = jt.Flow("keys")
     flow.output("out", flow.input("n", schema={"time": int, "n": int, "key": str}))
     source = sources.Kafka(kafka.servers, "numbers", end=True, metadata={"key": "key"})
-    with pytest.raises(KafkaFailed, match="offset 1 of .* it has no 'time', which is the time"):
+    with pytest.raises(KafkaFailed, match=r"offset 1 of .* it has no 'time', which is the time"):
         read_all(source, flow)
     source.rejected = "rejected"
     assert [row["n"] for row in read_all(source, flow)] == [0, 2, 5]

@@ -36,9 +36,10 @@ class Kafka(Source):
     offset of its next record. Offsets are part of checkpoints; Kafka's consumer groups are not
     used. Topics and partitions that appear while the query runs are read from their beginning.
 
-    A record that the format cannot read, or that has no time although the input declares that
-    column, fails the query, unless ``rejected`` names a topic: then it is written there as it is, with its origin and the reason in headers, before anything that
-    follows it is counted as read, so that none is lost; after a failure some may come twice.
+    A record that the format cannot read, or that has no time although the input declares its
+    columns, fails the query, unless ``rejected`` names a topic: then it is written there as it is,
+    with its origin and the reason in headers, before anything that follows it is counted as read,
+    so that none is lost; after a failure some may come twice.
     ``query.metrics()["rejected"]`` counts them.
 
     Args:

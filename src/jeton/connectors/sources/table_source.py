@@ -133,7 +133,7 @@ class TableSource(Source):
         return _TableReader(self, table, *number_of(partition), position)
 
     def _require_time(self, table: VersionedTable) -> None:
-        """An error if the time column is not in the table: its rows would have no columns at all."""
+        """An error if the table has no time column: its rows might have no columns at all then."""
         if self.columns is not None and self.columns[0] not in table.names():
             time, names = self.columns[0], table.names()
             raise MissingColumn(
