@@ -63,7 +63,7 @@ def receive(sink: sinks.Postgres, table: pa.Table, version: int = 1, attempt: in
 
 
 def test_promises(dsn: str) -> None:
-    check_sink(sinks.Postgres(dsn, "rows"), lambda: rows(dsn))
+    check_sink(lambda: sinks.Postgres(dsn, "rows"), lambda: rows(dsn))
 
 
 def test_promises_of_upserts(dsn: str) -> None:
