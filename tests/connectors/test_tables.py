@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -247,6 +248,51 @@ def test_rows_that_do_not_fit_a_table_are_errors(kind: Kind) -> None:
         sink.begin("rows", pa.schema([("n", pa.int64())]))
     with pytest.raises(BatchError, match="column 'm' is not in the table"):
         commit(sink, pa.table({"m": [1]}))
+
+
+def test_nulls_where_a_table_has_none_are_errors(tmp_path: Path) -> None:
+    fields = [pa.field("time", pa.int64(), nullable=False), pa.field("n", pa.int64())]
+    DeltaTable.create(str(tmp_path), pa.schema(fields))
+    writer = sinks.Delta(tmp_path).open(SinkContext("q", worker=0))
+    writer.write(pa.table({"time": pa.array([1, None], pa.int64())}))
+    with pytest.raises(BatchError, match="column 'time' of output 'rows' has 1 nulls"):
+        writer.stage(1)
+
+
+@pytest.mark.parametrize("rule", ["constraint", "generated", "mapping"])
+def test_delta_tables_with_rules_for_rows_are_refused(tmp_path: Path, rule: str) -> None:
+    wrong = {"delta.generationExpression": "time * 2"} if rule == "generated" else {}
+    fields = [
+        Field("time", PrimitiveType("long")),
+        Field("n", PrimitiveType("long"), metadata=wrong),
+    ]
+    mapping = {"delta.columnMapping.mode": "name"} if rule == "mapping" else None
+    table = DeltaTable.create(str(tmp_path), Schema(fields), configuration=mapping)
+    if rule == "constraint":
+        table.alter.add_constraint({"small": "n < 5"})
+    schema = pa.schema({"time": pa.int64()})
+    with pytest.raises(GraphError, match=r"delta\.(constraints\.small|gener|columnMapping)"):
+        sinks.Delta(tmp_path).begin("rows", schema)
+    writer = sinks.Delta(tmp_path).open(SinkContext("q", worker=0))
+    writer.write(pa.table({"time": [1]}))
+    with pytest.raises(GraphError, match=r"delta\."):
+        writer.stage(1)
+
+
+def test_delta_checks_constraints_of_upserts(tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path), pa.schema({"time": pa.int64(), "n": pa.int64()}))
+    table.alter.add_constraint({"small": "n < 5"})
+    sink, context = sinks.Delta(tmp_path, mode="upsert", key=["time"]), SinkContext("q", worker=0)
+    for n in (4, 5):
+        writer = sink.open(context)
+        writer.write(pa.table({"time": [n], "n": [n]}))
+        staged = writer.stage(n)
+        if n == 5:
+            with pytest.raises(TableFailed, match="1 rows failed validation check"):
+                sink.commit(context, n, staged)
+        else:
+            sink.commit(context, n, staged)
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"time": 4, "n": 4}]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 2)))))
