@@ -174,6 +174,31 @@ def test_a_topic_that_is_not_there_is_an_error_at_the_start(kafka: MockKafka) ->
 BAD = [b"{", b"5", b'{"time": 1, "n": "one"}', b"", b'{"time": 1}{"time": 2}', b"\xff", b"null"]
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda s: sources.Kafka([s], "n"), "servers of a source of Kafka are text"),
+        (lambda s: sources.Kafka(s, "^("), "is not a regular expression"),
+        (lambda s: sources.Kafka(s, "n", config={"auto.offset.reset": "earliest"}), "start= and"),
+        (lambda s: sinks.Kafka(s, "n", config={"transactional.id": "mine"}), "has its own"),
+        (lambda s: sinks.DirectKafka(s, "n", config={"enable.idempotence": False}), "repeated"),
+        (lambda s: sources.Kafka(s, "n", config={"no.such": 1}).partitions(1), "No such config"),
+    ],
+)
+def test_settings_that_cannot_be_are_errors(kafka: MockKafka, make: Any, text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        make(kafka.servers)
+
+
+def test_a_topic_that_was_created_again_is_an_error(kafka: MockKafka) -> None:
+    kafka.create("numbers", 1)
+    produce(kafka.servers, "numbers", [{"time": 1, "n": 1}])
+    for lost in ("fail", "skip"):
+        source = sources.Kafka(kafka.servers, "numbers", lost=lost)  # type: ignore[arg-type]
+        with pytest.raises(KafkaFailed, match="no offset 7 yet, up to which it was read"):
+            drained(source.open("numbers-0", {"offset": 7, "end": 9}))
+
+
 def test_records_that_cannot_be_read_are_an_error(kafka: MockKafka) -> None:
     kafka.create("numbers", 1)
     produce(kafka.servers, "numbers", [{"time": 1, "n": 1}, b"{oops", {"time": 2, "n": 2}])

@@ -298,8 +298,8 @@ class _Session:
         found = self._run(
             "SELECT bool_or((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean) FROM pg_index i "
             "WHERE i.indrelid = to_regclass({}) AND i.indisunique AND (SELECT "
-            "array_agg(a.attname::text ORDER BY 1) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = "
-            "ANY(i.indkey)) = {}",
+            "array_agg(a.attname::text ORDER BY 1) FROM pg_attribute a WHERE "
+            "a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)) = {}",
             self._sql.Literal(self._target.as_string(self._connection)),
             self._sql.Literal(sorted(upsert.key)),
         )

@@ -13,7 +13,15 @@ import pyarrow as pa
 
 from jeton.columns.durations import Duration, seconds
 from jeton.connectors.formats import JSON, Format, Rejected, sift, with_times
-from jeton.connectors.kafka import TIMEOUT, KafkaFailed, client, consumer, described, log
+from jeton.connectors.kafka import (
+    TIMEOUT,
+    KafkaFailed,
+    client,
+    consumer,
+    described,
+    log,
+    settings_of,
+)
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core import checks
 from jeton.core.errors import GraphError
@@ -103,7 +111,7 @@ class Kafka(Source):
         self.rejected = rejected
         self.lost = lost
         self.most = most
-        self.config = dict(config or {})
+        self.config = settings_of(servers, config, "a source of Kafka")
         self.types = dict(_TYPES)
         self.time: str | None = None
         """The time column of the input, if it declares its columns."""
@@ -114,6 +122,13 @@ class Kafka(Source):
             raise GraphError(f"records of Kafka have no {unknown}, only {list(_TYPES)}")
         if not self.topics:
             raise GraphError("a source of Kafka needs at least one topic")
+        for topic in filter(_is_pattern, self.topics):
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise GraphError(
+                    f"topic {topic!r} begins with ^, and is not a regular expression: {error}"
+                ) from error
 
     def partitions(self, workers: int) -> Mapping[str, Any]:
         """Those of all topics, where a new query begins."""
@@ -336,11 +351,17 @@ class _KafkaReader(Reader):
             self.ended = self._end is not None and message.offset() >= self._end
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             first, _ = self._source._ends(self._consumer, self._topic, self._number)
+            if first <= self._offset:
+                raise KafkaFailed(
+                    f"partition {self._number} of topic {self._topic!r} has no offset "
+                    f"{self._offset} yet, up to which it was read: has the topic been deleted and "
+                    "created again? Start with a new checkpoint"
+                )
             what = (
                 f"records of partition {self._number} of topic {self._topic!r} from offset "
                 f"{self._offset} on were deleted before they were read: it begins at {first} now"
             )
-            if self._source.lost == "fail" or first <= self._offset:
+            if self._source.lost == "fail":
                 raise KafkaFailed(
                     f"{what}. To go on without them, give the source lost='skip'; to keep records "
                     "for longer, set the topic's retention.ms"
