@@ -177,7 +177,7 @@ BAD = [b"{", b"5", b'{"time": 1, "n": "one"}', b"", b'{"time": 1}{"time": 2}', b
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda s: sources.Kafka([s], "n"), "servers of a source of Kafka are text"),
+        (lambda s: sources.Kafka(s.split(","), "n"), "servers of a source of Kafka are text"),
         (lambda s: sources.Kafka(s, "^("), "is not a regular expression"),
         (lambda s: sources.Kafka(s, "n", config={"auto.offset.reset": "earliest"}), "start= and"),
         (lambda s: sinks.Kafka(s, "n", config={"transactional.id": "mine"}), "has its own"),
@@ -194,7 +194,7 @@ def test_a_topic_that_was_created_again_is_an_error(kafka: MockKafka) -> None:
     kafka.create("numbers", 1)
     produce(kafka.servers, "numbers", [{"time": 1, "n": 1}])
     for lost in ("fail", "skip"):
-        source = sources.Kafka(kafka.servers, "numbers", lost=lost)  # type: ignore[arg-type]
+        source = sources.Kafka(kafka.servers, "numbers", lost=lost)
         with pytest.raises(KafkaFailed, match="no offset 7 yet, up to which it was read"):
             drained(source.open("numbers-0", {"offset": 7, "end": 9}))
 
