@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, write_deltala
 from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
 
 from jeton.connectors import sinks, sources
 from jeton.connectors.sinks import Sink, SinkContext
@@ -388,6 +389,24 @@ def test_a_driver_that_is_superseded_while_it_commits_cannot(kind: Kind) -> None
     with pytest.raises(TableFailed, match="attempt 2 at output 'rows'"):
         sink.commit(old, 2, staged)
     assert len(kind.rows()) == 3
+
+
+def test_a_catalog_in_a_database_has_a_name(tmp_path: Path) -> None:
+    known = {"type": "sql", "uri": f"sqlite:///{tmp_path}/db", "warehouse": f"file://{tmp_path}"}
+    catalog = load_catalog("prod", **known)
+    catalog.create_namespace("tests")
+    catalog.create_table("tests.rows", pa.schema({"time": pa.int64()}))
+    sink, context = (
+        sinks.Iceberg("tests.rows", known | {"name": "prod"}),
+        SinkContext("q", worker=0),
+    )
+    writer = sink.open(context)
+    writer.write(numbers(0))
+    sink.commit(context, 1, writer.stage(1))
+    writer.close()
+    assert catalog.load_table("tests.rows").scan().to_arrow().num_rows == 3
+    sink.table.close()
+    catalog.close()
 
 
 def test_iceberg_does_not_withdraw(tmp_path: Path) -> None:

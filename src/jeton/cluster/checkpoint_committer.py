@@ -137,9 +137,9 @@ class CheckpointCommitter:
         """Where a driver began to read that has not committed any version, if there was one."""
         try:
             found = json.loads(self._store.files.read(self._beginning))
-        except (FileNotFoundError, ValueError):
+            return dict(found["partitions"]) if found["query"] == self._query else {}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return {}
-        return dict(found["partitions"]) if found["query"] == self._query else {}
 
     def begin(self, partitions: Mapping[str, Mapping[str, Any]]) -> None:
         """Note where the query begins to read, until a version says where it is."""

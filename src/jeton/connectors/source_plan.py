@@ -64,7 +64,7 @@ class SourcePlan:
                     self._warn_of_new(name, known[name], self._grown(name, known[name]))
             elif not self._first.get(name):
                 first = _checked(name, source.partitions(workers))
-                began = self._began.get(name, {})
+                began = dict(self._began.get(name, {}))
                 if first.keys() & began.keys():
                     # Others have appeared since.
                     new = _checked(name, source.discover(tuple(began)))
