@@ -10,6 +10,7 @@ GraphError
 
 from jeton.cluster.failures import FailedBefore, QueryFailed, UserError, WorkerFailed
 from jeton.columns.kernel import SlowKernel
+from jeton.connectors.formats import FormatFailed
 from jeton.connectors.kafka import KafkaFailed
 from jeton.connectors.sinks.driver_sink import SinkFailed
 from jeton.connectors.tables import TableFailed
@@ -50,6 +51,7 @@ __all__ = [
     "ExpiredReference",
     "FailedBefore",
     "FlowStalled",
+    "FormatFailed",
     "GraphError",
     "HandshakeError",
     "JavaNotFoundError",

@@ -23,7 +23,8 @@ import time as clock
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,8 @@ from jeton.connectors.sources import Reader, Source
 from jeton.storage.files import Files
 
 __all__ = ["NotConformant", "check_sink", "check_source"]
+
+Connector = TypeVar("Connector", Source, Sink)
 
 
 class NotConformant(AssertionError):
@@ -52,9 +55,9 @@ def check_source(
     """Check a source: its partitions, their positions, and that they are read again the same.
 
     Each partition is read to its end; for a source without one, until it has given ``rows`` rows,
-    which it must have. Then it is read again from ``replays`` of its positions, also while another
-    reader is open. Nothing may be written to the source meanwhile. ``time`` is the time column.
-    Returns the number of rows read.
+    which it must have. Then it is read again from ``replays`` of its positions, by copies of the
+    source, as workers get them, and also while another reader is open. Nothing may be written to
+    the source meanwhile. ``time`` is the time column. Returns the number of rows read.
 
     >>> from jeton.connectors.sources import Batches
     >>> check_source(Batches(lambda partition, partitions: [{"time": [1]}, {"time": [2]}]))
@@ -64,26 +67,27 @@ def check_source(
     Traceback (most recent call last):
     jeton.testing.NotConformant: partition '0/2' gives other records from position None ...
     """
-    limit = clock.monotonic() + timeout
+    limit, unused = clock.monotonic() + timeout, _shipped(source)
     partitions = _json(source.partitions(workers), "the partitions")
     if not isinstance(partitions, dict) or not partitions:
         raise NotConformant(f"partitions() returned {partitions!r}, not names with positions")
-    new = set(_json(source.discover(tuple(partitions)), "new partitions")) & set(partitions)
-    if new:
-        raise NotConformant(f"discover() returned partitions that are known already: {sorted(new)}")
+    new = dict(_json(source.discover(tuple(partitions)), "new partitions"))
+    if known := sorted(set(new) & set(partitions)):
+        raise NotConformant(f"discover() returned partitions that are known already: {known}")
+    partitions |= new
     total = 0
     for name, start in partitions.items():
         read = _Reading(source, name, start, time, rows, limit)
         read.finish()
         total += len(read.rows)
         for at in _spread(len(read.positions), replays):
-            read.check_again(at)
+            read.check_again(_shipped(unused), at)
         read.check_two_at_once()
     return total
 
 
 def check_sink(
-    sink: Sink,
+    sink: Sink | Callable[[], Sink],
     read_back: Callable[[], Any],
     *,
     rows: Callable[[int], pa.Table] | None = None,
@@ -98,6 +102,9 @@ def check_sink(
     them once however often it is, and withdraw versions that are given up, or refuse to. One that
     promises them *at least once* must show them all.
 
+    Instead of a sink, give a function that makes one: then each attempt at the query has its own,
+    as after the driver died. Otherwise attempts have copies, where the sink can be copied.
+
     >>> from jeton.connectors.sinks import Memory
     >>> memory = Memory()
     >>> check_sink(memory, lambda: memory.table() or [])
@@ -106,7 +113,7 @@ def check_sink(
         stores = Files(f"{folder}/checked"), Files(f"{folder}/other")
         check = _SinkCheck(sink, read_back, rows or _numbered_rows, *stores)
         check.expect("before anything is written")
-        if sink.guarantee == "exactly once":
+        if check.guarantee == "exactly once":
             check.check_exactly_once()
         else:
             check.check_at_least_once()
@@ -153,10 +160,10 @@ class _Reading:
             if reader.ended and reader.read() is not None:
                 raise NotConformant(f"partition {self._name!r} has records after its end")
 
-    def check_again(self, at: int) -> None:
-        """From a position, the same records come again."""
+    def check_again(self, source: Source, at: int) -> None:
+        """From a position, the same records come again, in another process."""
         position, before = self.positions[at]
-        with closing(self._open(position)) as reader:
+        with closing(source.open(self._name, position)) as reader:
             self._compare(self._drained(reader, before), before, position)
 
     def check_two_at_once(self) -> None:
@@ -190,7 +197,7 @@ class _Reading:
 
     def _compare(self, found: list[str], before: int, position: Any) -> None:
         expected = self.rows[before:]
-        if self._most is not None:
+        if self._is_enough(self.rows[:before] + found):
             # Both may have read some records more than necessary.
             most = min(len(found), len(expected))
             found, expected = found[:most], expected[:most]
@@ -262,13 +269,14 @@ class _SinkCheck:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Sink | Callable[[], Sink],
         read_back: Callable[[], Any],
         rows: Callable[[int], pa.Table],
         files: Files,
         others: Files,
     ) -> None:
-        self._sink = sink
+        first = sink if isinstance(sink, Sink) else sink()
+        self.guarantee = first.guarantee
         self._read_back = read_back
         self._rows = rows
         self._files = files
@@ -276,7 +284,10 @@ class _SinkCheck:
         self._made = 0
         self._expected: Counter[str] = Counter()
         # Workers have a copy.
-        self._at_workers: Sink = _shipped(sink.at_workers())
+        self._at_workers: Sink = _shipped(first.at_workers())
+        # Each attempt may be one of another driver, which knows nothing of the one before.
+        make = sink if not isinstance(sink, Sink) else _copies_of(first)
+        self._sinks = {1: first} | {attempt: make() for attempt in (2, 3)}
 
     # What is checked
 
@@ -288,49 +299,59 @@ class _SinkCheck:
         self.expect("while rows are only written")
         staged = self._stage(writers, 1)
         self.expect("while rows are staged and not committed")
-        self._commit(first, 1, staged)
+        self._commit(first, 1, staged, again=False)
         self._now_visible(tables)
         self.expect("after a version is committed")
         for attempt in (1, 2):
             self._commit(self._context(attempt), 1, staged)
             self.expect(f"after it was committed again, by attempt {attempt}")
-        self._sink.clean(first, staged)
+        self._check_other_output()
+        self._sinks[1].clean(first, staged)
         self.expect("after what was staged for it was cleaned up")
 
         self._write(writers[0])
         abandoned = self._stage(writers[:1], 2)
-        self._write(writers[1])
-        for writer in writers:
-            writer.close()
-        self.expect("after writers were closed, with rows that were not committed")
+        self._write(writers[0])
+        writers[0].close()
+        self.expect("after a writer was closed, with rows that were not committed")
         second = self._context(2)
-        self._sink.roll_back(second, 1)
+        self._sinks[2].roll_back(second, 1)
         self.expect("after what the first attempt left was rolled back")
         with suppress(Exception):
             self._commit(first, 2, abandoned)
         self.expect("after the first attempt, which was superseded, tried to commit")
 
-        writer = self._open(second, 0)
+        writer = self._open(second, 1)
         tables = [self._write(writer), self._write(writer)]
-        self._roll_back_late()
+        self._act_late(writers[1])
         staged = self._stage([writer], 3)
-        self._roll_back_late()
-        self._commit(second, 3, staged)
+        self._act_late(writers[1])
+        following = [self._write(writer)]
+        self._commit(second, 3, staged, again=False)
         self._now_visible(tables)
-        self.expect("after the second attempt committed, while the first one rolled back")
-        self._commit(second, 4, self._stage([writer], 4))
+        self.expect(
+            "after the second attempt committed, while the first one rolled back and staged rows, "
+            "and rows of the next version were written"
+        )
+        self._sinks[2].clean(second, staged)
+        self._commit(second, 4, self._stage([writer], 4), again=False)
+        self._now_visible(following)
+        self.expect("after the next version was committed")
+        self._commit(second, 5, self._stage([writer], 5), again=False)
         writer.close()
+        with suppress(Exception):
+            writers[1].close()
         self.expect("after a version without rows")
-        self._check_others()
+        self._check_others(staged)
 
         third = self._context(3)
         try:
-            self._sink.roll_back(third, 1)
+            self._sinks[3].roll_back(third, 1)
         except Exception:
             self.expect("after it refused to withdraw a version")
         else:
-            self._expected.subtract(_counted(tables))
-            self.expect("after versions 3 and 4 were withdrawn")
+            self._expected.subtract(_counted([*tables, *following]))
+            self.expect("after versions 3 to 5 were withdrawn")
 
     def check_at_least_once(self) -> None:
         """The promises of a sink that may show a row more than once."""
@@ -347,8 +368,8 @@ class _SinkCheck:
             writer.close()
         second = self._context(2)
         self._commit(second, 1, staged)
-        self._sink.roll_back(second, 1)
-        self._sink.clean(second, staged)
+        self._sinks[2].roll_back(second, 1)
+        self._sinks[2].clean(second, staged)
         with suppress(Exception):
             self._commit(first, 2, abandoned)
         writer = self._open(second, 0)
@@ -360,23 +381,40 @@ class _SinkCheck:
         self._commit(second, 4, [])
         self.expect_all("after a version without rows")
 
-    def _roll_back_late(self) -> None:
-        """The first attempt, which was suspended and is superseded, wakes up and rolls back."""
+    def _act_late(self, writer: Writer) -> None:
+        """The first attempt, which is superseded, wakes up: driver and worker go on with it."""
         with suppress(Exception):
-            self._sink.roll_back(self._context(1), 1)
+            self._sinks[1].roll_back(self._context(1), 1)
+        with suppress(Exception):
+            self._write(writer)
+            writer.stage(3)
 
-    def _check_others(self) -> None:
+    def _check_other_output(self) -> None:
+        """Another output of the query, with the same versions, is not taken for this one."""
+        for attempt in (1, 2):
+            context = replace(self._context(attempt), output="other rows")
+            if attempt == 1:
+                writer = self._open(context, 0)
+                table = self._write(writer)
+                staged = self._stage([writer], 1)
+                writer.close()
+                self._now_visible([table])
+            self._commit(context, 1, staged, again=attempt > 1)
+            self.expect(f"after another output in the same place was committed {attempt} times")
+
+    def _check_others(self, ours: list[Any]) -> None:
         """Another query in the same place, and one without checkpoints, are left alone."""
         other = SinkContext("other", output="rows", files=self._others)
         writer = self._open(other, 0)
         table = self._write(writer)
         staged = self._stage([writer], 9)
-        self._sink.roll_back(self._context(3), 4)
-        self._commit(other, 9, staged)
+        self._sinks[3].roll_back(self._context(3), 5)
+        self._sinks[3].clean(self._context(3), ours)
+        self._commit(other, 9, staged, again=False)
         writer.close()
         self._now_visible([table])
         self.expect("after another query in the same place committed")
-        if not isinstance(self._sink, DriverSink):
+        if not isinstance(self._sinks[1], DriverSink):
             alone = SinkContext("alone-0", output="rows", worker=0)
             writer = self._at_workers.open(alone)
             table = self._write(writer)
@@ -426,8 +464,11 @@ class _SinkCheck:
         staged = [item for writer in writers for item in writer.stage(version)]
         return list(_json(staged, "what was staged"))
 
-    def _commit(self, context: SinkContext, version: int, staged: list[Any]) -> None:
-        self._sink.commit(context, version, staged)
+    def _commit(
+        self, context: SinkContext, version: int, staged: list[Any], *, again: bool = True
+    ) -> None:
+        context.again = again
+        self._sinks[context.attempt].commit(context, version, staged)
 
     def _now_visible(self, tables: Iterable[pa.Table]) -> None:
         self._expected.update(_counted(tables))
@@ -468,15 +509,20 @@ def _json(value: Any, what: str) -> Any:
         raise NotConformant(f"{what} cannot be kept as JSON: {error}, in {value!r}") from error
 
 
-def _shipped(sink: Sink) -> Sink:
-    """A sink as workers get it."""
+def _shipped(connector: Connector) -> Connector:
+    """A source or a sink as workers get it."""
     try:
         from jeton.spark.internals import dumps_by_value
     except ModuleNotFoundError:
         # Without Spark, there are no workers elsewhere.
-        return sink
+        return connector
     try:
-        copy: Sink = pickle.loads(dumps_by_value(sink))
+        copy: Connector = pickle.loads(dumps_by_value(connector))
     except Exception as error:
-        raise NotConformant(f"{sink!r} cannot be sent to workers: {error}") from error
+        raise NotConformant(f"{connector!r} cannot be sent to workers: {error}") from error
     return copy
+
+
+def _copies_of(sink: Sink) -> Callable[[], Sink]:
+    """A function that returns copies of a sink, or the sink itself if it stays at the driver."""
+    return (lambda: sink) if isinstance(sink, DriverSink) else (lambda: _shipped(sink))

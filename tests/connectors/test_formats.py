@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jeton.connectors.formats import JSON, Avro, Format, Protobuf, Raw, sift
-from jeton.errors import BatchError, GraphError, JetonError
+from jeton.errors import BatchError, FormatFailed, GraphError, JetonError
 
 SCHEMA = pa.schema(
     {
@@ -83,6 +84,27 @@ def test_json_of_other_types() -> None:
     assert JSON().encode(table.select([])).to_pylist() == [b"{}"]
 
 
+def test_json_has_no_numbers_that_are_not_finite() -> None:
+    table = pa.table({"list": [[1.0, float("nan")]], "inner": [{"x": float("inf"), "y": [2.0]}]})
+    [value] = JSON().encode(table).to_pylist()
+    read = json.loads(value, parse_constant=lambda text: pytest.fail(text))
+    assert read == {"list": [1.0, None], "inner": {"x": None, "y": [2.0]}}
+
+
+def test_dates_are_read_as_they_are_written() -> None:
+    day = datetime.date(2024, 5, 1)
+    inner = pa.struct({"days": pa.list_(pa.date32()), "n": pa.int64()})
+    schema = pa.schema({"day": pa.date32(), "inner": inner})
+    rows = [
+        {"day": day, "inner": {"days": [day, None], "n": 1}},
+        {"day": None, "inner": None},
+    ]
+    encoded = JSON().encode(pa.Table.from_pylist(rows, schema))
+    assert JSON(schema).decode(encoded).to_pylist() == rows
+    values = pa.array([encoded[0].as_py(), b'{"day": "May 1st"}'])
+    assert [each.at for each in sift(JSON(schema), values)[1]] == [1]
+
+
 # A value, and what becomes of it between two good ones.
 BAD = [
     b"",
@@ -101,6 +123,7 @@ BAD = [
     b'{"n": 99999999999999999999}',
     b'{"n": {}}',
     b"\xff\xfe",
+    b'{"word": "\xff"}',
     b'{"word": "\x01',
     None,
 ]
@@ -217,7 +240,93 @@ def test_avro_round_trip_and_framing() -> None:
         reader.decode(pa.array([b"\x0a\x00\x00\x00\x07\x0a"]))
 
 
+def avro_of(kind: Any, **more: Any) -> Avro:
+    """The format of records with one field."""
+    schema = {"type": "record", "name": "One", "fields": [{"name": "x", "type": kind}]}
+    return Avro({**schema, **more})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"type": "string", "logicalType": "uuid"}, "6f9619ff-8b86-d011-b42d-00c04fc964ff"),
+        ({"type": "map", "values": "long"}, [("a", 1), ("b", 2)]),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}, Decimal("1.23")),
+        ({"type": "int", "logicalType": "date"}, datetime.date(2024, 5, 1)),
+    ],
+)
+def test_avro_of_other_types(kind: Any, value: Any) -> None:
+    form = avro_of(kind)
+    encoded = form.encode(pa.Table.from_pylist([{"x": value}], form.columns))
+    assert form.decode(encoded).to_pylist() == [{"x": value}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("long", pa.array([1.5])),
+        ("int", pa.array([2**40])),
+        ("long", pa.array([2**64 - 1], pa.uint64())),
+        ({"type": "long", "logicalType": "timestamp-millis"}, pa.array([1], pa.timestamp("us"))),
+        ("long", pa.array([None], pa.int64())),
+        ({"type": "enum", "name": "Kind", "symbols": ["A"]}, pa.array(["B"])),
+    ],
+)
+def test_values_that_avro_cannot_hold_are_errors(kind: Any, values: pa.Array) -> None:
+    with pytest.raises(BatchError, match="cannot be written as"):
+        avro_of(kind).encode(pa.table({"x": values}))
+    with pytest.raises(BatchError, match=r"no columns \['x'\] for the Avro record 'One'"):
+        avro_of(kind).encode(pa.table({"y": values}))
+
+
+def test_timestamps_without_a_zone_are_those_of_utc_in_avro(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    form = avro_of({"type": "long", "logicalType": "timestamp-micros"})
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        [value] = form.encode(pa.table({"x": pa.array([1], pa.timestamp("us"))})).to_pylist()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert value == b"\x02"
+
+
+def test_avro_names_have_namespaces() -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": "long"}]}
+    other = {"type": "enum", "name": "org.other.Inner", "symbols": ["A"]}
+    fields = [("a", inner), ("b", "com.shop.Inner"), ("c", ["null", "Inner"]), ("d", other)]
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "com.shop",
+        "fields": [{"name": name, "type": kind} for name, kind in fields],
+    }
+    struct = pa.struct({"n": pa.int64()})
+    assert Avro(schema).columns.types == [struct, struct, struct, pa.string()]
+    again = [{"name": "next", "type": ["null", "Order"]}]
+    with pytest.raises(GraphError, match=r"'com\.shop\.Order' can contain another one of it"):
+        Avro({**schema, "fields": again})
+
+
+def test_a_registry_that_does_not_answer_makes_no_record_a_bad_one() -> None:
+    def unreachable(number: int) -> Any:
+        raise ConnectionError("refused")
+
+    def unknown(number: int) -> Any:
+        raise KeyError(number)
+
+    values = pa.array([b"\x00\x00\x00\x00\x07\x0a", b"\x00\x00\x00\x00\x08\x0a"])
+    schema = {"type": "record", "name": "One", "fields": [{"name": "x", "type": "long"}]}
+    with pytest.raises(FormatFailed, match="schema of number 7: ConnectionError: refused"):
+        sift(Avro(schema, writers=unreachable), values)
+    assert len(sift(Avro(schema, writers=unknown), values)[1]) == 2
+
+
 def test_avro_that_has_no_columns_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"is a dictionary, such as json\.loads"):
+        Avro(json.dumps(POINT))  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="is of a record, not 'array'"):
         Avro({"type": "array", "items": "long"})
     field = {"name": "either", "type": ["long", "string"]}
@@ -300,6 +409,8 @@ def test_protobuf_round_trip() -> None:
     ]
     assert form.decode(form.encode(table)).equals(table)
     assert [each.at for each in sift(form, pa.array([values[0].as_py(), b"\xff"]))[1]] == [1]
+    with pytest.raises(BatchError, match=r"has none of the columns \['ident'\], only fields"):
+        form.encode(pa.table({"ident": [1]}))
 
 
 def test_a_message_within_itself_has_no_columns() -> None:

@@ -70,6 +70,7 @@ def test_what_came_before_a_failure_is_read_after_it(tmp_path: Path) -> None:
         (b"{", {"Authorization": "Bearer secret"}, 422),
         ([1, 2], {"Authorization": "Bearer secret"}, 422),
         ({"time": "soon", "n": 1}, {"Authorization": "Bearer secret"}, 422),
+        ([{"time": 1}, {"n": 1}], {"Authorization": "Bearer secret"}, 422),
         ({"time": 1}, {}, 401),
         ({"time": 1}, {"Authorization": "Bearer guess"}, 401),
         ({"time": 1, "x": "x" * 2000}, {"Authorization": "Bearer secret"}, 413),
@@ -118,10 +119,23 @@ def test_a_line_that_cannot_be_read_is_an_error_or_counted(
     assert "line 2 from" in caplog.text
 
 
-def drained(*parts: bytes, **settings: Any) -> list[dict[str, Any]]:
+def test_a_line_without_a_time_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    schema = pa.schema({"time": pa.int64(), "n": pa.int64()})
+    data = b'{"time": 1}\n{"n": 7}\n{"time": 2}\n'
+    rows = drained(data, skip_bad=True, schema=schema)
+    assert [row["time"] for row in rows] == [1, 2]
+    assert "line 2 from" in caplog.text
+    with pytest.raises(JetonError, match=r"line 2 from .* it has no 'time'"):
+        drained(data, schema=schema)
+
+
+def drained(
+    *parts: bytes, schema: pa.Schema | None = None, **settings: Any
+) -> list[dict[str, Any]]:
     """What a source reads of a server that sends some bytes, one part after the other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        source = sources.Socket("127.0.0.1", server.getsockname()[1], **settings)
+        source: sources.Source = sources.Socket("127.0.0.1", server.getsockname()[1], **settings)
+        source = source if schema is None else source.typed(schema, "time")
         [(name, position)] = source.partitions(2).items()
         reader = source.open(name, position)
         assert reader.position is None

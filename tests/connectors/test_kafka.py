@@ -174,6 +174,31 @@ def test_a_topic_that_is_not_there_is_an_error_at_the_start(kafka: MockKafka) ->
 BAD = [b"{", b"5", b'{"time": 1, "n": "one"}', b"", b'{"time": 1}{"time": 2}', b"\xff", b"null"]
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda s: sources.Kafka(s.split(","), "n"), "servers of a source of Kafka are text"),
+        (lambda s: sources.Kafka(s, "^("), "is not a regular expression"),
+        (lambda s: sources.Kafka(s, "n", config={"auto.offset.reset": "earliest"}), "start= and"),
+        (lambda s: sinks.Kafka(s, "n", config={"transactional.id": "mine"}), "has its own"),
+        (lambda s: sinks.DirectKafka(s, "n", config={"enable.idempotence": False}), "repeated"),
+        (lambda s: sources.Kafka(s, "n", config={"no.such": 1}).partitions(1), "No such config"),
+    ],
+)
+def test_settings_that_cannot_be_are_errors(kafka: MockKafka, make: Any, text: str) -> None:
+    with pytest.raises(GraphError, match=text):
+        make(kafka.servers)
+
+
+def test_a_topic_that_was_created_again_is_an_error(kafka: MockKafka) -> None:
+    kafka.create("numbers", 1)
+    produce(kafka.servers, "numbers", [{"time": 1, "n": 1}])
+    for lost in ("fail", "skip"):
+        source = sources.Kafka(kafka.servers, "numbers", lost=lost)
+        with pytest.raises(KafkaFailed, match="no offset 7 yet, up to which it was read"):
+            drained(source.open("numbers-0", {"offset": 7, "end": 9}))
+
+
 def test_records_that_cannot_be_read_are_an_error(kafka: MockKafka) -> None:
     kafka.create("numbers", 1)
     produce(kafka.servers, "numbers", [{"time": 1, "n": 1}, b"{oops", {"time": 2, "n": 2}])
@@ -196,6 +221,28 @@ def test_records_that_cannot_be_read_go_to_another_topic(kafka: MockKafka) -> No
     assert headers["mine"] == b"1"
     assert headers["jeton-origin"] == b"numbers-0@5"
     assert b"Arrow" in headers["jeton-reason"]
+
+
+def test_records_without_a_time_or_a_readable_key_go_to_another_topic(kafka: MockKafka) -> None:
+    kafka.create("numbers", 1)
+    kafka.create("rejected", 1)
+    rows: list[Any] = [{"time": n, "n": n} for n in range(6)]
+    rows[1], rows[4] = {"n": 1}, {"time": None, "n": 4}
+    for at, row in enumerate(rows):
+        produce(kafka.servers, "numbers", [row], key=b"\xff" if at == 3 else b"k")
+    flow = jt.Flow("keys")
+    flow.output("out", flow.input("n", schema={"time": int, "n": int, "key": str}))
+    source = sources.Kafka(kafka.servers, "numbers", end=True, metadata={"key": "key"})
+    with pytest.raises(KafkaFailed, match=r"offset 1 of .* it has no 'time', which is the time"):
+        read_all(source, flow)
+    source.rejected = "rejected"
+    assert [row["n"] for row in read_all(source, flow)] == [0, 2, 5]
+    found = {
+        dict(each.headers())["jeton-origin"]: each for each in consumed(kafka.servers, "rejected")
+    }
+    assert set(found) == {b"numbers-0@1", b"numbers-0@3", b"numbers-0@4"}
+    reason = dict(found[b"numbers-0@3"].headers())["jeton-reason"]
+    assert reason.startswith(b"its key b'\\xff' cannot be read")
 
 
 def test_rejected_records_are_counted(kafka: MockKafka) -> None:

@@ -63,7 +63,7 @@ def receive(sink: sinks.Postgres, table: pa.Table, version: int = 1, attempt: in
 
 
 def test_promises(dsn: str) -> None:
-    check_sink(sinks.Postgres(dsn, "rows"), lambda: rows(dsn))
+    check_sink(lambda: sinks.Postgres(dsn, "rows"), lambda: rows(dsn))
 
 
 def test_promises_of_upserts(dsn: str) -> None:
@@ -155,6 +155,29 @@ def test_nan_gives_way_to_any_number_in_upserts(dsn: str) -> None:
         level = pa.array(levels, pa.float64(), from_pandas=False)
         receive(sink, pa.table({"k": ["a"] * len(levels), "level": level, "n": numbers}), version)
         assert [row["n"] for row in rows(dsn)] == [newest], version
+
+
+def test_nulls_in_keys_are_errors_unless_they_are_the_same(dsn: str) -> None:
+    keys = pa.array(["a", None, None])
+    for distinct, name in (("", "several"), ("NULLS NOT DISTINCT", "one")):
+        run(dsn, f"CREATE TABLE {name} (k text, n bigint, UNIQUE {distinct} (k))")
+        sink = sinks.Postgres(dsn, name, mode="upsert", key=["k"])
+        if name == "several":
+            with pytest.raises(BatchError, match=r"key columns \['k'\] have nulls"):
+                receive(sink, pa.table({"k": keys, "n": [1, 2, 3]}))
+            continue
+        receive(sink, pa.table({"k": keys, "n": [1, 2, 3]}))
+        receive(sink, pa.table({"k": keys, "n": [4, 5, 6]}), 2)
+        assert rows(dsn, "one") == [{"k": "a", "n": 4}, {"k": None, "n": 6}]
+
+
+def test_columns_may_have_any_names(dsn: str) -> None:
+    row = {"select": 1, "cpu %": 2, "%s": 3, "{}": 4, 'a "b"': 5, "Über": 6}
+    for version, (mode, key) in enumerate((("append", []), ("upsert", ["cpu %"])), 1):
+        sink = sinks.Postgres(dsn, mode, mode=mode, key=key)  # type: ignore[arg-type]
+        sink.begin("rows", pa.Table.from_pylist([row]).schema)
+        receive(sink, pa.Table.from_pylist([row]), version)
+        assert rows(dsn, mode) == [row]
 
 
 def test_upserts_need_a_key_with_an_index(dsn: str) -> None:

@@ -39,12 +39,13 @@ def test_callback() -> None:
     taken: dict[Any, pa.Table] = {}
 
     def take(table: pa.Table, delivery: Delivery) -> None:
-        taken[delivery.context.query, delivery.version, delivery.number] = table
+        context = delivery.context
+        taken[context.query, context.output, delivery.version, delivery.number] = table
 
     sink = sinks.Callback(take, delivery=True)
     # The function takes each table once, so that rows are there once.
     sink.guarantee = "exactly once"
-    with pytest.raises(NotConformant, match="after versions 3 and 4 were withdrawn"):
+    with pytest.raises(NotConformant, match="after versions 3 to 5 were withdrawn"):
         check_sink(sink, lambda: _all(taken.values()))
     taken.clear()
     sink.guarantee = "at least once"
@@ -158,6 +159,16 @@ def test_events_reach_all_readers_and_those_that_come_back() -> None:
     sink.close()
 
 
+def test_an_event_is_one_line_whatever_its_text_has() -> None:
+    row = {"text": "a\u2028b\x85c\r\nd"}
+    sink = sinks.ServerSentEvents()
+    sink.receive(pa.table({"text": [row["text"], "no\u2029control characters"]}), Delivery())
+    sink.receive(pa.table({"text": ["x\u2028y"]}), Delivery())
+    with events(sink.url) as found:
+        assert [next(found)[1]["text"] for _ in range(3)][::2] == [row["text"], "x\u2028y"]
+    sink.close()
+
+
 def test_events_need_their_token() -> None:
     sink = sinks.ServerSentEvents(token="secret")
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -192,13 +203,21 @@ class Stored(Sink):
     def __init__(self, path: Path, wrong: str = "") -> None:
         self.path = path
         self.wrong = wrong
+        self.committed: set[tuple[Any, ...]] = set()
         path.mkdir(exist_ok=True)
 
     def open(self, context: SinkContext) -> Writer:
         return StoredWriter(self, context)
 
     def commit(self, context: SinkContext, version: int, staged: Sequence[Any]) -> None:
-        for name in staged:
+        known = (context.query, context.output, version)
+        if self.wrong == "knows" and known not in self.committed:
+            self.committed.add(known)
+            for name in staged:
+                data = (self.path / f"hidden-{name}").read_bytes()
+                (self.path / f"{name}-{len(list(self.path.iterdir()))}").write_bytes(data)
+            return
+        for name in staged if self.wrong != "knows" else ():
             hidden, visible = self.path / f"hidden-{name}", self.path / name
             if self.wrong == "repeats" and visible.exists():
                 (self.path / f"{name}-again").write_bytes(visible.read_bytes())
@@ -220,6 +239,10 @@ class Stored(Sink):
             if hidden or int(made) > version:
                 path.unlink()
 
+    def clean(self, context: SinkContext, staged: Sequence[Any]) -> None:
+        for path in self.path.glob("hidden-*") if self.wrong == "cleans" else ():
+            path.unlink()
+
     def read_back(self) -> list[dict[str, Any]]:
         paths = [path for path in self.path.iterdir() if not path.name.startswith("hidden-")]
         return _all(pq.read_table(path) for path in paths)
@@ -230,8 +253,12 @@ class StoredWriter(Writer):
         self._sink = sink
         self._context = context
         self._tables: list[pa.Table] = []
+        self._last: Path | None = None
 
     def write(self, table: pa.Table) -> None:
+        if self._sink.wrong == "appends" and self._last is not None and self._last.exists():
+            pq.write_table(pa.concat_tables([pq.read_table(self._last), table]), self._last)
+            return
         self._tables.append(table)
         if self._sink.wrong == "at once":
             pq.write_table(table, self._sink.path / f"x:1:1:{id(table)}")
@@ -239,9 +266,12 @@ class StoredWriter(Writer):
     def stage(self, version: int) -> list[Any]:
         context, names = self._context, []
         for at, table in enumerate(self._tables):
-            name = f"{context.query}:{context.attempt}:{version}:{context.worker}-{at}"
+            attempt = 1 if self._sink.wrong == "attempts" else context.attempt
+            output = "" if self._sink.wrong == "outputs" else context.output
+            name = f"{context.query}:{attempt}:{version}:{context.worker}-{at}-{output}"
             hidden = "" if self._sink.wrong == "staged" else "hidden-"
-            pq.write_table(table, self._sink.path / f"{hidden}{name}")
+            self._last = self._sink.path / f"{hidden}{name}"
+            pq.write_table(table, self._last)
             names.append(name)
         self._tables = []
         return [set(names)] if self._sink.wrong == "json" else names
@@ -259,9 +289,14 @@ class StoredWriter(Writer):
         ("json", "what was staged cannot be kept as JSON"),
         ("loses", "after a version is committed"),
         ("repeats", "after it was committed again"),
-        ("closing", "after writers were closed"),
+        ("knows", "after it was committed again, by attempt 2"),
+        ("outputs", "after another output in the same place was committed 1 times"),
+        ("closing", "after a writer was closed"),
         ("no rollback", "after the first attempt, which was superseded, tried to commit"),
         ("newer", "after the second attempt committed, while the first one rolled back"),
+        ("attempts", "while the first one rolled back and staged rows"),
+        ("appends", "and rows of the next version were written"),
+        ("cleans", "after another query in the same place committed"),
         ("others", "after another query in the same place committed"),
     ],
 )
@@ -271,6 +306,35 @@ def test_a_sink_that_breaks_a_promise_is_found(tmp_path: Path, wrong: str, text:
     sink = Stored(tmp_path / "wrong", wrong)
     with pytest.raises(NotConformant, match=text):
         check_sink(sink, sink.read_back)
+
+
+def test_a_sink_that_only_its_driver_knows_is_found() -> None:
+    visible: list[dict[str, Any]] = []
+
+    class Remembers(sinks.DriverSink):
+        guarantee = "exactly once"
+
+        def __init__(self) -> None:
+            self.taken: set[tuple[Any, ...]] = set()
+            self.lock = threading.Lock()
+
+        def receive(self, table: pa.Table, delivery: Delivery) -> None:
+            context = delivery.context
+            name = (context.query, context.output, delivery.version, delivery.number)
+            if name not in self.taken:
+                self.taken.add(name)
+                visible.extend(table.to_pylist())
+
+        def roll_back(self, context: SinkContext, version: int) -> None:
+            if any(taken[1] == context.output and taken[2] > version for taken in self.taken):
+                raise ValueError("it has more")
+            super().roll_back(context, version)
+
+    sink = Remembers()
+    check_sink(sink, lambda: visible)
+    visible.clear()
+    with pytest.raises(NotConformant, match="after it was committed again, by attempt 2"):
+        check_sink(Remembers, lambda: visible)
 
 
 def test_a_sink_that_loses_rows_is_found() -> None:

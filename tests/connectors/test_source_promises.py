@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,22 +19,27 @@ class Numbers(Source):
 
     def __init__(self, wrong: str = "") -> None:
         self.wrong = wrong
+        self.remembered: list[int] = []
+        self.lock = threading.Lock() if wrong == "lock" else None
 
     def partitions(self, workers: int) -> Mapping[str, Any]:
         SHARED[0] = 0
         return {"a": {0, 1}} if self.wrong == "start" else {} if self.wrong == "none" else {"a": 0}
 
     def discover(self, known: Any) -> Mapping[str, Any]:
-        return {"a": 0} if self.wrong == "known" else {}
+        return {"known": {"a": 0}, "new": {"b": 7}}.get(self.wrong, {})
 
     def open(self, partition: str, position: Any) -> Reader:
-        return NumbersReader(self.wrong, position or 0)
+        wrong = "behind" if partition == "b" else self.wrong
+        return NumbersReader(wrong, position or 0, self.remembered)
 
 
 class NumbersReader(Reader):
-    def __init__(self, wrong: str, position: int) -> None:
+    def __init__(self, wrong: str, position: int, remembered: list[int]) -> None:
         self._wrong = wrong
         self._next = position
+        self._remembered = remembered
+        self.ended = wrong == "again" and position > 0
 
     def read(self) -> Any:
         at = SHARED[0] if self._wrong == "shared" and self._next > 4 else self._next
@@ -41,9 +47,11 @@ class NumbersReader(Reader):
             self.ended = self._wrong != "endless"
             return {"time": [99]} if self._wrong == "after" else None
         self._next += 1
+        if self._wrong == "memory" and at >= len(self._remembered):
+            self._remembered.append(id(self))
         SHARED[0] += 1
         self.floor = at + 2 if self._wrong == "floor" else at + 1
-        return {"time": [at]}
+        return {"time": [self._remembered[at] if self._wrong == "memory" else at]}
 
     @property
     def position(self) -> Any:
@@ -61,6 +69,10 @@ class NumbersReader(Reader):
         ("json", "the position of partition 'a' cannot be kept as JSON"),
         ("behind", "gives other records from position 0 than when it was read first, 10 instead"),
         ("shared", "gives other records from position"),
+        ("memory", "gives other records from position"),
+        ("lock", "cannot be sent to workers"),
+        ("new", "partition 'b' gives other records from position 6"),
+        ("again", "gives other records from position 1 than when it was read first, 1 instead of"),
         ("floor", "promised no more records before 2, and gave one at 1"),
         ("after", "has records after its end"),
         ("endless", "has not ended in time"),
@@ -69,7 +81,11 @@ class NumbersReader(Reader):
 def test_a_source_that_breaks_a_promise_is_found(wrong: str, text: str) -> None:
     assert check_source(Numbers()) == 10
     with pytest.raises(NotConformant, match=text):
-        check_source(Numbers(wrong), timeout=0.2 if wrong == "endless" else 60.0)
+        check_source(
+            Numbers(wrong),
+            rows=10 if wrong == "again" else None,
+            timeout=0.2 if wrong == "endless" else 60.0,
+        )
 
 
 def test_a_source_without_positions_is_found() -> None:
@@ -78,7 +94,7 @@ def test_a_source_without_positions_is_found() -> None:
 
     class Silent(Numbers):
         def open(self, partition: str, position: Any) -> Reader:
-            return Mute("", 0)
+            return Mute("", 0, [])
 
     with pytest.raises(NotConformant, match="has no position"):
         check_source(Silent())

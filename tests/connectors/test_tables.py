@@ -13,16 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
 
 from jeton.connectors import sinks, sources
 from jeton.connectors.sinks import Sink, SinkContext
 from jeton.connectors.sinks.table_files import Upsert
 from jeton.connectors.sources import Reader, Source
 from jeton.connectors.tables import TableFailed, groups
-from jeton.core.errors import BatchError, GraphError
+from jeton.core.errors import BatchError, GraphError, MissingColumn
 from jeton.storage import store_settings
 from jeton.storage.files import Files
 from jeton.testing import check_sink, check_source
@@ -249,6 +251,51 @@ def test_rows_that_do_not_fit_a_table_are_errors(kind: Kind) -> None:
         commit(sink, pa.table({"m": [1]}))
 
 
+def test_nulls_where_a_table_has_none_are_errors(tmp_path: Path) -> None:
+    fields = [pa.field("time", pa.int64(), nullable=False), pa.field("n", pa.int64())]
+    DeltaTable.create(str(tmp_path), pa.schema(fields))
+    writer = sinks.Delta(tmp_path).open(SinkContext("q", worker=0))
+    writer.write(pa.table({"time": pa.array([1, None], pa.int64())}))
+    with pytest.raises(BatchError, match="column 'time' of output 'rows' has 1 nulls"):
+        writer.stage(1)
+
+
+@pytest.mark.parametrize("rule", ["constraint", "generated", "mapping"])
+def test_delta_tables_with_rules_for_rows_are_refused(tmp_path: Path, rule: str) -> None:
+    wrong = {"delta.generationExpression": "time * 2"} if rule == "generated" else {}
+    fields = [
+        Field("time", PrimitiveType("long")),
+        Field("n", PrimitiveType("long"), metadata=wrong),
+    ]
+    mapping = {"delta.columnMapping.mode": "name"} if rule == "mapping" else None
+    table = DeltaTable.create(str(tmp_path), Schema(fields), configuration=mapping)
+    if rule == "constraint":
+        table.alter.add_constraint({"small": "n < 5"})
+    schema = pa.schema({"time": pa.int64()})
+    with pytest.raises(GraphError, match=r"delta\.(constraints\.small|gener|columnMapping)"):
+        sinks.Delta(tmp_path).begin("rows", schema)
+    writer = sinks.Delta(tmp_path).open(SinkContext("q", worker=0))
+    writer.write(pa.table({"time": [1]}))
+    with pytest.raises(GraphError, match=r"delta\."):
+        writer.stage(1)
+
+
+def test_delta_checks_constraints_of_upserts(tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path), pa.schema({"time": pa.int64(), "n": pa.int64()}))
+    table.alter.add_constraint({"small": "n < 5"})
+    sink, context = sinks.Delta(tmp_path, mode="upsert", key=["time"]), SinkContext("q", worker=0)
+    for n in (4, 5):
+        writer = sink.open(context)
+        writer.write(pa.table({"time": [n], "n": [n]}))
+        staged = writer.stage(n)
+        if n == 5:
+            with pytest.raises(TableFailed, match="1 rows failed validation check"):
+                sink.commit(context, n, staged)
+        else:
+            sink.commit(context, n, staged)
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"time": 4, "n": 4}]
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 2)))))
 def test_rows_are_grouped_by_all_keys(rows: list[tuple[str, int | None]]) -> None:
     table = pa.table({"a": [a for a, _ in rows], "b": pa.array([b for _, b in rows], pa.int64())})
@@ -342,6 +389,24 @@ def test_a_driver_that_is_superseded_while_it_commits_cannot(kind: Kind) -> None
     with pytest.raises(TableFailed, match="attempt 2 at output 'rows'"):
         sink.commit(old, 2, staged)
     assert len(kind.rows()) == 3
+
+
+def test_a_catalog_in_a_database_has_a_name(tmp_path: Path) -> None:
+    known = {"type": "sql", "uri": f"sqlite:///{tmp_path}/db", "warehouse": f"file://{tmp_path}"}
+    catalog = load_catalog("prod", **known)
+    catalog.create_namespace("tests")
+    catalog.create_table("tests.rows", pa.schema({"time": pa.int64()}))
+    sink, context = (
+        sinks.Iceberg("tests.rows", known | {"name": "prod"}),
+        SinkContext("q", worker=0),
+    )
+    writer = sink.open(context)
+    writer.write(numbers(0))
+    sink.commit(context, 1, writer.stage(1))
+    writer.close()
+    assert catalog.load_table("tests.rows").scan().to_arrow().num_rows == 3
+    sink.table.close()
+    catalog.close()
 
 
 def test_iceberg_does_not_withdraw(tmp_path: Path) -> None:
@@ -445,6 +510,18 @@ def test_only_the_columns_of_an_input_are_read(kind: Kind) -> None:
     reader = opened(source)
     assert batch_of(reader).schema.names == ["time", "n"]
     reader.close()
+
+
+def test_a_table_without_the_time_of_the_input_is_an_error(kind: Kind) -> None:
+    kind.append(numbers(0, n=[1, 2, 3]))
+    schema = pa.schema({"Time": pa.int64(), "N": pa.int64()})
+    source = kind.source(end=True)
+    [(name, position), *_] = source.partitions(1).items()
+    wrong = source.typed(schema, "Time")
+    with pytest.raises(MissingColumn, match="no time column 'Time': did you mean 'time'"):
+        wrong.partitions(1)
+    with pytest.raises(MissingColumn, match="no time column 'Time': did you mean 'time'"):
+        wrong.open(name, position)
 
 
 def test_changes_of_rows_are_errors_unless_they_are_skipped(kind: Kind) -> None:

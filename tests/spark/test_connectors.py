@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from pyspark.sql import SparkSession
 
 import jeton as jt
 from jeton.connectors.sinks import DirectSink, ForeachBatch, Memory, Parquet, SinkContext, Writer
-from jeton.connectors.sources import Batches, Rate, Reader, Source
-from jeton.errors import GraphError
+from jeton.connectors.sources import Batches, Kafka, Rate, Reader, Source
+from jeton.errors import GraphError, JetonError
 from jeton.spark.query import Query
+from jeton_evaluation.bench.mock_kafka import MockKafka
+from tests.kafka_topics import produce
 from tests.spark.gated import LIMIT, until
 
 
@@ -107,6 +110,41 @@ def test_partitions_that_appear_are_read_over_restarts_and_rescaling(
     write(folder, "a", 10)
     with start(2):
         until(lambda: found() == [*range(1, 11)], "what came while it was stopped")
+
+
+def test_a_driver_begins_where_the_one_began_that_died_before_its_first_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    memory = Memory()
+
+    def start(every: float) -> Query:
+        flow = jt.Flow("tail")
+        flow.output("out", flow.input("numbers", schema={"time": int, "n": int}))
+        return flow.start(
+            spark,
+            sources={"numbers": Kafka(kafka.servers, "^n", start="latest")},
+            sinks={"out": memory},
+            workers=1,
+            checkpoint=tmp_path / "checkpoint",
+            every=every,
+        )
+
+    def found() -> list[int]:
+        table = memory.table()
+        return [] if table is None else sorted(table["n"].to_pylist())
+
+    with MockKafka({"numbers": 1}) as kafka:
+        produce(kafka.servers, "numbers", [{"time": 1, "n": 1}])
+        first = start(1000.0)
+        produce(kafka.servers, "numbers", [{"time": 2, "n": 2}])
+        kafka.create("new", 1)
+        produce(kafka.servers, "new", [{"time": 3, "n": 3}])
+        # It takes over.
+        with start(0.2) as query:
+            until(lambda: found() == [2, 3], "both records")
+            assert query.is_active
+        with suppress(JetonError):
+            first.stop()
 
 
 class Appended(DirectSink):

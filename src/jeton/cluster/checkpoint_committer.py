@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from jeton.cluster.checkpoint_writer import RestorePoint
@@ -131,6 +132,24 @@ class CheckpointCommitter:
             self._allow_removed,
             next_version=max(state.newest, 0) + 1,
         )
+
+    def began(self) -> dict[str, dict[str, Any]]:
+        """Where a driver began to read that has not committed any version, if there was one."""
+        try:
+            found = json.loads(self._store.files.read(self._beginning))
+            return dict(found["partitions"]) if found["query"] == self._query else {}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
+
+    def begin(self, partitions: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note where the query begins to read, until a version says where it is."""
+        if self.version is None:
+            text = json.dumps({"query": self._query, "partitions": partitions})
+            self._store.files.write(self._beginning, [text.encode()])
+
+    @property
+    def _beginning(self) -> PurePosixPath:
+        return self._store.files.root / "beginning.json"
 
     def commit(
         self,

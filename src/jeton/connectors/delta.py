@@ -20,6 +20,8 @@ from jeton.storage.stores import split
 
 log = logging.getLogger("jeton.delta")
 
+MAPPING: Final = "delta.columnMapping.mode"
+"""The property of tables whose files have other names for columns."""
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 
 

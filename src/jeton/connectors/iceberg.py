@@ -103,7 +103,10 @@ class CatalogTable:
             if isinstance(known, str):
                 self._opened = load(known)
             else:
-                self._opened = load("jeton", **(_s3_properties(known, current()) | known))
+                # A catalog in a database has a name there too, and shows only tables under it.
+                more = {key: value for key, value in known.items() if key != "name"}
+                name = known.get("name", "jeton")
+                self._opened = load(name, **(_s3_properties(known, current()) | more))
         return self._opened
 
 

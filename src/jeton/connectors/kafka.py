@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from jeton.core import checks
 from jeton.core.errors import GraphError, JetonError
 
 log = logging.getLogger("jeton.kafka")
@@ -16,6 +17,15 @@ TIMEOUT: Final = 30.0
 
 QUIET: Final = 10.0
 """Seconds for which the same message is not logged again."""
+
+
+_RELIED_ON: Final = {
+    "auto.offset.reset": "start= and lost= of the source say where to read",
+    "enable.partition.eof": "sources and sinks need to hear of the ends of partitions",
+    "transactional.id": "each query and output has its own",
+    "enable.idempotence": "records would be lost or repeated without",
+}
+"""Settings that a user cannot change, and why."""
 
 
 class RepeatsFilter(logging.Filter):
@@ -55,6 +65,25 @@ class KafkaFailed(JetonError):
     """Kafka did not do what a source or a sink asked it for."""
 
 
+def settings_of(servers: Any, config: Mapping[str, Any] | None, what: str) -> dict[str, Any]:
+    """The settings that a user has given; an error if connectors rely on others.
+
+    >>> settings_of("b:9092", {"auto.offset.reset": "earliest"}, "a source of Kafka")
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: config= of a source of Kafka must not set 'auto.offset.reset': ...
+    """
+    if not isinstance(servers, str):
+        raise GraphError(
+            f"the servers of {what} are text, 'host:port' with commas between them, not "
+            f"{checks.described(servers)}"
+        )
+    found = dict(config or {})
+    for name, why in _RELIED_ON.items():
+        if name in found:
+            raise GraphError(f"config= of {what} must not set {name!r}: {why}")
+    return found
+
+
 def client(kind: str, servers: str, config: Mapping[str, Any], **settings: Any) -> Any:
     """A `Consumer` or a `Producer`, whose log goes to that of Python."""
     try:
@@ -64,7 +93,12 @@ def client(kind: str, servers: str, config: Mapping[str, Any], **settings: Any) 
             "Kafka needs the package confluent-kafka: pip install 'jeton[kafka]'"
         ) from error
     made = {"bootstrap.servers": servers, **settings, **config}
-    return getattr(confluent_kafka, kind)(made, logger=_client_log)
+    try:
+        return getattr(confluent_kafka, kind)(made, logger=_client_log)
+    except confluent_kafka.KafkaException as error:
+        raise GraphError(
+            f"Kafka does not take the settings in config=: {described(error)}"
+        ) from error
 
 
 def consumer(servers: str, config: Mapping[str, Any], **settings: Any) -> Any:

@@ -35,11 +35,21 @@ class SourcePlan:
     {0: ['0/3', '2/3'], 1: ['1/3']}
     >>> plan.begin(2, {"n": {"0/3": {"position": 7, "ended": False}}})["n"]["0/3"]["position"]
     7
+
+    A driver that dies before the first checkpoint has a successor, which must not begin later than
+    it did, such as at the latest records of then: it is told where its predecessor ``began``.
     """
 
-    def __init__(self, query: str, sources: Mapping[str, Source]) -> None:
+    def __init__(
+        self,
+        query: str,
+        sources: Mapping[str, Source],
+        began: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """``began`` says where an earlier driver began, if it died before its first checkpoint."""
         self._query = query
         self._sources = sources
+        self._began = dict(began or {})
         self._first: dict[str, dict[str, Any]] = {}
         """Where each partition began that was found by this driver."""
         self.partitions: Deal = {}
@@ -53,12 +63,25 @@ class SourcePlan:
                     self._first[name] = {}
                     self._warn_of_new(name, known[name], self._grown(name, known[name]))
             elif not self._first.get(name):
-                self._first[name] = _checked(name, source.partitions(workers))
+                first = _checked(name, source.partitions(workers))
+                began = dict(self._began.get(name, {}))
+                if first.keys() & began.keys():
+                    # Others have appeared since.
+                    new = _checked(name, source.discover(tuple(began)))
+                    began = new | began
+                self._first[name] = {
+                    each: _as_begun(at, began.get(each)) for each, at in first.items()
+                }
         self.partitions = {
             name: _starting_at(first) | dict(known.get(name, {}))
             for name, first in self._first.items()
         }
         return {name: dict(partitions) for name, partitions in self.partitions.items()}
+
+    @property
+    def first(self) -> dict[str, dict[str, Any]]:
+        """Where each partition begins that no checkpoint had."""
+        return {name: dict(partitions) for name, partitions in self._first.items()}
 
     @property
     def growing(self) -> dict[str, float]:
@@ -146,6 +169,18 @@ def stored_partitions(meta: Mapping[str, Any]) -> dict[str, Partitions]:
         name: {f"{number}/{len(partitions)}": at for number, at in partitions.items()}
         for name, partitions in meta["positions"].items()
     }
+
+
+def _as_begun(now: Any, before: Any) -> Any:
+    """Where an earlier driver began, unless its source was of another kind.
+
+    >>> _as_begun({"offset": 9}, {"offset": 5}), _as_begun({"offset": 9}, {"version": 5})
+    ({'offset': 5}, {'offset': 9})
+    """
+    alike = type(now) is type(before)
+    if alike and isinstance(now, dict):
+        alike = now.keys() == before.keys()
+    return before if alike else now
 
 
 def _starting_at(first: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -159,6 +159,11 @@ def conform(table: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
                     f"column {field.name!r} of {what} is {column.type}, and has values that "
                     f"{field.type} cannot hold: {error}. Round or cast it before the output"
                 ) from error
+            if not field.nullable and column.null_count:
+                raise BatchError(
+                    f"column {field.name!r} of {what} has {column.null_count} nulls, which the "
+                    "table does not allow there: replace them before the output"
+                )
     return pa.table(columns, pa.schema([each for each in schema if each.name in columns]))
 
 

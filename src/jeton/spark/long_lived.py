@@ -138,9 +138,11 @@ def start(
         )
         # State that does not fit is an error at once.
         restore_point = query.committer.recover()
-    plan = SourcePlan(label, sources)
+    plan = SourcePlan(label, sources, query.committer.began() if query.committer else None)
     # So is a source that cannot name its partitions.
     plan.begin(workers, {} if restore_point is None else restore_point.positions)
+    if query.committer is not None:
+        query.committer.begin(plan.first)
 
     limit = Restarts(restarts if query.committer else 0)
     attempts = _Attempts(query, spark, flow, sources, sinks, plan, every, jobs, limit, wire, budget)

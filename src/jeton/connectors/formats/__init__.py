@@ -12,8 +12,18 @@ A format decodes and encodes whole batches: an array of bytes to a table, and a 
 """
 
 from jeton.connectors.formats.avro import Avro
-from jeton.connectors.formats.format import Format, Raw, Rejected, sift
+from jeton.connectors.formats.format import Format, FormatFailed, Raw, Rejected, sift, with_times
 from jeton.connectors.formats.json_format import JSON
 from jeton.connectors.formats.protobuf import Protobuf
 
-__all__ = ["JSON", "Avro", "Format", "Protobuf", "Raw", "Rejected", "sift"]
+__all__ = [
+    "JSON",
+    "Avro",
+    "Format",
+    "FormatFailed",
+    "Protobuf",
+    "Raw",
+    "Rejected",
+    "sift",
+    "with_times",
+]

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jeton.connectors.formats.format import Format
-from jeton.core.errors import BatchError, GraphError
+from jeton.connectors.formats.format import Format, FormatFailed
+from jeton.core import checks
+from jeton.core.errors import BatchError, GraphError, summary
 
 _PRIMITIVE: Final[dict[str, Any]] = {
     "null": pa.null(),
@@ -30,7 +31,6 @@ _LOGICAL: Final[dict[str, Any]] = {
     "date": pa.date32(),
     "time-millis": pa.time32("ms"),
     "time-micros": pa.time64("us"),
-    "uuid": pa.string(),
 }
 _FRAMED: Final = struct.Struct(">bI")
 
@@ -41,8 +41,12 @@ class Avro(Format):
     ``schema`` is the one that the flow reads and writes, as a dictionary. With ``writers``, values
     begin with the number of the schema that they were written with, as those of Confluent's schema
     registry do: ``writers`` maps numbers to schemas, or is a function that finds one, which is
-    asked once for each number. Avro's rules adapt a record to the schema that is read. ``number``
-    is the one to write.
+    asked once for each number. If it raises `LookupError`, records of that number cannot be read;
+    any other error fails the query. Avro's rules adapt a record to the schema that is read.
+    ``number`` is the one to write.
+
+    Rows are written with the columns of the schema, and others are left out. Timestamps without a
+    zone are taken for UTC. A value that its field cannot hold is an error.
 
     >>> fields = [{"name": "n", "type": "long"}, {"name": "word", "type": ["null", "string"]}]
     >>> form = Avro({"type": "record", "name": "Word", "fields": fields})
@@ -60,12 +64,17 @@ class Avro(Format):
         writers: Mapping[int, Any] | Callable[[int], Any] | None = None,
         number: int | None = None,
     ) -> None:
+        if not isinstance(schema, Mapping):
+            raise GraphError(
+                "an Avro schema is a dictionary, such as json.loads(text) returns, not "
+                f"{checks.described(schema)}"
+            )
         if schema.get("type") != "record":
             raise GraphError(f"an Avro schema for rows is of a record, not {schema.get('type')!r}")
         self.schema = dict(schema)
         self.writers = writers
         self.number = number
-        self.columns = pa.schema(list(_arrow_type(self.schema, {})))
+        self.columns = pa.schema(list(_arrow_type(self.schema, {}, "")))
         self._parsed: dict[int | None, Any] = {}
 
     def decode(self, values: pa.Array) -> pa.Table:
@@ -96,12 +105,39 @@ class Avro(Format):
 
         schema, found = self._schema(None), []
         head = b"" if self.number is None else _FRAMED.pack(0, self.number)
-        for row in table.select(self.columns.names).to_pylist():
+        for at, row in enumerate(self._fitted(table).to_pylist(maps_as_pydicts="strict")):
             stream = io.BytesIO()
             stream.write(head)
-            schemaless_writer(stream, schema, row)
+            try:
+                schemaless_writer(stream, schema, row)
+            except (TypeError, ValueError) as error:
+                raise BatchError(
+                    f"row {at} cannot be written as the Avro record {self.schema.get('name')!r}: "
+                    f"{error}"
+                ) from error
             found.append(stream.getvalue())
         return pa.array(found, pa.binary())
+
+    def _fitted(self, table: pa.Table) -> pa.Table:
+        """The columns of the schema, in its types."""
+        missing = [name for name in self.columns.names if name not in table.column_names]
+        if missing:
+            raise BatchError(
+                f"the rows have no columns {missing} for the Avro record "
+                f"{self.schema.get('name')!r}, only {table.column_names}"
+            )
+        columns = []
+        for field in self.columns:
+            column = table.column(field.name)
+            try:
+                columns.append(column.cast(field.type))
+            except pa.ArrowException as error:
+                raise BatchError(
+                    f"column {field.name!r} is {column.type}, and cannot be written as {field.type}"
+                    f", which the Avro record {self.schema.get('name')!r} has: {error}. Cast or "
+                    "round it before the output"
+                ) from error
+        return pa.table(columns, self.columns)
 
     def _schema(self, number: int | None) -> Any:
         """A schema in fastavro's own form: that of the flow, or of a number."""
@@ -114,45 +150,101 @@ class Avro(Format):
                 known = self.writers
                 if isinstance(known, Mapping) and number not in known:
                     raise BatchError(f"writers= has no schema of number {number}")
-                schema = known[number] if isinstance(known, Mapping) else known(number)
-            self._parsed[number] = parse_schema(schema)
+                schema = known[number] if isinstance(known, Mapping) else _found(known, number)
+            self._parsed[number] = parse_schema(_without_uuids(schema))
         return self._parsed[number]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parsed": {}}
 
 
-def _arrow_type(schema: Any, known: dict[str, Any]) -> Any:
-    """The type of an Avro schema's values in Arrow; ``known`` has the named ones."""
+def _found(find: Callable[[int], Any], number: int) -> Any:
+    try:
+        return find(number)
+    except LookupError as error:
+        raise BatchError(f"writers= finds no schema of number {number}: {error}") from error
+    except Exception as error:
+        raise FormatFailed(
+            f"writers= could not look for the Avro schema of number {number}: {summary(error)}"
+        ) from error
+
+
+def _without_uuids(schema: Any) -> Any:
+    """A schema whose UUIDs are the texts that they are written as: no column holds the others."""
+    if isinstance(schema, list):
+        return [_without_uuids(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    left_out = "logicalType" if schema.get("logicalType") == "uuid" else None
+    return {key: _without_uuids(each) for key, each in schema.items() if key != left_out}
+
+
+def _arrow_type(schema: Any, known: dict[str, Any], namespace: str) -> Any:
+    """The type of an Avro schema's values in Arrow; ``known`` has the named ones so far.
+
+    A name without a namespace is in the one of the definition around it.
+    """
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
             raise GraphError(f"an Avro union of {schema} has no type in Arrow: one of null and one")
-        return _arrow_type(kinds[0], known)
+        return _arrow_type(kinds[0], known, namespace)
     if isinstance(schema, str):
-        found = known.get(schema, _PRIMITIVE.get(schema))
-        if found is None:
-            raise GraphError(f"{schema!r} is not the name of an Avro type")
-        return found
+        return _named_type(schema, known, namespace)
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        return _decimal(schema["precision"], schema.get("scale", 0))
     if logical in _LOGICAL:
         return _LOGICAL[logical]
+    full = ""
+    if "name" in schema:
+        full = _full_name(schema["name"], schema.get("namespace", namespace))
+        # Until it is complete.
+        known[full] = None
+        namespace = full.rpartition(".")[0]
     if kind == "record":
         made: Any = pa.struct(
-            [pa.field(each["name"], _arrow_type(each["type"], known)) for each in schema["fields"]]
+            [
+                pa.field(each["name"], _arrow_type(each["type"], known, namespace))
+                for each in schema["fields"]
+            ]
         )
     elif kind == "array":
-        made = pa.list_(_arrow_type(schema["items"], known))
+        made = pa.list_(_arrow_type(schema["items"], known, namespace))
     elif kind == "map":
-        made = pa.map_(pa.string(), _arrow_type(schema["values"], known))
+        made = pa.map_(pa.string(), _arrow_type(schema["values"], known, namespace))
     elif kind == "enum":
         made = pa.string()
     elif kind == "fixed":
         made = pa.binary(schema["size"])
     else:
-        return _arrow_type(kind, known)
-    if "name" in schema:
-        known[schema["name"]] = made
+        return _arrow_type(kind, known, namespace)
+    if full:
+        known[full] = made
     return made
+
+
+def _named_type(name: str, known: Mapping[str, Any], namespace: str) -> Any:
+    """The type that a name stands for."""
+    if name in _PRIMITIVE:
+        return _PRIMITIVE[name]
+    full = _full_name(name, namespace)
+    if full not in known:
+        raise GraphError(f"{name!r} is not the name of an Avro type")
+    if known[full] is None:
+        raise GraphError(
+            f"an Avro record {full!r} can contain another one of it, which no column can hold: "
+            "decode it yourself from formats.Raw()"
+        )
+    return known[full]
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if precision > 76:
+        raise GraphError(f"an Avro decimal of {precision} digits has no type in Arrow: 76 at most")
+    made = pa.decimal128 if precision <= 38 else pa.decimal256
+    return made(precision, scale)

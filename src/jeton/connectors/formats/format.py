@@ -6,8 +6,13 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jeton.core.errors import BatchError, JetonError
+
+
+class FormatFailed(JetonError):
+    """A format cannot read any value now, such as one that does not find its schemas."""
 
 
 class Format(ABC):
@@ -26,7 +31,10 @@ class Format(ABC):
 
     @abstractmethod
     def decode(self, values: pa.Array) -> pa.Table:
-        """A row for each value; an exception if one of them cannot be read."""
+        """A row for each value; an exception if one of them cannot be read.
+
+        `FormatFailed` says that it is not because of the values.
+        """
 
     @abstractmethod
     def encode(self, table: pa.Table) -> pa.Array:
@@ -77,6 +85,8 @@ def sift(form: Format, values: pa.Array) -> tuple[pa.Table | None, list[Rejected
     """
     try:
         table = form.decode(values)
+    except FormatFailed:
+        raise
     except Exception as error:
         if len(values) == 1:
             return None, [Rejected(0, _reason(error))]
@@ -103,6 +113,23 @@ def sift(form: Format, values: pa.Array) -> tuple[pa.Table | None, list[Rejected
             f"values have types that do not go together: {error}: declare the columns of the "
             "input, flow.input(…, schema=…)"
         ) from error
+
+
+def with_times(table: pa.Table, time: str | None) -> tuple[pa.Table, list[Rejected]]:
+    """The rows that have a value in the time column, and the others, which no input can take.
+
+    >>> table, rejected = with_times(pa.table({"ts": [1, None]}), "ts")
+    >>> table["ts"].to_pylist(), rejected
+    ([1], [Rejected(at=1, reason="it has no 'ts', which is the time of the input")])
+    """
+    if time is None or time not in table.column_names:
+        return table, []
+    missing = pc.is_null(table.column(time))
+    if not pc.any(missing).as_py():
+        return table, []
+    reason = f"it has no {time!r}, which is the time of the input"
+    rejected = [Rejected(at, reason) for at in pc.indices_nonzero(missing).to_pylist()]
+    return table.filter(pc.invert(missing)), rejected
 
 
 def _reason(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,8 +22,9 @@ class JSON(Format):
 
     Values are read by Arrow, a batch at a time. Declare the columns of the input, with that of its
     time: members that are not declared are skipped, and a value of another type makes the record a
-    bad one. Otherwise types are those of the values in each batch. Timestamps are texts of ISO
-    8601.
+    bad one. Otherwise types are those of the values in each batch. Timestamps and dates are
+    texts of ISO 8601. Bytes are written in base64, and what is read as bytes is the text as it is.
+    Numbers that JSON does not have (NaN, infinities) are written as null.
 
     >>> form = JSON().typed(pa.schema({"n": pa.int64(), "at": pa.timestamp("ms")}))
     >>> form.decode(pa.array([b'{"at": "2024-05-01T09:00:00.25", "n": 1, "x": 2}'])).to_pylist()
@@ -45,6 +47,8 @@ class JSON(Format):
         """The members of each object as columns."""
         if values.null_count:
             raise BatchError("there is no value, which is not a JSON object")
+        # Arrow does not check texts within values.
+        values.cast(pa.binary()).cast(pa.string())
         # With its number around each value, so that no two can be taken for one, or one for two.
         numbers = pa.array(range(len(values)), pa.int64())
         lines = pc.binary_join_element_wise(
@@ -53,7 +57,7 @@ class JSON(Format):
         data = lines.buffers()[2]
         options: dict[str, Any] = {}
         if self.schema is not None:
-            inner = pa.struct(list(self.schema))
+            inner = _read_as(pa.struct(list(self.schema)))
             options = {
                 "explicit_schema": pa.schema({"m": pa.int64(), "v": inner}),
                 "unexpected_field_behavior": "ignore" if self.only else "infer",
@@ -68,10 +72,15 @@ class JSON(Format):
             raise BatchError("some values are not one JSON object each")
         if objects.null_count or not pa.types.is_struct(objects.type):
             raise BatchError("some values are not JSON objects")
-        return pa.Table.from_arrays(
+        made = pa.Table.from_arrays(
             [objects.field(at) for at in range(objects.type.num_fields)],
             schema=pa.schema(list(objects.type)),
         )
+        for field in self.schema or ():
+            if made.schema.field(field.name).type != field.type:
+                at = made.schema.get_field_index(field.name)
+                made = made.set_column(at, field, made.column(at).cast(field.type))
+        return made
 
     def encode(self, table: pa.Table) -> pa.Array:
         """An object for each row, without spaces."""
@@ -84,6 +93,17 @@ class JSON(Format):
         if not table.num_columns:
             return pa.array([b"{}"] * table.num_rows, pa.binary())
         return pc.binary_join_element_wise(*pieces, "").cast(pa.binary())
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow's reader is asked for: it takes dates for numbers."""
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_read_as(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_as(kind.value_type)))
+    return kind
 
 
 def _as_bytes(numbers: pa.Array) -> pa.Array:
@@ -118,7 +138,7 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
     elif _is_text(kind):
         texts = _escaped(values.cast(pa.string()))
     else:
-        found = [json.dumps(each, default=_plain) for each in values.to_pylist()]
+        found = [json.dumps(_finite(each), default=_plain) for each in values.to_pylist()]
         texts = pa.array(found, pa.string())
     return pc.fill_null(texts, "null")
 
@@ -143,6 +163,15 @@ def _quoted(values: pa.Array) -> pa.Array:
 
 def _joined(*pieces: Any) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, "")
+
+
+def _finite(value: Any) -> Any:
+    """A value without numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,8 @@ class Protobuf(Format):
 
     Fields are columns: messages in them are structs, repeated ones are lists, maps are maps, enums
     are the names of their values, and ``google.protobuf.Timestamp`` is a timestamp. A field without
-    a value is null where Protobuf knows that, and its default otherwise.
+    a value is null where Protobuf knows that, and its default otherwise. Rows are written with the
+    columns that are fields of the message, and others are left out.
 
     >>> from google.protobuf.source_context_pb2 import SourceContext
     >>> form = Protobuf(SourceContext)
@@ -70,6 +71,11 @@ class Protobuf(Format):
     def encode(self, table: pa.Table) -> pa.Array:
         """A message for each row."""
         fields = [f for f in _of(self.message.DESCRIPTOR) if f.name in table.column_names]
+        if not fields:
+            raise BatchError(
+                f"the message {self.message.DESCRIPTOR.full_name} has none of the columns "
+                f"{table.column_names}, only fields {self.columns.names}"
+            )
         found = []
         for row in table.select([field.name for field in fields]).to_pylist():
             message = self.message()

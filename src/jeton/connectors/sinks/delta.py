@@ -51,7 +51,9 @@ class Delta(Sink):
 
     The table is created when the query starts, if the flow knows the output's columns, and with the
     first rows otherwise. Columns that the table has and the output has not are null; any other
-    difference is an error. Timestamps are stored in microseconds, those with a zone as UTC.
+    difference is an error. Timestamps are stored in microseconds, those with a zone as UTC. Tables
+    with column mapping are refused, and for appending those with constraints, generated columns or
+    identity columns.
 
     If the checkpoint of a version that has been written is lost, a transaction takes its files out
     of the table again, which is logged; if others have rewritten them meanwhile, or rows were
@@ -192,6 +194,7 @@ class Delta(Sink):
         table = delta.open_table(self.files)
         if table is None:
             table = self._create(schema, what)
+        self._require_plain(table)
         found = table.metadata().partition_columns
         if self.partition_by and self.partition_by != found:
             raise GraphError(
@@ -201,6 +204,25 @@ class Delta(Sink):
         for name in found if self.upsert is None else ():
             self._require_text(name, delta.schema_of(table).field(name).type)
         return table
+
+    def _require_plain(self, table: Any) -> None:
+        """An error if a table has rules for its files that this sink would break."""
+        settings, fields = table.metadata().configuration, table.schema().fields
+        if (settings.get(delta.MAPPING) or "none") != "none":
+            raise GraphError(
+                f"{self._where} has names for columns that differ from those in its files "
+                f"({delta.MAPPING}), which this sink does not write: give it another table"
+            )
+        if self.upsert is not None:
+            return
+        rules = [name for name in settings if name.startswith("delta.constraints.")]
+        rules += [f"{rule} of {each.name}" for each in fields for rule in _rules(each.metadata)]
+        if rules:
+            raise GraphError(
+                f"{self._where} has rules for rows, which this sink does not check when it appends "
+                f"files: {', '.join(rules)}. Use mode='upsert', drop them, or give the sink "
+                "another table"
+            )
 
     def _require_text(self, name: str, kind: pa.DataType) -> None:
         """An error if values of a type have no text by which Delta's log names a partition."""
@@ -274,6 +296,12 @@ class Delta(Sink):
             except library.exceptions.CommitFailedError as error:
                 log.info("a commit to %s is tried again: %s", self._where, summary(error))
                 failure = error
+            except library.exceptions.DeltaError as error:
+                text = " ".join(str(error).split())
+                raise TableFailed(
+                    f"version {version} of output {context.output!r} could not be committed to "
+                    f"{self._where}: {text}"
+                ) from error
             else:
                 return
         raise TableFailed(
@@ -385,6 +413,12 @@ def _is_mark(action: Mapping[str, Any], name: str) -> bool:
 def _folder(value: str | None) -> str:
     """A folder for files of a value, for people: only the log says which value they have."""
     return "__HIVE_DEFAULT_PARTITION__" if value is None else _UNSAFE.sub("_", value)[:64]
+
+
+def _rules(metadata: Mapping[str, Any]) -> list[str]:
+    """The rules for values that the log has beside a column."""
+    kinds = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+    return [name for name in kinds if metadata.get(name) is not None]
 
 
 def _adding(changes: list[Any]) -> Change:

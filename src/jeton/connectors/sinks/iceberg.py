@@ -44,7 +44,9 @@ class Iceberg(Sink):
     Args:
         table: The table's name, with its namespace.
         catalog: The properties of a catalog, as `pyiceberg` names them, or the name of one in its
-            configuration. Settings of S3 that are not given come from the Spark session.
+            configuration. A catalog in a database (``"type": "sql"``) also has a ``"name"``: only
+            its tables of that name are seen. Settings of S3 that are not given come from the Spark
+            session.
         rows: About how many rows a file has at most.
 
     >>> import tempfile

@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jeton.connectors.formats import JSON, Format
-from jeton.connectors.kafka import TIMEOUT, KafkaFailed, client, consumer, described, log
+from jeton.connectors.kafka import (
+    TIMEOUT,
+    KafkaFailed,
+    client,
+    consumer,
+    described,
+    log,
+    settings_of,
+)
 from jeton.connectors.sinks.driver_sink import Delivery, DriverSink, Retry
 from jeton.connectors.sinks.sink import DirectSink, SinkContext, Writer
 from jeton.core.errors import BatchError
@@ -79,7 +87,7 @@ class Kafka(DriverSink):
         self.servers = servers
         self.topic = topic
         self.versions = versions
-        self.config = dict(config or {})
+        self.config = settings_of(servers, config, "a sink of Kafka")
         self._records = Records(JSON() if format is None else format, key, timestamp)
         self._producers: dict[str, tuple[int, Any]] = {}
         """For each query and output the last attempt, and its producer."""
@@ -149,7 +157,7 @@ class Kafka(DriverSink):
             except KafkaException as error:
                 raise KafkaFailed(
                     f"the versions of {_name(context)!r} cannot be read from topic "
-                    f"{self.versions!r}: {described(error)}"
+                    f"{self.versions!r} at {self.servers}: {described(error)}"
                 ) from error
         return last
 
@@ -271,7 +279,7 @@ class DirectKafka(DirectSink):
     ) -> None:
         self.servers = servers
         self.topic = topic
-        self.config = dict(config or {})
+        self.config = settings_of(servers, config, "a sink of Kafka")
         self._records = Records(JSON() if format is None else format, key, timestamp)
 
     def open(self, context: SinkContext) -> Writer:

@@ -253,6 +253,7 @@ class _Session:
         if upsert is None:
             self._copy(self._target, table)
             return
+        self._require_keys(table, upsert)
         rows = self._sql.Identifier("pg_temp", "jeton_rows")
         columns = self._names(table.column_names)
         self._run(
@@ -287,6 +288,27 @@ class _Session:
         )
 
     # Inside
+
+    def _require_keys(self, table: pa.Table, upsert: Upsert) -> None:
+        """An error for keys with nulls, unless they are the same for the table's index."""
+        nulls = [name for name in upsert.key if table.column(name).null_count]
+        if not nulls:
+            return
+        # Through JSON, since servers before PostgreSQL 15 have no such column.
+        found = self._run(
+            "SELECT bool_or((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean) FROM pg_index i "
+            "WHERE i.indrelid = to_regclass({}) AND i.indisunique AND (SELECT "
+            "array_agg(a.attname::text ORDER BY 1) FROM pg_attribute a WHERE "
+            "a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)) = {}",
+            self._sql.Literal(self._target.as_string(self._connection)),
+            self._sql.Literal(sorted(upsert.key)),
+        )
+        if not found.fetchone()[0]:
+            raise BatchError(
+                f"key columns {nulls} have nulls, which are never the same for the unique index of "
+                f"{self}, so that each would add a row: replace them before the output, or create "
+                "the index with NULLS NOT DISTINCT"
+            )
 
     def _create(self, wanted: dict[str, str]) -> None:
         sql = self._sql
@@ -348,7 +370,8 @@ class _Session:
         return self._sql.Identifier(*table.split("."))
 
     def _run(self, text: str, *parts: Any, values: Sequence[Any] = ()) -> Any:
-        return self._connection.execute(self._sql.SQL(text).format(*parts), values)
+        # Without values, a percent sign in the name of a column is one.
+        return self._connection.execute(self._sql.SQL(text).format(*parts), values or None)
 
 
 def _library() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
@@ -17,6 +18,9 @@ from jeton.connectors.sinks.driver_sink import Delivery, DriverSink
 
 BEAT: Final = 15.0
 """Seconds after which a stream without rows shows that it lives."""
+
+_LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
+"""Those of events: Python's own lines also end at other characters, which belong to the data."""
 
 
 class ServerSentEvents(DriverSink):
@@ -112,7 +116,7 @@ class ServerSentEvents(DriverSink):
                     number = at + 1
                     yield (
                         f"id: {name}\n"
-                        + "".join(f"data: {line}\n" for line in value.splitlines() or [""])
+                        + "".join(f"data: {line}\n" for line in _LINE_ENDS.split(value))
                         + "\n"
                     )
                 try:

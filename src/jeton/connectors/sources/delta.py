@@ -23,7 +23,6 @@ from jeton.connectors.tables import TableFailed, plain_schema
 from jeton.core.errors import GraphError
 from jeton.storage.files import Files
 
-_MAPPING: Final = "delta.columnMapping.mode"
 _LIST_AFTER: Final = 60
 """Looks for the next version after which the whole log is listed."""
 
@@ -109,6 +108,9 @@ class _DeltaVersions(VersionedTable):
         wanted = self._columns
         return pa.schema([f for f in self._schema if wanted is None or f.name in wanted])
 
+    def names(self) -> list[str]:
+        return list(self._schema.names)
+
     def newest(self) -> int:
         return self._newest
 
@@ -185,10 +187,10 @@ class _DeltaVersions(VersionedTable):
         return {name: _value(values[name], self._schema.field(name).type) for name in known}
 
     def _require_plain(self, configuration: Mapping[str, str | None]) -> None:
-        if (configuration.get(_MAPPING) or "none") != "none":
+        if (configuration.get(delta.MAPPING) or "none") != "none":
             raise TableFailed(
                 f"{self.name} has names for columns that differ from those in its files "
-                f"({_MAPPING}), which this source does not know: read it with Spark"
+                f"({delta.MAPPING}), which this source does not know: read it with Spark"
             )
 
     def _gone(self, version: int) -> TableFailed:

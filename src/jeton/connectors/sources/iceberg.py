@@ -26,7 +26,9 @@ class Iceberg(TableSource):
     Args:
         table: The table's name, with its namespace. Its format version must be 2 or later.
         catalog: The properties of a catalog, as `pyiceberg` names them, or the name of one in its
-            configuration. Settings of S3 that are not given come from the Spark session.
+            configuration. A catalog in a database (``"type": "sql"``) also has a ``"name"``: only
+            its tables of that name are seen. Settings of S3 that are not given come from the Spark
+            session.
         start: Where a new query begins: with the table as it is (``"earliest"``), with the next
             snapshot (``"latest"``), or with what the snapshot of an id added.
         end: Whether to end at the snapshot that there is when the query begins.
@@ -90,6 +92,9 @@ class _Snapshots(VersionedTable):
 
     def schema(self) -> pa.Schema:
         return plain_schema(self._projected().as_arrow())
+
+    def names(self) -> list[str]:
+        return [field.name for field in self._table.schema().fields]
 
     def newest(self) -> int:
         current = self._table.current_snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
@@ -12,8 +12,16 @@ from typing import Any, Final, Literal, TypeAlias
 import pyarrow as pa
 
 from jeton.columns.durations import Duration, seconds
-from jeton.connectors.formats import JSON, Format, Rejected, sift
-from jeton.connectors.kafka import TIMEOUT, KafkaFailed, client, consumer, described, log
+from jeton.connectors.formats import JSON, Format, Rejected, sift, with_times
+from jeton.connectors.kafka import (
+    TIMEOUT,
+    KafkaFailed,
+    client,
+    consumer,
+    described,
+    log,
+    settings_of,
+)
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core import checks
 from jeton.core.errors import GraphError
@@ -36,9 +44,10 @@ class Kafka(Source):
     offset of its next record. Offsets are part of checkpoints; Kafka's consumer groups are not
     used. Topics and partitions that appear while the query runs are read from their beginning.
 
-    A record that the format cannot read fails the query, unless ``rejected`` names a topic: then
-    it is written there as it is, with its origin and the reason in headers, before anything that
-    follows it is counted as read, so that none is lost; after a failure some may come twice.
+    A record that the format cannot read, or that has no time although the input declares its
+    columns, fails the query, unless ``rejected`` names a topic: then it is written there as it is,
+    with its origin and the reason in headers, before anything that follows it is counted as read,
+    so that none is lost; after a failure some may come twice.
     ``query.metrics()["rejected"]`` counts them.
 
     Args:
@@ -102,8 +111,10 @@ class Kafka(Source):
         self.rejected = rejected
         self.lost = lost
         self.most = most
-        self.config = dict(config or {})
+        self.config = settings_of(servers, config, "a source of Kafka")
         self.types = dict(_TYPES)
+        self.time: str | None = None
+        """The time column of the input, if it declares its columns."""
         if not end and discover_every is not None:
             self.discover_every = seconds(discover_every, "discover_every=")
         unknown = [name for name in self.metadata if name not in _TYPES]
@@ -111,6 +122,13 @@ class Kafka(Source):
             raise GraphError(f"records of Kafka have no {unknown}, only {list(_TYPES)}")
         if not self.topics:
             raise GraphError("a source of Kafka needs at least one topic")
+        for topic in filter(_is_pattern, self.topics):
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise GraphError(
+                    f"topic {topic!r} begins with ^, and is not a regular expression: {error}"
+                ) from error
 
     def partitions(self, workers: int) -> Mapping[str, Any]:
         """Those of all topics, where a new query begins."""
@@ -152,6 +170,7 @@ class Kafka(Source):
         values = pa.schema([field for field in schema if field.name not in columns])
         known = time in columns or time in values.names
         made.format = self.format.typed(values, only=known)
+        made.time = time
         return made
 
     # Inside
@@ -197,9 +216,24 @@ class Kafka(Source):
             from confluent_kafka import TopicPartition
 
             at = TopicPartition(topic, number, int(self.start.timestamp() * 1000))
-            [found] = asked.offsets_for_times([at], timeout=TIMEOUT)
-            offset = found.offset if found.offset >= 0 else end
+            offset = self._since(asked, at)
+            offset = end if offset < 0 else offset
         return {"offset": offset, "end": end if self.end else None}
+
+    def _since(self, asked: Any, at: Any) -> int:
+        """The offset of the first record from a time on; below zero if there is none."""
+        from confluent_kafka import KafkaException
+
+        try:
+            [found] = asked.offsets_for_times([at], timeout=TIMEOUT)
+            if found.error is not None:
+                raise KafkaException(found.error)
+        except KafkaException as error:
+            raise KafkaFailed(
+                f"the offset of {self.start} in partition {at.partition} of topic {at.topic!r} "
+                f"cannot be had from {self.servers}: {described(error)}"
+            ) from error
+        return int(found.offset)
 
 
 class _KafkaReader(Reader):
@@ -252,15 +286,22 @@ class _KafkaReader(Reader):
 
     def _decoded(self, messages: list[Any]) -> pa.Table | None:
         source = self._source
-        values = pa.array([each.value() for each in messages], pa.binary())
-        table, bad = sift(source.format, values)
+        bad = self._unreadable_keys(messages)
+        read = _others(range(len(messages)), bad)
+        values = pa.array([messages[at].value() for at in read], pa.binary())
+        table, more = sift(source.format, values) if read else (None, [])
+        bad += [Rejected(read[each.at], each.reason) for each in more]
+        read = _others(read, bad)
+        if table is not None:
+            table = self._with_metadata(table, [messages[at] for at in read])
+            table, timeless = with_times(table, source.time)
+            bad += [Rejected(read[each.at], each.reason) for each in timeless]
         if bad:
-            self._reject(messages, bad)
-            skipped = {each.at for each in bad}
-            messages = [each for at, each in enumerate(messages) if at not in skipped]
-        if table is None:
-            return None
-        for name, column in source.metadata.items():
+            self._reject(messages, sorted(bad))
+        return table if table is not None and table.num_rows else None
+
+    def _with_metadata(self, table: pa.Table, messages: list[Any]) -> pa.Table:
+        for name, column in self._source.metadata.items():
             if column in table.column_names:
                 raise GraphError(
                     f"records of topic {self._topic!r} have a column {column!r} already, so that "
@@ -268,6 +309,24 @@ class _KafkaReader(Reader):
                 )
             table = table.append_column(column, self._metadata(name, messages))
         return table
+
+    def _unreadable_keys(self, messages: list[Any]) -> list[Rejected]:
+        """The records whose keys are not of the type that the input declares for them."""
+        if "key" not in self._source.metadata:
+            return []
+        try:
+            self._metadata("key", messages)
+        except pa.ArrowInvalid as error:
+            if len(messages) == 1:
+                return [Rejected(0, f"its key {messages[0].key()!r} cannot be read: {error}")]
+        else:
+            return []
+        half = len(messages) // 2
+        later = self._unreadable_keys(messages[half:])
+        return [
+            *self._unreadable_keys(messages[:half]),
+            *(Rejected(half + each.at, each.reason) for each in later),
+        ]
 
     def _metadata(self, name: str, messages: list[Any]) -> pa.Array:
         kind = self._source.types[name]
@@ -292,11 +351,17 @@ class _KafkaReader(Reader):
             self.ended = self._end is not None and message.offset() >= self._end
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             first, _ = self._source._ends(self._consumer, self._topic, self._number)
+            if first <= self._offset:
+                raise KafkaFailed(
+                    f"partition {self._number} of topic {self._topic!r} has no offset "
+                    f"{self._offset} yet, up to which it was read: has the topic been deleted and "
+                    "created again? Start with a new checkpoint"
+                )
             what = (
                 f"records of partition {self._number} of topic {self._topic!r} from offset "
                 f"{self._offset} on were deleted before they were read: it begins at {first} now"
             )
-            if self._source.lost == "fail" or first <= self._offset:
+            if self._source.lost == "fail":
                 raise KafkaFailed(
                     f"{what}. To go on without them, give the source lost='skip'; to keep records "
                     "for longer, set the topic's retention.ms"
@@ -346,6 +411,12 @@ class _KafkaReader(Reader):
             why = described(failures[0]) if failures else f"{left} of them were not taken in time"
             raise KafkaFailed(f"records that cannot be read could not be written to {to!r}: {why}")
         self.rejected += len(bad)
+
+
+def _others(numbers: Iterable[int], bad: Iterable[Rejected]) -> list[int]:
+    """The numbers of records that are not among the bad ones."""
+    left_out = {each.at for each in bad}
+    return [at for at in numbers if at not in left_out]
 
 
 def _timestamp(message: Any) -> tuple[int, int]:

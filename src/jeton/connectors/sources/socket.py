@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jeton.connectors.formats import JSON, Format, sift
+from jeton.connectors.formats import JSON, Format, Rejected, sift, with_times
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core.errors import JetonError
 
@@ -57,6 +57,8 @@ class Socket(Source):
         self.skip_bad = skip_bad
         self.timeout = timeout
         """Seconds to connect."""
+        self.time: str | None = None
+        """The time column of the input, if it declares its columns."""
 
     def partitions(self, workers: int) -> Mapping[str, Any]:
         """One."""
@@ -70,6 +72,7 @@ class Socket(Source):
         """The source with the types that an input declares."""
         made = copy.copy(self)
         made.format = self.format.typed(schema, only=time in schema.names)
+        made.time = time
         return made
 
 
@@ -97,7 +100,11 @@ class _SocketReader(Reader):
             return None
         values = pa.array([line for _, line in numbered], pa.binary())
         table, bad = sift(self._source.format, values)
-        for each in bad:
+        if table is not None:
+            read = sorted(set(range(len(values))).difference(each.at for each in bad))
+            table, timeless = with_times(table, self._source.time)
+            bad += [Rejected(read[each.at], each.reason) for each in timeless]
+        for each in sorted(bad):
             number, line = numbered[each.at]
             text = (
                 f"line {number} from {self._source.host}:{self._source.port} cannot be read: "

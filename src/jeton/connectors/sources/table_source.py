@@ -18,7 +18,8 @@ from jeton.columns.conditions import Condition
 from jeton.columns.durations import Duration, seconds
 from jeton.connectors.sources.source import Reader, Source, number_of, numbered
 from jeton.connectors.tables import TableFailed
-from jeton.core.checks import require_one_of
+from jeton.core.checks import require_one_of, suggestion
+from jeton.core.errors import MissingColumn
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
 _AT_ONCE: Final = 20
@@ -45,6 +46,10 @@ class VersionedTable(ABC):
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns that are read."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All columns of the table."""
 
     @abstractmethod
     def newest(self) -> int:
@@ -92,7 +97,7 @@ class TableSource(Source):
         self.number_of_partitions = partitions
         self.every = seconds(every, "every=")
         self.columns: tuple[str, ...] | None = None
-        """The columns that are read; all of them by default."""
+        """The columns that are read, the time first; all of them by default."""
 
     @abstractmethod
     def table(self) -> VersionedTable:
@@ -105,6 +110,7 @@ class TableSource(Source):
     def partitions(self, workers: int) -> Mapping[str, Any]:
         """Those of the source: the files of all versions are dealt to them in turn."""
         with closing(self.table()) as table:
+            self._require_time(table)
             begin = self._begin(table)
         return dict.fromkeys(numbered(self.number_of_partitions or workers), begin)
 
@@ -122,7 +128,18 @@ class TableSource(Source):
     def open(self, partition: str, position: Any | None) -> Reader:
         """Read files from a position on."""
         assert position is not None
-        return _TableReader(self, self.table(), *number_of(partition), position)
+        table = self.table()
+        self._require_time(table)
+        return _TableReader(self, table, *number_of(partition), position)
+
+    def _require_time(self, table: VersionedTable) -> None:
+        """An error if the table has no time column: its rows might have no columns at all then."""
+        if self.columns is not None and self.columns[0] not in table.names():
+            time, names = self.columns[0], table.names()
+            raise MissingColumn(
+                f"{table.name} has no time column {time!r}{suggestion(time, names)} (there are: "
+                f"{', '.join(map(repr, names))})"
+            )
 
     def typed(self, schema: pa.Schema, time: str) -> Source:
         """The source that reads only the columns which an input declares."""

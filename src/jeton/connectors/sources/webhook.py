@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jeton.connectors.formats import JSON
+from jeton.connectors.formats import JSON, with_times
 from jeton.connectors.http_server import HttpServer, missing
 from jeton.connectors.sources.source import Reader, Source
 from jeton.core.errors import GraphError
@@ -81,6 +81,8 @@ class Webhook(Source):
         self.received = received
         self.most = most
         self.format = JSON()
+        self.time: str | None = None
+        """The time column of the input, if it declares its columns."""
 
     def partitions(self, workers: int) -> Mapping[str, Any]:
         """One."""
@@ -95,6 +97,7 @@ class Webhook(Source):
         made = copy.copy(self)
         values = pa.schema([field for field in schema if field.name != self.received])
         made.format = self.format.typed(values, only=time == self.received or time in values.names)
+        made.time = time
         return made
 
 
@@ -197,10 +200,11 @@ def _app(source: Webhook, spool: _Spool) -> Any:
                 return refuse(413, f"a request has at most {source.most} bytes")
         try:
             values = _values(body)
-            if values:
-                source.format.decode(pa.array(values, pa.binary()))
+            table = source.format.decode(pa.array(values, pa.binary())) if values else None
         except Exception as error:
             return refuse(422, f"{type(error).__name__}: {error}")
+        if table is not None and (timeless := with_times(table, source.time)[1]):
+            return refuse(422, f"record {timeless[0].at} cannot be taken: {timeless[0].reason}")
         if values:
             await run_in_threadpool(spool.append, values)
         return JSONResponse({"records": len(values)})
