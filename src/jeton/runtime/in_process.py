@@ -401,7 +401,7 @@ class Run:
         """Step until nothing is left to do; the simulated clock jumps to timers that are due."""
         while True:
             with self.turnstile:
-                if self.turn() or self._jump():
+                if self._turn() or self._jump():
                     continue
                 if self.checker is not None:
                     self.checker.check_at_rest()
