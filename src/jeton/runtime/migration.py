@@ -561,7 +561,7 @@ class Prepare(Steer):
         if worker.migration is not None:
             raise GraphError("state is moving already: wait until that migration is over")
         migration = Migration(worker, agent.breakpoints)
-        at = None if self.at is None else in_flow_unit(self.at, self.unit, units)
+        at = None if self.at is None else in_flow_unit(self.at, self.unit, units, "a migration")
         at = migration.prepare(at)
         worker.migration = migration
         worker.widen_frontiers(True)
@@ -714,7 +714,7 @@ class Moved:
 
 def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False) -> Protocol[Moved]:
     """Move bins to other workers, for records at or after a time; ``more`` bins may follow."""
-    at, unit = (None, None) if time is None else given(time)
+    at, unit = (None, None) if time is None else given(time, "a migration")
     answers = yield Prepare(at=at, unit=unit)
     error = first_error(answers, f"state cannot move at {time}", "Move it")
     if error is None and not any(answer["holds"] for answer in answers):
@@ -747,11 +747,11 @@ def in_steps(moves: Mapping[int, int], plan: str | int, time: Any = None) -> lis
     """
     sizes = {"all_at_once": len(moves), "fluid": 1}
     size = sizes.get(plan) if isinstance(plan, str) else plan
-    if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and moves):
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and moves):
         raise GraphError(
             f'a plan is "all_at_once", "fluid", or how many bins move at a time, not {plan!r}'
         )
     if time is not None and size < len(moves):
         raise GraphError("a plan of several steps chooses its times itself: leave at= out")
     items = list(moves.items())
-    return [dict(items[at : at + size]) for at in range(0, len(items), max(size, 1))]
+    return [dict(items[at : at + size]) for at in range(0, len(items), max(int(size), 1))]
