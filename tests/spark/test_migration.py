@@ -79,7 +79,8 @@ def test_a_time_that_is_not_reached_holds_others_up_and_leaves_nothing_behind(
         query.await_running()
         with pytest.raises(TimeoutError, match="It will, once all inputs"):
             query.migrate({0: 1}, at=2**62, timeout=0.2)
-        assert query.migration == {"moved": 0, "bins": 1}
+        waiting = query.migration
+        assert waiting == {"moved": 0, "bins": 1}
         with pytest.raises(GraphError, match="is moving already"):
             query.migrate({2: 1})
         with pytest.raises(TimeoutError, match="is still moving, and this waits for it"):
