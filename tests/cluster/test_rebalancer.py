@@ -154,6 +154,23 @@ def test_one_look_is_not_enough() -> None:
     assert [reason[-6:] for reason in waiting] == ["2 of 3", "3 of 3"]
 
 
+def test_looks_before_a_migration_of_the_user_do_not_count() -> None:
+    class PausedOnce(Load):
+        def count_records(self, seconds: float) -> tuple[Placement, Counts]:
+            found = super().count_records(seconds)
+            self.paused_at = 5 if self.counts == 1 else None
+            return found
+
+    query = PausedOnce(uneven())
+    with started(query, looks=2) as rebalancer:
+        until(rebalancer, lambda: "the query is paused at 5" in reasons(rebalancer))
+        with rebalancer.held_off(10.0):
+            query.paused_at = None
+        until(rebalancer, lambda: query.steps > 0)
+    waiting = [reason for reason in reasons(rebalancer) if "waiting for look 2" in reason]
+    assert len(waiting) == 2
+
+
 def test_a_load_that_changes_back_and_forth_is_not_followed() -> None:
     class Wavering(Load):
         def count_records(self, seconds: float) -> tuple[Placement, Counts]:

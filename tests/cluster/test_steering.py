@@ -77,6 +77,17 @@ def test_requests_are_carried_out_in_order_and_end_with_the_attempt() -> None:
     assert worker.steering.at == steering.At(5, "integer")
 
 
+def test_a_request_that_has_not_begun_can_be_withdrawn() -> None:
+    worker = Loop()
+    first, second = (worker.steering.ask(steering.pausing(at)) for at in (5, 6))
+    assert worker.steering.withdraw(second)
+    assert not worker.steering.withdraw(first)
+    worker.obey()
+    assert first.result().time == 5
+    assert not second.done.is_set()
+    assert not worker.steering.withdraw(first)
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_restart_in_the_middle_of_a_match(paused: bool) -> None:
     """Until all workers have paused at the rows, those of the next attempt look for them again."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -46,6 +47,27 @@ def test_plans_that_do_not_exist() -> None:
                 run.migrate({0: 1}, plan=plan)  # type: ignore[arg-type]
         with pytest.raises(GraphError, match="leave at= out"):
             run.migrate({0: 1, 2: 1}, at=5, plan="fluid")
+
+
+def test_a_plan_may_be_a_number_of_numpy() -> None:
+    with counts().open(workers=2) as run:
+        run.migrate({0: 1, 2: 1, 4: 1}, plan=np.int64(2))  # type: ignore[arg-type]
+        assert run.migration == {"moved": 0, "bins": 3}
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (1.5, "a migration needs a time of the flow, an integer or a timestamp"),
+        (datetime(2024, 1, 1), "times of this flow are integers: a migration needs an integer"),
+    ],
+)
+def test_times_that_are_none_of_the_flow(at: Any, text: str) -> None:
+    with counts().open(workers=2) as run:
+        run.input("words").send({"time": [7], "word": ["a"]})
+        with pytest.raises(TimeError, match=text):
+            run.migrate({0: 1}, at=at)
+        assert run.migration is None
 
 
 def test_a_time_that_has_passed() -> None:
@@ -112,13 +134,6 @@ def test_spread_keys_stay() -> None:
     text = r"of 'sum-split' come by key_by\(…, spread=2\).*Leave spread= out"
     with flow.open(workers=2) as run, pytest.raises(GraphError, match=text):
         run.migrate({0: 1})
-
-
-def test_a_time_of_the_other_kind_is_refused_by_its_name() -> None:
-    with counts().open(workers=2) as run:
-        run.input("words").send({"time": [1], "word": ["a"]})
-        with pytest.raises(TimeError, match=r"migrate\(…, at=…\) needs an integer"):
-            run.migrate({0: 1}, at=datetime(2024, 1, 1))
 
 
 def test_a_snapshot_knows_where_bins_are() -> None:

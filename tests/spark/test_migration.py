@@ -65,12 +65,32 @@ def test_it_says_why_it_cannot(spark: SparkSession) -> None:
         query.resume()
         assert query.migrate({0: 1}).moves == {0: 1}
         assert query.migrate({0: 1}).steps == 0
-        with pytest.raises(TimeoutError, match=r"after 1 seconds, .* inputs have reached its time"):
-            query.migrate({0: 0}, at=10**18, timeout=1)
-        with pytest.raises(TimeoutError, match="state moves, and all else waits for that"):
-            query.pause_at(timeout=1)
     with pytest.raises(JetonError, match="has ended"):
         query.migrate({0: 0})
+
+
+def test_a_time_that_is_not_reached_holds_others_up_and_leaves_nothing_behind(
+    spark: SparkSession,
+) -> None:
+    flow = jt.Flow("later", bins=256)
+    flow.output("n", flow.input("n", lateness=0).key_by("n").running().count())
+    ticks = Rate(1000, lambda positions: {"n": positions % 7})
+    with flow.start(spark, sources={"n": ticks}, sinks={"n": Memory()}, workers=2) as query:
+        query.await_running()
+        with pytest.raises(TimeoutError, match="It will, once all inputs"):
+            query.migrate({0: 1}, at=2**62, timeout=0.2)
+        waiting = query.migration
+        assert waiting == {"moved": 0, "bins": 1}
+        with pytest.raises(GraphError, match="is moving already"):
+            query.migrate({2: 1})
+        with pytest.raises(TimeoutError, match="is still moving, and this waits for it"):
+            query.pause_at(timeout=0.1)
+        # The end of all inputs is after any time.
+        query.stop(drain=True)
+        assert query.placement[0] == [*range(2, 256, 2)]
+        assert query.migration is None
+    found = sorted(row["count"] for row in query.table("n").collect() if row["n"] == 0)
+    assert found == [*range(1, len(found) + 1)]
 
 
 def test_a_hot_worker_gives_bins_away(spark: SparkSession) -> None:

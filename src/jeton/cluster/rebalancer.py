@@ -148,7 +148,6 @@ class Rebalancer:
         if self._uneven < policy.looks:
             seen = f"{decision.reason}: waiting for look {self._uneven + 1} of {policy.looks}"
             return Decision(seen, load=decision.load)
-        self._uneven = 0
         moved = self._query.move_bins(decision.moves, policy.plan, lambda: self._users > 0)
         self._cool_down()
         self._migrations += 1
@@ -159,7 +158,9 @@ class Rebalancer:
         return decision
 
     def _cool_down(self) -> None:
+        """Let nothing move for a while: looks before do not count for what comes after."""
         self._quiet_until = time.monotonic() + self.policy.cool_down
+        self._uneven = 0
 
     def _note(self, decision: Decision) -> None:
         before = self.decisions[-1][1] if self.decisions else None

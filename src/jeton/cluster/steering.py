@@ -133,6 +133,14 @@ class Steering:
                 self._begin()
         return request
 
+    def withdraw(self, request: Request[Any]) -> bool:
+        """Take back a request that has not begun; returns whether it will not be carried out."""
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                return True
+            return False
+
     def hear(self, worker: int, header: Mapping[str, Any], payload: bytes) -> None:
         """A worker has answered, or has found rows that match."""
         with self._lock:

@@ -118,7 +118,8 @@ if TYPE_CHECKING:
     from jeton.runtime.worker import Worker
 
 _STATE: Final = "state"
-WHAT: Final = "migrate(…, at=…)"
+_WHAT: Final = "a migration"
+"""Its name in errors about times."""
 
 
 class Migration:
@@ -562,7 +563,7 @@ class Prepare(Steer):
         if worker.migration is not None:
             raise GraphError("state is moving already: wait until that migration is over")
         migration = Migration(worker, agent.breakpoints)
-        at = None if self.at is None else in_flow_unit(self.at, self.unit, units, WHAT)
+        at = None if self.at is None else in_flow_unit(self.at, self.unit, units, _WHAT)
         at = migration.prepare(at)
         worker.migration = migration
         worker.widen_frontiers(True)
@@ -715,7 +716,7 @@ class Moved:
 
 def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False) -> Protocol[Moved]:
     """Move bins to other workers, for records at or after a time; ``more`` bins may follow."""
-    at, unit = (None, None) if time is None else given(time, WHAT)
+    at, unit = (None, None) if time is None else given(time, _WHAT)
     answers = yield Prepare(at=at, unit=unit)
     error = first_error(answers, f"state cannot move at {time}", "Move it")
     if error is None and not any(answer["holds"] for answer in answers):
@@ -737,7 +738,7 @@ def migrating(moves: Mapping[int, int], time: Any = None, *, more: bool = False)
 
 def require_plan(plan: Any) -> None:
     """Refuse what is not a plan of a migration."""
-    counts = isinstance(plan, int) and not isinstance(plan, bool) and plan >= 1
+    counts = isinstance(plan, int | np.integer) and not isinstance(plan, bool) and plan >= 1
     if not counts and plan not in ("all_at_once", "fluid"):
         raise GraphError(
             f'a plan is "all_at_once", "fluid", or how many bins move at a time, not {plan!r}'
@@ -756,8 +757,9 @@ def in_steps(moves: Mapping[int, int], plan: str | int, time: Any = None) -> lis
     jeton.core.errors.GraphError: a plan is "all_at_once", "fluid", or how many bins move at...
     """
     require_plan(plan)
-    size = plan if isinstance(plan, int) else len(moves) if plan == "all_at_once" else 1
+    sizes = {"all_at_once": len(moves), "fluid": 1}
+    size = sizes[plan] if isinstance(plan, str) else int(plan)
     if time is not None and size < len(moves):
         raise GraphError("a plan of several steps chooses its times itself: leave at= out")
     items = list(moves.items())
-    return [dict(items[at : at + size]) for at in range(0, len(items), max(size, 1))]
+    return [dict(items[at : at + size]) for at in range(0, len(items), max(int(size), 1))]

@@ -482,9 +482,10 @@ class Query:
                 f"query {self.name!r} has ended, and takes no checkpoint any more; its last one is "
                 f"version {self.committer.version}"
             )
+        reason = ": its state is moving, see query.migration" if self._state_moves else ""
         raise TimeoutError(
             f"query {self.name!r} ({self._status}) did not commit a checkpoint within "
-            f"{timeout:g} seconds"
+            f"{timeout:.3g} seconds{reason}"
         )
 
     def rescale(self, workers: int, *, timeout: float = 120.0) -> Rescale:
@@ -732,8 +733,10 @@ class Query:
         worker. Records before ``at`` meet the state at the old worker, later ones at the new one;
         without ``at``, state moves at once. ``plan`` is
         ``"all_at_once"``, ``"fluid"`` (one bin at a time), or how many bins move at a time.
-        Returns once all have moved, for which inputs must reach the time. Checkpoints
-        wait for a step under way; if a worker is lost, the query goes on from its last checkpoint,
+        Returns once all have moved, for which inputs must reach the time: `TimeoutError` if that
+        takes longer than ``timeout`` seconds, while the step under way goes on. Checkpoints wait
+        for a step under way, and so do breakpoints and other migrations: so let ``at`` be a time
+        that inputs reach soon. If a worker is lost, the query goes on from its last checkpoint,
         with the owners of bins that this one has.
 
         >>> import jeton as jt
@@ -769,7 +772,10 @@ class Query:
         if not self._moving.acquire(blocking=False):
             raise GraphError(f"state of query {self.name!r} is moving already: wait for that")
         try:
-            moves = self._current_steering().placement.require_moves(moves)
+            found = self._current_steering()
+            if found.is_moving:
+                raise GraphError(f"state of query {self.name!r} is moving already: wait for that")
+            moves = found.placement.require_moves(moves)
             began, rows, moved = time.monotonic(), 0, dict[int, int]()
             steps = in_steps(moves, plan, at)
             done = 0
@@ -785,7 +791,6 @@ class Query:
                 done += 1
             return Migration(moved, done, rows, time.monotonic() - began)
         finally:
-            self._progress = None
             self._moving.release()
 
     def _by_the_user(self, timeout: float) -> AbstractContextManager[None]:
@@ -829,25 +834,38 @@ class Query:
     @property
     def migration(self) -> dict[str, int] | None:
         """How many bins of a migration have moved, and of how many; ``None`` if there is none."""
-        return self._progress
+        return self._progress if self._moving.locked() or self._state_moves else None
+
+    @property
+    def _state_moves(self) -> bool:
+        """Whether a step of a migration is under way, also after its caller has given it up."""
+        found = self._coordinator.steering
+        return self.is_active and found is not None and found.is_moving
 
     def _steer(self, protocol: steering.Protocol[T], timeout: float, *, moves: bool = False) -> T:
         """Have all workers carry a protocol out, and wait for its result."""
         deadline = time.monotonic() + timeout
         self.await_running(timeout)
         self._require_active()
-        steered = self._current_steering()
-        request = steered.ask(protocol, moves=moves)
+        found = self._current_steering()
+        request = found.ask(protocol, moves=moves)
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
-            said = f"after {timeout:.3g} seconds, the workers of query {self.name!r} have not "
-            if not steered.is_moving:
-                raise TimeoutError(f"{said}answered")
-            if not moves:
-                raise TimeoutError(f"{said}answered: state moves, and all else waits for that")
-            raise TimeoutError(
-                f"{said}moved all bins. That goes on, and checkpoints and breakpoints wait for it: "
-                "state moves once all inputs have reached its time, at= if it was given"
-            )
+            withdrawn = found.withdraw(request)
+            if request.done.is_set():
+                return request.result()
+            after = f"after {timeout:.3g} seconds, "
+            if withdrawn and found.is_moving:
+                raise TimeoutError(
+                    f"{after}state of query {self.name!r} is still moving, and this waits for it: "
+                    "it was not done. Call it again once query.migration is None"
+                )
+            if moves and not withdrawn:
+                raise TimeoutError(
+                    f"{after}state of query {self.name!r} has not moved. It will, once all inputs "
+                    "have reached the time of the migration; until then no checkpoint is taken, "
+                    "and pause_at() and rescale() wait: see query.migration"
+                )
+            raise TimeoutError(f"{after}the workers of query {self.name!r} have not answered")
         return request.result()
 
     def _current_steering(self) -> Steering:
@@ -882,7 +900,8 @@ class Query:
                 schedule = self._coordinator.schedule
                 self._changed.notify_all()
             if schedule is not None and not drain and schedule.take(timeout, last=True) is None:
-                log.warning("query %r stops without a last checkpoint", self.name)
+                reason = ", since its state is moving" if self._state_moves else ""
+                log.warning("query %r stops without a last checkpoint%s", self.name, reason)
             with self._changed:
                 # Workers that have not joined yet get the command when they do.
                 self._stop = Stop(drain=drain)
