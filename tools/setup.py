@@ -195,10 +195,11 @@ def follow(command: List[str], packages: int = 0, log: str = LOG) -> None:
             file.write(line)
             # A package that the lock has for other machines is ignored.
             seen += line.startswith(("Collecting ", "Ignoring "))
-            if bar and packages and seen > shown:
-                print(f"\rsetup: {min(seen, packages)} of {packages}", end="", flush=True)
+            if packages and seen - shown >= (1 if bar else 50):
                 shown = seen
-            elif line.startswith("Installing collected packages") and packages:
+                text = f"setup: {seen} of {packages}"
+                print("\r" + text if bar else text, end="" if bar else "\n", flush=True)
+            elif packages and line.startswith("Installing collected packages"):
                 print("\r" if bar else "", end="")
                 say("all packages are here, unpacking them")
     if process.returncode != 0:
