@@ -157,7 +157,7 @@ def install(pip: List[str]) -> None:
         # PySpark comes as source: an old pip would run its setup.py in the environment itself.
         pip_install = pip + ["install", "--disable-pip-version-check", "--use-pep517"]
     packages = count_packages(LOCK)
-    say(f"installing {packages} packages, as {LOCK} names them: 600 MB and some minutes")
+    say(f"installing {packages} packages of {LOCK} (600 MB and some minutes, the first time)")
     follow(pip_install + ["--require-hashes", "-r", LOCK], packages)
     follow(pip_install + ["--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation"])
     finder = os.path.join(ROOT, "src", "jeton", "spark", "java.py")
