@@ -108,7 +108,7 @@ def test_the_command_prints_one_line_of_json(capsys: pytest.CaptureFixture[str])
     assert (reported["experiment"], reported["query"], reported["mechanism"]) == (
         "nexmark",
         "q7",
-        "tokens",
+        "library",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 import jeton as jt
 from jeton.connectors.sources import Rate
 from jeton.errors import BatchError, FlowStalled, GraphError, OperatorFailed
+from jeton.spark import application
 from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
 
@@ -110,7 +112,9 @@ def test_too_many_workers(views: dict[str, DataFrame]) -> None:
 
 
 @pytest.mark.parametrize("way", ["batch", "streaming", "long-lived"])
-def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) -> None:
+def test_dynamic_allocation_is_refused_at_once(
+    spark: SparkSession, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark itself would refuse the stage when it is run, with a number and no advice."""
     conf: Any = spark.sparkContext._conf
     settings = ("spark.dynamicAllocation.enabled", "spark.dynamicAllocation.testing")
@@ -126,6 +130,7 @@ def test_dynamic_allocation_is_refused_at_once(spark: SparkSession, way: str) ->
     }
     for setting in settings:
         conf.set(setting, "True")
+    monkeypatch.setattr(application, "_settings", WeakKeyDictionary())
     try:
         with pytest.raises(GraphError, match=r"SPARK-24942\): start .* with spark.dynamic"):
             calls[way]()

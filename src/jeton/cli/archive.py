@@ -177,8 +177,8 @@ def files_of(package: Distribution) -> Iterator[tuple[Path, str]]:
 
 
 def _is_editable(package: Distribution) -> bool:
-    told = package.read_text("direct_url.json")
-    return told is not None and bool(json.loads(told).get("dir_info", {}).get("editable"))
+    origin = package.read_text("direct_url.json")
+    return origin is not None and bool(json.loads(origin).get("dir_info", {}).get("editable"))
 
 
 def _sources(root: Path) -> Iterator[tuple[Path, str]]:

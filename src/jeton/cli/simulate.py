@@ -33,7 +33,7 @@ _SHOWN: Final = 3
 
 @dataclass
 class Campaign:
-    """What many seeds have shown."""
+    """The results of many seeds."""
 
     flow: str
     workers: int

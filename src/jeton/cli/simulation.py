@@ -28,7 +28,7 @@ _KEYS: Final = 7
 
 @dataclass(frozen=True)
 class Seen:
-    """What one schedule gave."""
+    """The result of one schedule."""
 
     rows: Mapping[str, Rows]
     restores: int = 0

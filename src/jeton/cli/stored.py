@@ -272,7 +272,7 @@ class Change:
 
 
 def changes(before: Version, after: Version) -> dict[Key, Change]:
-    """What changed in each container from one version to another.
+    """The changes of each container from one version to another.
 
     Only groups of bins whose digests differ are compared key by key, and containers that are
     written by what changed.

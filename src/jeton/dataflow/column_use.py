@@ -44,7 +44,7 @@ class ColumnUse:
     offered: Columns = None
     """All that it passes on, if that is known."""
     keeps: Condition | None = None
-    """What is true for all records that it passes on, if it only leaves records out."""
+    """The condition that all records it passes on meet, if it only leaves records out."""
 
     def before(self, wanted: Columns) -> Columns:
         """The columns that it needs, if these of its outputs are wanted."""
@@ -58,7 +58,7 @@ class ColumnUse:
 
 @dataclass(frozen=True)
 class InputNeeds:
-    """What a flow needs of the records of an input."""
+    """The columns and records of an input that a flow needs."""
 
     columns: Columns
     """The value columns that operators read."""
@@ -98,7 +98,7 @@ def group_use(
 
 
 def needs_of(operators: Sequence[OperatorPlan], index: int) -> InputNeeds:
-    """What a flow needs of the input that is its operator number ``index``."""
+    """The columns and records that a flow needs of the input with operator number ``index``."""
     time = operators[index].time_name
     columns = _wanted(operators)[index]
     return InputNeeds(
@@ -147,7 +147,7 @@ def _both(one: Columns, other: Columns) -> Columns:
 
 
 def _kept(operators: Sequence[OperatorPlan], index: int, above: frozenset[int]) -> Condition | None:
-    """What is true for each record of an operator's outputs that any other keeps."""
+    """The condition that each record of an operator's outputs meets if any other keeps it."""
     whole: Condition | None = None
     for plan in operators:
         for port in plan.inputs:

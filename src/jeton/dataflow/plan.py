@@ -165,7 +165,7 @@ class OperatorInfo:
     placement: Callable[[], Placement] | None = None
     """The owners of bins at the moment."""
     spill: Restoring | None = None
-    """What decides how much of the state begins in memory, where that is bounded."""
+    """The budget that decides how much of the state begins in memory, where that is bounded."""
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """A value that operators of this worker share in this run; the first caller makes it.

@@ -101,7 +101,7 @@ def pages() -> list[Published]:
 def find(query: str, among: Sequence[Published] | None = None) -> Published:
     """The page of a query, by its name, by the number of its process, or by ``name@number``.
 
-    Queries of one name in one process are told apart by ``name@process.number``.
+    Queries of one name in one process are distinguished by ``name@process.number``.
 
     >>> one, other = (
     ...     Published(name="counts", url="", pid=pid, began="", since=0.0) for pid in (7, 8)

@@ -94,7 +94,7 @@ class Page:
             visited()
 
     def onQueryTerminated(self, event: Any) -> None:
-        """What it shows has ended: other terminals need not find it any more."""
+        """Withdraw the page from other terminals' lists: the run that it shows has ended."""
         self._withdraw()
 
     def snapshot(self) -> str:
@@ -225,7 +225,7 @@ class PageServer:
         return found
 
     def _is_known(self, host: str) -> bool:
-        """Whether a request may name a host: a number is no name that was made to point here."""
+        """Whether a request may name a host; a numeric address is not a name made to point here."""
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         name = name.strip("[]").lower()
         try:

@@ -43,7 +43,7 @@ class TlsError(ProtocolError):
 
 
 class Tls:
-    """What one end needs for TLS: how to connect with its credentials, and how to accept.
+    """The TLS settings of one end: how to connect with its credentials, and how to accept.
 
     >>> from jeton.mesh.certificates import issue
     >>> driver, worker = (Tls(each) for each in issue(1))
@@ -167,7 +167,7 @@ class TlsSocket(socket.socket):
         self._plain = b""
         """Decrypted bytes that nobody has asked for yet."""
         self._held = b""
-        """What is to be sent when the handshake is over."""
+        """The bytes to send when the handshake is over."""
         self._unsent = b""
         self._promised = 0
         """Bytes that `send` has encrypted and not reported yet, since not all could leave."""

@@ -73,10 +73,10 @@ class Outbox:
     def __init__(self, worker: int, *, alone: bool = False) -> None:
         self.worker = worker
         self._alone = alone
-        self._changes = ChangeBatch[Pointstamp]()
-        self._elsewhere = ChangeBatch[WorkerPointstamp]()
-        self._settled = ChangeBatch[Pointstamp]()
-        self._settled_elsewhere = ChangeBatch[WorkerPointstamp]()
+        self._changes: ChangeBatch[Pointstamp] = ChangeBatch()
+        self._elsewhere: ChangeBatch[WorkerPointstamp] = ChangeBatch()
+        self._settled: ChangeBatch[Pointstamp] = ChangeBatch()
+        self._settled_elsewhere: ChangeBatch[WorkerPointstamp] = ChangeBatch()
         self._sequence = 0
         self.add = self._changes.update
         """Add to the count of a pointstamp on this worker."""
@@ -116,11 +116,11 @@ class Outbox:
 class SealedChanges:
     """Changes that are sealed: a batch for each other worker, which says what is for that one.
 
-    A batch does not name the other workers on which there are messages, so that it is no larger
-    with many workers than with few.
+    A batch does not name the other workers on which there are messages, so that it is as large
+    with many workers as with few.
     """
 
-    __slots__ = ("_by_worker", "_common", "_total")
+    __slots__ = ("_by_worker", "_common", "_here", "_sequence", "_total", "_unit", "_worker")
 
     def __init__(
         self,
@@ -130,25 +130,47 @@ class SealedChanges:
         elsewhere: Mapping[WorkerPointstamp, int],
         unit: str | None,
     ) -> None:
+        self._worker = worker
+        self._sequence = sequence
+        self._here = tuple(here.items())
+        self._unit = unit
         self._by_worker: dict[int, list[tuple[Pointstamp, int]]] = {}
-        total = ChangeBatch[Pointstamp]()
-        total.net = here
         for (at, pointstamp), delta in elsewhere.items():
             self._by_worker.setdefault(at, []).append((pointstamp, delta))
-            total.update(pointstamp, delta)
-        self._total = total
-        self._common = ProgressBatch(worker, sequence, tuple(total.net.items()), (), unit)
+        self._total: dict[Pointstamp, int] | None = None
+        self._common: ProgressBatch | None = None
 
     def batch_for(self, worker: int) -> ProgressBatch:
         """The batch for another worker."""
-        yours = self._by_worker.get(worker)
+        by_worker = self._by_worker
+        yours = by_worker.get(worker)
         if yours is None:
+            if self._common is None:
+                changes = tuple(self._sum().items()) if by_worker else self._here
+                self._common = self._batch(changes, ())
             return self._common
-        others = ChangeBatch[Pointstamp]()
-        others.absorb(self._total.net)
+        if len(by_worker) == 1:
+            return self._batch(self._here, tuple(yours))
+        others: ChangeBatch[Pointstamp] = ChangeBatch()
+        others.absorb(self._sum())
         for pointstamp, delta in yours:
             others.update(pointstamp, -delta)
-        return self._common._replace(changes=tuple(others.net.items()), yours=tuple(yours))
+        return self._batch(tuple(others.net.items()), tuple(yours))
+
+    def _sum(self) -> dict[Pointstamp, int]:
+        """All changes, on whichever worker."""
+        if self._total is None:
+            total = ChangeBatch(self._here)
+            for changes in self._by_worker.values():
+                for pointstamp, delta in changes:
+                    total.update(pointstamp, delta)
+            self._total = total.net
+        return self._total
+
+    def _batch(
+        self, changes: tuple[tuple[Pointstamp, int], ...], yours: tuple[tuple[Pointstamp, int], ...]
+    ) -> ProgressBatch:
+        return ProgressBatch(self._worker, self._sequence, changes, yours, self._unit)
 
 
 class Inbox:

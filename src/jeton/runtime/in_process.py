@@ -230,7 +230,7 @@ class Run:
         )
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
-        """What holds the frontier of an output, a probe or an operator; by default of all outputs.
+        """Name what holds the frontier of an output, probe or operator; by default of all outputs.
 
         With ``at``, everything that could still result in that time or an earlier one there.
 

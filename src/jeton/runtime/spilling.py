@@ -125,7 +125,7 @@ class HeldRows:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What rows must have in common to be in one table."""
+        """The properties that rows of one table have in common."""
         return (self.time_name, self.unit, self.table.schema)
 
     def slices(self, lengths: Sequence[int]) -> Iterator[HeldRows]:

@@ -181,7 +181,7 @@ class Question:
     troubles: Sequence[Holder] = ()
     """Workers that have not, and the like: they come first."""
     sinks: Sequence[Holder] = ()
-    """What keeps rows from their sinks, with the output as its operator."""
+    """The reasons that keep rows from their sinks, with the output as the operator."""
 
     pointstamps: dict[Pointstamp, int] = field(init=False)
     unit: str | None = field(init=False)
@@ -611,7 +611,7 @@ def _on(workers: Sequence[int]) -> str:
 
 
 def _for(seconds: float) -> str:
-    """For how long, unless that is no time at all: simulated clocks stand still."""
+    """The duration in words; empty if short, since simulated clocks stand still."""
     return f", for {seconds:.1f} s" if seconds >= 0.05 else ""
 
 

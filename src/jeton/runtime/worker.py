@@ -643,8 +643,9 @@ class Worker:
         if elsewhere:
             for observer in self._observers:
                 observer(here, elsewhere)
-            total = ChangeBatch((stamp, delta) for (_, stamp), delta in elsewhere.items())
-            self._apply(here.items(), total)
+            stamps = [(stamp, delta) for (_, stamp), delta in elsewhere.items()]
+            # With two workers, all are on the same one.
+            self._apply(here.items(), stamps if self.workers == 2 else ChangeBatch(stamps))
         elif here:
             for observer in self._observers:
                 observer(here, elsewhere)

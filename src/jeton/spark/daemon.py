@@ -4,7 +4,10 @@ Spark starts a daemon on each executor, which forks a process for each Python wo
 has to import Jeton itself takes most of a second of CPU time to start, which counts when a stage
 runs again after a failure. With ``spark.python.daemon.module=jeton.spark.daemon`` the daemon does
 this once, and loads the compiled loops of the usual operators. Jeton must be installed on the
-executors, as for any flow.
+executors, as for any flow. A local session has it:
+
+>>> spark.sparkContext.getConf().get("spark.python.daemon.module")
+'jeton.spark.daemon'
 """
 
 from pyspark import daemon

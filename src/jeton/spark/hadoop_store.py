@@ -89,7 +89,7 @@ class HadoopStore(Store):
             return False
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file."""
+        """The properties of a file."""
         try:
             with self._clear("look at", path):
                 found = self._fs.getFileStatus(self._path(path))

@@ -152,7 +152,7 @@ _NOT_FOR_STORES: Final = (
 )
 """Matches, in Hadoop's own text, a setting for something else, or a default."""
 _REDACTED: Final = "<redacted>"
-"""What Hadoop writes in place of a secret."""
+"""The text that Hadoop writes in place of a secret."""
 _SECRETS: Final = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")
 
 
@@ -242,7 +242,7 @@ def holders_of_slots(context: SparkContext, own: str = "") -> list[str]:
 def leaving_executors(context: SparkContext, tag: str) -> list[str] | None:
     """The executors that Spark decommissions, and on which tasks of the jobs with a tag run.
 
-    Reason: no public listener is told that an executor is about to leave, only that it has left,
+    Reason: no public listener hears that an executor is about to leave, only that it has left,
     when its tasks are lost. The scheduler knows it as soon as the cluster manager says so.
     Missing: ``None``. Then a worker on such an executor is replaced once it is lost.
 

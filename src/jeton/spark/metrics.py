@@ -134,7 +134,7 @@ class Frames(dict[str, DataFrame]):
         super().__init__(frames)
         self._ordered = ordered
         self._sources = sources or {}
-        """What workers read by themselves."""
+        """The sources that workers read by themselves."""
         self._coordinator = coordinator
         self._counts = counts
         self._whole = whole
@@ -317,7 +317,7 @@ class Frames(dict[str, DataFrame]):
         return as_frame(self._breakpoint().look(steering.messages))
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
-        """What holds the frontier of an output, a probe or an operator in the present micro-batch.
+        """Name what holds the frontier of an output, probe or operator in the present micro-batch.
 
         Between micro-batches, nothing is known of frontiers. See `jeton.spark.query.Query.why`.
         """

@@ -166,11 +166,11 @@ class WrittenOutput:
 
     rows: int
     committed: tuple[Any, ...]
-    """What the sink made visible: of `Parquet`, the names of files in its folder."""
+    """The output that the sink made visible: of `Parquet`, the names of files in its folder."""
 
 
 class Written(dict[str, WrittenOutput]):
-    """What a run has written, for each output with a sink, and the metrics of its workers.
+    """The rows that a run has written, for each output with a sink, and the metrics of its workers.
 
     >>> Written({"out": WrittenOutput(2, ("part-1.parquet",))}, None)["out"].rows
     2

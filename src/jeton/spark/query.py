@@ -368,7 +368,7 @@ class Query:
         return self._pages[host, port].url
 
     def why(self, name: str | None = None, *, at: Any = None) -> Why:
-        """What holds the frontier of an output, a probe or an operator; by default of all outputs.
+        """Name what holds the frontier of an output, probe or operator; by default of all outputs.
 
         With ``at``, everything that could still result in that time or an earlier one there. All
         workers are asked. Those that are busy answer with their stack, and those that do not answer

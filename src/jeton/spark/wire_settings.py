@@ -49,7 +49,7 @@ class WireSettings:
 
 
 def wire_settings(conf: Any, tls: bool | None) -> WireSettings:
-    """What Spark's settings and the call of a flow say about the wire.
+    """The settings of the wire, from Spark's configuration and the call of a flow.
 
     >>> wire_settings({"spark.jeton.port.range": "40000-40100"}, tls=None)
     WireSettings(tls=False, workers=Binding(address=None, ports=(40000, 40100)))

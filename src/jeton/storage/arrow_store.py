@@ -52,7 +52,7 @@ class ArrowStore(Store):
         return [info.base_name for info in self._inside(folder) if not info.is_file]
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file."""
+        """The properties of a file."""
         found = self.fs.get_file_info(str(path))
         return FileInfo(found.size, found.mtime) if found.is_file else None
 

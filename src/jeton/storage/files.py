@@ -88,7 +88,7 @@ class Files:
         return self._store.is_folder(path)
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file, right now; nothing if it is not there."""
+        """The properties of a file at this moment; ``None`` if it does not exist."""
         return self._store.info(path)
 
     def exists(self, path: PurePosixPath) -> bool:
@@ -179,7 +179,7 @@ class PatientFiles(Files):
         return self._patiently(folder, lambda: self._files.folders(folder))
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file."""
+        """The properties of a file."""
         return self._patiently(path, lambda: self._files.info(path))
 
     def exists(self, path: PurePosixPath) -> bool:

@@ -63,7 +63,7 @@ class LocalStore(Store):
         return os.path.isdir(path)
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file."""
+        """The properties of a file."""
         if not os.path.isfile(path):
             return None
         try:

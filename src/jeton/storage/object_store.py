@@ -117,7 +117,7 @@ class ObjectStore(Store):
         return [prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in found]
 
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file."""
+        """The properties of a file."""
         try:
             with self._clear("look at", path):
                 found = self._client.patient.head(self._key(path))

@@ -75,7 +75,7 @@ class Store(ABC):
 
     @abstractmethod
     def info(self, path: PurePosixPath) -> FileInfo | None:
-        """What is known about a file, right now; nothing if it is not there."""
+        """The properties of a file at this moment; ``None`` if it does not exist."""
 
     @abstractmethod
     def read(self, path: PurePosixPath) -> bytes:

@@ -142,7 +142,7 @@ class Delta(Sink):
     def roll_back(self, context: SinkContext, version: int) -> None:
         """Take what later versions added out of the table, and stop earlier attempts."""
         table = delta.open_table(self.files)
-        # Without checkpoints, attempts are not told apart.
+        # Without checkpoints, attempts are not distinguished.
         if table is None or context.files is None:
             return
         last = self._last(table, context)

@@ -91,7 +91,7 @@ class Iceberg(Sink):
     def roll_back(self, context: SinkContext, version: int) -> None:
         """Stop earlier attempts, and refuse if a later version was written."""
         table = self.table.load()
-        # Without checkpoints, attempts are not told apart.
+        # Without checkpoints, attempts are not distinguished.
         if table is None or context.files is None:
             return
         last = _last(table, context)

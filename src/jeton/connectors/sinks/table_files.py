@@ -53,7 +53,7 @@ class Upsert:
 
     @staticmethod
     def of(mode: str, key: Sequence[str], order_by: str | None) -> Upsert | None:
-        """What a sink was told; nothing if it only appends."""
+        """The upsert settings of a sink; ``None`` if it only appends."""
         if mode not in ("append", "upsert"):
             raise GraphError(f"mode= must be 'append' or 'upsert', not {mode!r}")
         if (mode == "upsert") != bool(key) or (order_by is not None and not key):

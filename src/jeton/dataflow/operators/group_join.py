@@ -59,7 +59,7 @@ _PATIENCE: Final = 64
 
 
 class Matching:
-    """What goes together: keys, the end of windows, a condition, and the names that come out."""
+    """The terms of a join: keys, the end of windows, a condition, and the names of the results."""
 
     def __init__(
         self,
