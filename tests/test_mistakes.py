@@ -257,7 +257,12 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "a build without a step",
         lambda: run(lambda stream: stream.unary(lambda token, info: token.drop())),
-        "build(token, info) needs a function, such as step(input, output), to return, not None",
+        "build(token, info) has to return a function, step(input, output), not None",
+    ),
+    (
+        "a build with two inputs and without a step",
+        lambda: run(lambda stream: stream.binary(stream, lambda token, info: token.drop())),
+        "build(token, info) has to return a function, step(left, right, output), not None",
     ),
     (
         "an operator without a function",
@@ -482,9 +487,39 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     # Times and aggregates
     (
+        "a time column that is not named",
+        lambda: run_on({"n": [1], "at": pd.to_datetime(["2026-01-31"])}, bids(None)),
+        "there is no time column 'time' (there are: 'n', 'at'): name the one that has the times, "
+        "as in time='at'",
+    ),
+    (
+        "times in the index",
+        lambda: run_on(pd.DataFrame({"n": [1]}, index=pd.to_datetime(["2026-01-31"])), bids(None)),
+        "the frame has its times in the index, which is not read: pass "
+        "frame.rename_axis('time').reset_index()",
+    ),
+    (
+        "times with fractions",
+        lambda: run_on(pd.DataFrame({"time": [1.5], "n": [1]}), bids(None)),
+        "times are integers or timestamps, one for each record, not float64: make integers of "
+        "them, values.astype('int64'), or timestamps, as in pandas.to_datetime(values, unit='s')",
+    ),
+    (
+        "instants for times that are declared without a zone",
+        lambda: run_on({**BIDS, "time": pd.to_datetime(["2026-01-31"] * 2, utc=True)}, stamped()),
+        "the times of input 'bids' are timestamps with a time zone, but other times of this flow "
+        "are timestamps: give all of them a zone (pa.timestamp('us', 'UTC') in a schema, "
+        "'timestamp' in Spark), or none (datetime in a schema, 'timestamp_ntz' in Spark)",
+    ),
+    (
+        "a sum of text",
+        lambda: bids().key_by("item").tumbling(10).sum("item"),
+        "column 'item': values of type string cannot be summed in <Stream of bids[0]>",
+    ),
+    (
         "a mean of text",
         lambda: bids().key_by("item").tumbling(10).mean("item"),
-        "values of type string have no mean in <Stream of bids[0]>",
+        "column 'item': values of type string have no mean in <Stream of bids[0]>",
     ),
     (
         "days of a zone for times without one",
@@ -615,6 +650,15 @@ def test_what_can_be_pickled_passes() -> None:
 def test_unknown_names_stay_attribute_errors() -> None:
     assert not hasattr(bids(), "tumbling")
     assert getattr(bids().key_by("item"), "nonsense", None) is None
+
+
+def test_what_is_not_a_stream_yet_says_so_at_a_prompt() -> None:
+    assert repr(bids().key_by("item")) == "<KeyedStream by 'item'>"
+    windows = bids().key_by().tumbling(10)
+    assert repr(windows) == (
+        "<Windows of <KeyedStream by no column>: choose an aggregate such as .count()>"
+    )
+    assert "flow.output(name, stream)" in repr(bids().flow.run({"bids": BIDS}))
 
 
 def test_a_result_without_an_output_is_like_a_dictionary() -> None:

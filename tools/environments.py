@@ -49,4 +49,8 @@ def install(python: str, *what: str) -> None:
         # PySpark comes as source: an old pip would run its setup.py in the environment itself.
         else [python, "-m", "pip", "install", "--quiet", "--use-pep517"]
     )
-    subprocess.check_call([*command, *what], cwd=ROOT)
+    # Behind a mirror, pip warns once for each package.
+    done = subprocess.run([*command, *what], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(done.stdout, done.stderr, sep="\n", flush=True)
+        done.check_returncode()

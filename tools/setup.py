@@ -17,6 +17,7 @@ Standard library only. Old syntax on purpose: any Python 3.6 can start it and be
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ VENV = os.path.join(ROOT, ".venv")
 VENV_PYTHON = os.path.join(VENV, "bin", "python")
 LOCK = "requirements.lock"
 JAVA_LOCK = "requirements-java.lock"
+LOG = os.path.join(".venv", "setup.log")
 
 OLDEST = (3, 11)
 # The newest Python that every locked package has a ready-made wheel for.
@@ -153,15 +155,56 @@ def install(pip: List[str]) -> None:
         pip_install = [uv, "pip", "install", "--quiet", "--python", VENV_PYTHON]
     else:
         # PySpark comes as source: an old pip would run its setup.py in the environment itself.
-        pip_install = pip + ["install", "--quiet", "--disable-pip-version-check", "--use-pep517"]
-    say(f"installing what {LOCK} names (600 MB and some minutes, the first time)")
-    run(pip_install + ["--require-hashes", "-r", LOCK])
-    run(pip_install + ["--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation"])
+        pip_install = pip + ["install", "--disable-pip-version-check", "--use-pep517"]
+    packages = count_packages(LOCK)
+    say(f"installing {packages} packages of {LOCK} (600 MB and some minutes, the first time)")
+    follow(pip_install + ["--require-hashes", "-r", LOCK], packages)
+    follow(pip_install + ["--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation"])
     finder = os.path.join(ROOT, "src", "jeton", "spark", "java.py")
     if subprocess.call([VENV_PYTHON, "-I", finder], stdout=subprocess.DEVNULL) != 0:
         say("this machine has no Java 17 or newer: installing one into .venv")
-        run(pip_install + ["--require-hashes", "-r", JAVA_LOCK])
+        follow(pip_install + ["--require-hashes", "-r", JAVA_LOCK])
     say("ready: .venv/bin/jeton")
+
+
+def count_packages(lock: str) -> int:
+    """Return how many packages a lock file names."""
+    with open(os.path.join(ROOT, lock)) as file:
+        return sum(bool(re.match(r"[A-Za-z0-9][\w.-]*==", line)) for line in file)
+
+
+def follow(command: List[str], packages: int = 0, log: str = LOG) -> None:
+    """Run an installer, and show how many of its packages it has dealt with; stop if it fails.
+
+    Its own lines go to the file `log`: behind a mirror, pip warns once for each package.
+    """
+    bar = sys.stdout.isatty()
+    seen = shown = 0
+    lines = []
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    with process, open(os.path.join(ROOT, log), "a") as file:
+        for line in process.stdout or ():
+            lines.append(line)
+            file.write(line)
+            # A package that the lock has for other machines is ignored.
+            seen += line.startswith(("Collecting ", "Ignoring "))
+            if packages and seen - shown >= (1 if bar else 50):
+                shown = seen
+                text = f"setup: {seen} of {packages}"
+                print("\r" + text if bar else text, end="" if bar else "\n", flush=True)
+            elif packages and line.startswith("Installing collected packages"):
+                print("\r" if bar else "", end="")
+                say("all packages are here, unpacking them")
+    if process.returncode != 0:
+        told = [line for line in lines if not line.endswith("nor a directory.\n")]
+        stop("failed: " + " ".join(command) + f"\n{''.join(told[-30:])}All its lines are in {log}")
 
 
 def lock(pip: List[str], options: List[str]) -> None:

@@ -1,5 +1,6 @@
 """Which Python `tools/setup.py` chooses, with shell scripts in the place of real ones."""
 
+import ast
 import json
 import runpy
 import sys
@@ -80,7 +81,55 @@ def test_says_what_to_install_if_neither_ensurepip_nor_pip_is_there(machine: Pat
         choose()
 
 
+def test_an_old_python_can_read_it() -> None:
+    """One that is too old starts it too, and is told so: not a parenthesis that it cannot read."""
+    source = (Path(__file__).parents[2] / "tools" / "setup.py").read_text()
+    ast.parse(source, feature_version=(3, 6))
+
+
 def test_the_probe_knows_this_python() -> None:
     python = SETUP["probe"](sys.executable)
     assert python.version == sys.version_info[:2]
     assert python.path == str(Path(sys.executable).resolve())
+
+
+def installer(folder: Path, last: str) -> str:
+    """A script in the place of pip, behind a mirror that lacks some packages."""
+    script = folder / "pip"
+    script.write_text(
+        "#!/bin/sh\n"
+        "for name in numpy pyarrow; do\n"
+        "  echo \"WARNING: Location 'file:///mirror/$name' is ignored: "
+        'it is neither a file nor a directory." >&2\n'
+        '  echo "Collecting $name==1.0"\n'
+        "done\n"
+        "echo 'Installing collected packages: numpy, pyarrow'\n"
+        f"{last}\n"
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_an_installer_that_warns_for_each_package_is_quiet(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "setup.log"
+    SETUP["follow"]([installer(tmp_path, "exit 0")], 2, str(log))
+    assert capfd.readouterr() == ("setup: all packages are here, unpacking them\n", "")
+    assert log.read_text().count("WARNING") == 2
+
+
+def test_an_installer_that_fails_shows_its_error_and_where_the_rest_is(tmp_path: Path) -> None:
+    log = tmp_path / "setup.log"
+    command = installer(tmp_path, "echo 'ERROR: no space left' >&2; exit 1")
+    with pytest.raises(SystemExit) as stop:
+        SETUP["follow"]([command], 2, str(log))
+    text = str(stop.value)
+    assert "ERROR: no space left" in text
+    assert "WARNING: Location" not in text
+    assert text.endswith(f"All its lines are in {log}")
+    assert "WARNING: Location" in log.read_text()
+
+
+def test_the_packages_of_the_lock_are_counted() -> None:
+    assert SETUP["count_packages"]("requirements-java.lock") == 1

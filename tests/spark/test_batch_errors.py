@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 import jeton as jt
 from jeton.connectors.sources import Rate
-from jeton.errors import FlowStalled, GraphError, OperatorFailed
+from jeton.errors import BatchError, FlowStalled, GraphError, OperatorFailed
 from jeton.spark import application
 from tests.spark.flows import BIDS, CASES, bids_of, in_order, rows_of, tumbling
 
@@ -198,3 +198,12 @@ def test_a_token_held_for_ever_fails_the_action_and_names_its_holder(
     frames = flow.on_spark({"n": spark.range(10)}, workers=workers, shuffle=False)
     with pytest.raises(FlowStalled, match=f"'hoarder' holds {workers} token"):
         frames["n"].collect()
+
+
+def test_a_frame_of_spark_is_not_collected_by_a_run_in_this_process(spark: SparkSession) -> None:
+    flow = jt.Flow("copy")
+    flow.output("out", flow.input("rows", time="at"))
+    df = spark.sql("select timestamp '2026-01-31 12:00:00' as at, 1L as n")
+    with pytest.raises(BatchError, match=r"run the flow on Spark, flow.on_spark.* df.toArrow\(\)"):
+        flow.run({"rows": df})
+    assert flow.run({"rows": df.toArrow()})["out"]["n"].to_pylist() == [1]

@@ -114,7 +114,7 @@ class Batch:
                 none.unit = unit_of(data.schema.field(time).type)
             return none
         if time not in names:
-            raise MissingColumn(missing(time, tuple(names), "time column"))
+            raise MissingColumn(_no_times(time, data.schema))
         stamps = data.column(time)
         batch = cls(
             {name: data.column(name) for name in names if name != time},
@@ -360,6 +360,16 @@ def missing(name: str, present: tuple[str, ...], what: str = "column") -> str:
     close = difflib.get_close_matches(name, present, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     return f"there is no {what} {name!r}{hint} (there are: {', '.join(map(repr, present))})"
+
+
+def _no_times(name: str, schema: pa.Schema) -> str:
+    """The message for a table without its time column, which names one that may be meant."""
+    kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_integer)
+    likely = [field.name for is_kind in kinds for field in schema if is_kind(field.type)]
+    text = missing(name, tuple(schema.names), "time column")
+    if not likely or "did you mean" in text:
+        return text
+    return f"{text}: name the one that has the times, as in time={likely[0]!r}"
 
 
 def _plain(value: Any) -> Any:

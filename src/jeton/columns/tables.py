@@ -31,6 +31,11 @@ def _as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, Batch):
         return data.to_arrow()
+    if type(data).__module__.startswith("pyspark.") and hasattr(data, "toArrow"):
+        raise BatchError(
+            "a Spark DataFrame is not read into this process by itself: run the flow on Spark, "
+            "flow.on_spark(…), or pass df.toArrow()"
+        )
     try:
         if isinstance(data, Mapping):
             return pa.table({name: _readable(name, values) for name, values in data.items()})

@@ -84,7 +84,14 @@ def _as_integers(kind: IntegerTimes, array: npt.NDArray[Any]) -> Times:
         array = array.view(np.int64)
     elif array.dtype.kind not in "iu" and array.size:
         what = "text" if array.dtype.kind in "US" else str(array.dtype)
-        raise TimeError(f"times are integers or timestamps, one for each record, not {what}")
+        remedy = (
+            ": make integers of them, values.astype('int64'), or timestamps, as in "
+            "pandas.to_datetime(values, unit='s')"
+        )
+        raise TimeError(
+            f"times are integers or timestamps, one for each record, not {what}"
+            f"{remedy if array.dtype.kind == 'f' else ''}"
+        )
     if array.dtype == np.uint64 and array.size and int(array.max()) > END_OF_TIME:
         kind.check(array.max())
     times = array.astype(np.int64, copy=False)

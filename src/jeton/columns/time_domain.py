@@ -49,6 +49,12 @@ class Claim:
         return self.text if self.line is None else f"{self.text} ({self.line})"
 
 
+_ONE_KIND = (
+    "give all of them a zone (pa.timestamp('us', 'UTC') in a schema, 'timestamp' in Spark), or "
+    "none (datetime in a schema, 'timestamp_ntz' in Spark)"
+)
+
+
 class TimeDomain:
     """The knowledge of a flow's times while it is built.
 
@@ -236,7 +242,8 @@ class Units:
         """Refuse a second unit, but for another zone where the flow's own is declared."""
         assert self.unit is not None
         if named(unit) != named(self.unit):
-            raise TimeError(f"{text}, but other times of this flow are {named(self.unit)}")
+            message = f"{text}, but other times of this flow are {named(self.unit)}"
+            raise TimeError(message if INTEGER in (unit, self.unit) else f"{message}: {_ONE_KIND}")
         if not self._zone_fixed:
             raise TimeError(
                 f"{text}, in {zone_of(unit)}, but others are in {zone_of(self.unit)}: declare the "

@@ -82,6 +82,19 @@ def require_function(value: Any, what: str, example: str) -> None:
         raise GraphError(f"{what} needs a function, such as {example}, not {described(value)}")
 
 
+def require_step(value: Any, signature: str) -> None:
+    """Refuse what a build function returned, if it cannot be called.
+
+    >>> require_step(None, "step(input, output)")
+    Traceback (most recent call last):
+    jeton.core.errors.GraphError: build(token, info) has to return a function, ..., not None
+    """
+    if not callable(value):
+        raise GraphError(
+            f"build(token, info) has to return a function, {signature}, not {described(value)}"
+        )
+
+
 def require_workers(workers: Any) -> int:
     """Refuse a number of workers that is not a whole number from 1 on.
 

@@ -70,16 +70,16 @@ _INTERNAL: Final = frozenset(
 class Flow(Scope):
     """A dataflow program: inputs, operators, outputs.
 
-    Keys hash to ``bins`` (a power of two up to 65,536), which the workers share out among
-    themselves: there can be no more workers than bins, and a few bins for each keep their shares
-    even. A checkpoint stores the number, and what goes on from it keeps to that.
+    Building it runs nothing. `run` takes whole inputs to whole outputs in this process;
+    `open` returns a run that you drive yourself; `on_spark` and `start` run it on Spark.
 
     Times are integers, or timestamps of any unit and dates. Timestamps are converted to the flow's
-    ``unit`` where they come in (``"s"``, ``"ms"``, ``"us"`` or ``"ns"``); those that cannot be
-    converted exactly are refused.
+    ``unit`` at its inputs (``"s"``, ``"ms"``, ``"us"`` or ``"ns"``); those that cannot be converted
+    exactly are refused.
 
-    Building it runs nothing. `run` takes whole inputs to whole outputs in this process;
-    `open` gives a run that you drive yourself.
+    Keys hash to ``bins`` (a power of two up to 65,536), which are divided among the workers: there
+    can be no more workers than bins, and several bins for each worker keep the shares even. A
+    checkpoint stores this number, and a run that is restored from it uses the same.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("evens")

@@ -72,6 +72,9 @@ class Grouped(ABC):
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name != "keyed"]
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.keyed!r}: choose an aggregate such as .count()>"
+
     @abstractmethod
     def _aggregate(self, aggregates: Mapping[str, Aggregate], name: str) -> Stream:
         """Add the operator of this kind of group."""

@@ -57,8 +57,8 @@ class KeyedStream:
     Say *when* results are emitted, then *which*: ``words.key_by("word").running().count()``.
 
     >>> import jeton as jt
-    >>> jt.Flow("words").input("words").key_by("word").key
-    ('word',)
+    >>> jt.Flow("words").input("words").key_by("word")
+    <KeyedStream by 'word'>
     """
 
     _unfinished = (
@@ -83,6 +83,9 @@ class KeyedStream:
         return [
             name for name in super().__dir__() if name not in ("pact", "require_whole", "stream")
         ]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} by {', '.join(map(repr, self.key)) or 'no column'}>"
 
     def require_whole(self, operator: str) -> None:
         """Refuse an operator that needs all records of a key on one worker, if it is spread."""

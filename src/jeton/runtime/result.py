@@ -92,7 +92,7 @@ class Result(Mapping[str, pa.Table]):
 
     def __repr__(self) -> str:
         if not self._tables:
-            return "Result without outputs"
+            return "Result without outputs: flow.output(name, stream) adds one"
         return "\n\n".join(
             f"Output {name!r}: {show.rows(table.num_rows)}\n{show.as_typed_text(table)}"
             for name, table in self._tables.items()

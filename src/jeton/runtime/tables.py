@@ -12,7 +12,7 @@ import pyarrow as pa
 from jeton.columns.batch import Batch, concat
 from jeton.columns.tables import as_table
 from jeton.columns.time_units import INTEGER, type_of
-from jeton.core.errors import JetonError, TimeError
+from jeton.core.errors import JetonError, MissingColumn, TimeError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.inputs import InputHandle
 from jeton.runtime.agent import NoFeed
@@ -43,8 +43,12 @@ class Tables:
             table = as_table(data)
             batch = Batch.from_arrow(table, time=operator.time_name, kind=operator.kind)
         except JetonError as error:
-            error.located(operator=name)
-            raise
+            if isinstance(error, MissingColumn) and _has_times_in_index(data, operator.time_name):
+                error = MissingColumn(
+                    f"the frame has its times in the index, which is not read: pass "
+                    f"frame.rename_axis({operator.time_name!r}).reset_index()"
+                )
+            raise error.located(operator=name) from None
         if operator.time_name not in table.column_names:
             return batch
         kind = table.schema.field(operator.time_name).type
@@ -133,3 +137,11 @@ def _pieces(handle: InputHandle, pieces: list[Batch]) -> Iterator[None]:
             handle.advance_to(floor)
         yield
     handle.close()
+
+
+def _has_times_in_index(data: Any, name: str) -> bool:
+    """Whether a pandas frame has an index of timestamps, or one that has the name of the times."""
+    index = getattr(data, "index", None) if hasattr(data, "iloc") else None
+    if index is None or len(index.names) != 1:
+        return False
+    return bool(index.names[0] == name or index.dtype.kind == "M")

@@ -14,7 +14,7 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column
 from jeton.columns.keys import Hashes
 from jeton.columns.time_columns import Times
-from jeton.core.errors import BatchError, SnapshotError
+from jeton.core.errors import BatchError, ColumnTypeError, SnapshotError
 from jeton.state.accumulators import (
     NO_FOLDING,
     Accumulator,
@@ -361,7 +361,11 @@ class Groups:
     def _accumulator(self, name: str, column: Column | None) -> Accumulator:
         memory = self._memory.get(name)
         if memory is None or (isinstance(memory, NullFold) and not is_unknown(column)):
-            memory = self._memory[name] = self.aggregates[name].make(column)
+            aggregate = self.aggregates[name]
+            try:
+                memory = self._memory[name] = aggregate.make(column)
+            except ColumnTypeError as error:
+                raise ColumnTypeError(f"column {aggregate.column!r}: {error.message}") from None
         return memory
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jeton.columns.schema import SchemaLike
+from jeton.core.checks import require_function, require_step
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.pacts import Pact
 from jeton.dataflow.plan import Notify, OperatorInfo, Step
@@ -30,6 +31,7 @@ def add_binary(
     schema: SchemaLike | None = None,
 ) -> Stream:
     """Add the operator of `Stream.binary`, or of `Stream.binary_frontier`: ``notify`` decides."""
+    require_function(build, name, "build(token, info), which returns step(left, right, output)")
     builder = left.operator(name)
     builder.input(left, pact)
     builder.input(right, other_pact or pact)
@@ -37,6 +39,7 @@ def add_binary(
 
     def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         logic = build(tokens.pop(), info)
+        require_step(logic, "step(left, right, output)")
 
         def run(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             logic(inputs[0], inputs[1], outputs[0])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jeton.columns.schema import SchemaLike
-from jeton.core.checks import require_function
+from jeton.core.checks import require_function, require_step
 from jeton.core.summaries import SummaryLike
 from jeton.core.tokens import TimestampToken
 from jeton.dataflow.column_use import ColumnUse
@@ -40,7 +40,7 @@ def add_unary(
 
     def build_all(tokens: list[TimestampToken], info: OperatorInfo) -> Step:
         logic = build(tokens.pop(), info)
-        require_function(logic, "build(token, info)", "step(input, output), to return")
+        require_step(logic, "step(input, output)")
 
         def run(inputs: Sequence[Input], outputs: Sequence[Output]) -> None:
             logic(inputs[0], outputs[0])
