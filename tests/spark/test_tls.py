@@ -18,6 +18,7 @@ import jeton as jt
 from jeton.connectors.sinks import Memory
 from jeton.connectors.sources import Rate
 from jeton.errors import GraphError
+from jeton.spark import application
 from jeton.spark.application import Application
 from jeton.spark.wire_settings import wire_settings
 from tests.spark.test_cluster import surroundings
@@ -38,8 +39,11 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     conf = spark.sparkContext._conf
     before = conf.get(name)
     conf.set(name, value)
+    # Those of a context are read once.
+    application._settings.clear()
     yield
     conf._jconf.remove(name)  # type: ignore[union-attr]
+    application._settings.clear()
     assert conf.get(name) == before
 
 

@@ -37,7 +37,7 @@ class SourcePlan:
     7
 
     A driver that dies before the first checkpoint has a successor, which must not begin later than
-    it did, such as at the latest records of then: it is told where its predecessor ``began``.
+    it did, such as at the latest records of then: it starts where its predecessor ``began``.
     """
 
     def __init__(

@@ -224,6 +224,9 @@ class Frames(dict[str, DataFrame]):
         """Looks at it every second, for its page."""
         return self._inspection.monitor
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "monitor"]
+
     def cache(self) -> Self:
         """Run the flow once for all outputs: their rows are kept for later actions.
 
