@@ -94,6 +94,19 @@ def test_a_benchmark_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen == [["--json", "--rate", "5", "--help"]]
 
 
+def test_an_output_that_nobody_reads_on_ends_a_command_without_a_word() -> None:
+    command = [sys.executable, "-m", "jeton.cli", "bench", "sweep", "--list"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        assert listing.stdout.readline()
+        listing.stdout.close()
+        assert listing.stderr.read() == ""
+    assert listing.returncode == 1
+
+
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_is_there(name: str) -> None:
     assert callable(import_module(f"jeton_evaluation.bench.{name}").main)

@@ -76,28 +76,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in _IN_EVALUATION and argv[0] not in added:
         parser.error(_NO_EVALUATION)
     options, rest = parser.parse_known_args(argv)
-    if options.command in added:
-        return added[options.command].main(rest)
-    if rest:
+    command = added.get(options.command)
+    if rest and command is None:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    prog = f"jeton {options.command}" if command is not None else options.prog
     try:
-        code: int = options.run(options)
+        code: int = options.run(options) if command is None else command.main(rest)
         sys.stdout.flush()
         return code
     except UsageError as error:
-        return _ended(options.prog, str(error), WRONG_USAGE)
+        return _ended(prog, str(error), WRONG_USAGE)
     except BrokenPipeError:
         # The reader of the output has gone, as in `jeton … | head`: it needs no message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (JetonError, OSError) as error:
-        return _ended(options.prog, str(error), FAILED)
+        return _ended(prog, str(error), FAILED)
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        return _ended(options.prog, str(error), FAILED)
+        return _ended(prog, str(error), FAILED)
     except KeyboardInterrupt:
-        return _ended(options.prog, "interrupted", INTERRUPTED)
+        return _ended(prog, "interrupted", INTERRUPTED)
 
 
 def make_parser(added: dict[str, Command] | None = None) -> argparse.ArgumentParser:
