@@ -50,7 +50,7 @@ def run(
 def slower(
     costs: Mapping[str, float], before: Sequence[Mapping[str, float]], tolerance: float
 ) -> dict[str, tuple[float, float]]:
-    """What costs more than the median of the latest lines: for each, the cost before and now.
+    """The operators that cost more than the median of the latest lines: their cost before and now.
 
     >>> slower({"count": 6.1, "join": 3.0}, [{"count": 4.0}, {"count": 4.2, "join": 2.9}], 1.25)
     {'count': (4.1, 6.1)}

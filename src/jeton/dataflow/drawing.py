@@ -286,7 +286,7 @@ def _origin(plan: OperatorPlan, operators: Sequence[OperatorPlan], role: str | N
 
 
 def _needed(plan: OperatorPlan, operators: Sequence[OperatorPlan]) -> str:
-    """What a source need not read, for the flow uses no more than this."""
+    """The columns and rows that a flow uses: a source need not read others."""
     needs, declared = needs_of(operators, plan.index), plan.schemas[0] if plan.schemas else None
     used = "" if needs.condition is None else f" where {needs.condition}"
     if needs.columns is not None and (declared is None or needs.columns < set(declared.names)):

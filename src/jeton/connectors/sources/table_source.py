@@ -34,7 +34,7 @@ class DataFile:
     partition: Mapping[str, Any] = field(default_factory=dict)
     """The values of columns that are not in the file."""
     detail: Any = field(default=None, compare=False)
-    """What else the table needs to read it."""
+    """The other settings that reading the table needs."""
 
 
 class VersionedTable(ABC):
