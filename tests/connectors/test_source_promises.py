@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from secrets import randbits
 from typing import Any
 
 import pytest
@@ -47,8 +48,8 @@ class NumbersReader(Reader):
             self.ended = self._wrong != "endless"
             return {"time": [99]} if self._wrong == "after" else None
         self._next += 1
-        if self._wrong == "memory" and at >= len(self._remembered):
-            self._remembered.append(id(self))
+        while self._wrong == "memory" and at >= len(self._remembered):
+            self._remembered.append(randbits(62))
         SHARED[0] += 1
         self.floor = at + 2 if self._wrong == "floor" else at + 1
         return {"time": [self._remembered[at] if self._wrong == "memory" else at]}
