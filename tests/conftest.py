@@ -7,10 +7,12 @@ takes longer than most tests do, so that all which want one share it, in one pro
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from jeton.spark.session import local_session
@@ -62,7 +64,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     session = local_session(workers=4, **{"spark.local.dir": str(folder)})
     yield session
-    session.stop()
+    # All tests are over: a JVM that has ended before it was asked to is not a failure of one.
+    with suppress(Py4JError, OSError):
+        session.stop()
 
 
 @pytest.fixture

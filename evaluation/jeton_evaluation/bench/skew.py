@@ -66,7 +66,8 @@ def run(
             if not name.startswith(only):
                 continue
             found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
-            for _ in range(rounds):
+            for number in range(1, rounds + 1):
+                say(f"measuring {name}: round {number} of {rounds}")
                 options = (aggregates, share, spread, seconds)
                 for case, rates in measured(where.spark, workers, *options):
                     found[case].append(rates)
