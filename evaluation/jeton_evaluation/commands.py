@@ -16,6 +16,7 @@ BENCHMARKS = {
     "history": "the costs of operators, commit by commit: names what became slower",
     "spark": "the Spark host: cost of a stage, a row, a message, a long-lived query",
     "checkpoints": "the pause, duration and bytes of checkpoints",
+    "start_up": "seconds from a new process to the first rows, loops compiled or loaded",
     "streaming": "micro-batches, compared with Spark's own operators and Python state",
     "skew": "windows of a key with half of all records, before and after rebalance and spread",
     "progress": "cost of one advance of a frontier over a chain of idle operators",
