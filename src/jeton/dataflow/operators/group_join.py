@@ -599,8 +599,12 @@ def _match(  # type: ignore[no-untyped-def]
         window = first[keys[i]]
         time = times[i]
         while window >= 0:
-            span = spans[window]
-            if span[_START] <= time and time < span[_END] and span[_NUMBER] >= since:
+            # Not through a view of the row: to make one costs more than all of this.
+            if (
+                spans[window, _START] <= time
+                and time < spans[window, _END]
+                and spans[window, _NUMBER] >= since
+            ):
                 if count < room:
                     rows[count] = i
                     windows[count] = window
@@ -609,7 +613,7 @@ def _match(  # type: ignore[no-untyped-def]
                 patience -= 1
                 if patience < 0:
                     return -1
-            window = span[_AFTER]
+            window = spans[window, _AFTER]
     return count
 
 
@@ -647,8 +651,8 @@ def _match_ordered(  # type: ignore[no-untyped-def]
         low, high = 0, len(spans)
         while low < high:
             middle = (low + high) // 2
-            span = spans[middle]
-            if span[_KEY] < key or (span[_KEY] == key and span[_START] <= time):
+            here = spans[middle, _KEY]
+            if here < key or (here == key and spans[middle, _START] <= time):
                 low = middle + 1
             else:
                 high = middle
