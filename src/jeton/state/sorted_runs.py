@@ -180,7 +180,10 @@ class SortedRuns(Generic[R]):
         whole = self._concat([run.rows for run in runs])
         if all(a.last <= b.first for a, b in pairwise(runs)):
             return whole
-        return whole.take(np.argsort(whole.times, kind="stable"))
+        if len(runs) == 2:
+            return whole.take(np.argsort(whole.times, kind="stable"))
+        least, greatest = min(run.first for run in runs), max(run.last for run in runs)
+        return whole.take(_stable_order(whole.times, int(least), int(greatest)))
 
 
 def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
@@ -227,9 +230,11 @@ def sort_order(keys: Sequence[Integers], *, stable: bool = True) -> npt.NDArray[
             return np.argsort(((first - least) << bits) | (words[1] - early))
     # The first key alone is sorted several times as fast as all of them, and leaves little to do.
     order = _stable_order(first, int(first.min()), int(first.max()))
-    if len(words) > 1 and not _sort_equals(order, words, _SMALL):
-        order = np.lexsort(words[::-1])
-    return order
+    if len(words) == 2:
+        done = _sort_pairs(order, *words, _SMALL)
+    else:
+        done = len(words) == 1 or _sort_equals(order, words, _SMALL)
+    return order if done else np.lexsort(words[::-1])
 
 
 def _stable_order(values: Integers, least: int, greatest: int) -> npt.NDArray[np.intp]:
@@ -341,6 +346,25 @@ def _sort_equals(order, keys, small):  # type: ignore[no-untyped-def]
                     return False
             order[j] = row
         start = stop
+    return True
+
+
+@nb.njit(cache=True)
+def _sort_pairs(order, first, second, small):  # type: ignore[no-untyped-def]
+    """The same for two keys: a tuple of them takes longer."""
+    start = 0
+    for i in range(1, len(order)):
+        row = order[i]
+        if first[row] != first[order[start]]:
+            start = i
+            continue
+        j = i
+        while j > start and second[row] < second[order[j - 1]]:
+            order[j] = order[j - 1]
+            j -= 1
+            if i - j > small:
+                return False
+        order[j] = row
     return True
 
 

@@ -549,31 +549,25 @@ def _bins_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint16]:
     return bins_of(columns or [np.zeros(rows, np.int64)])
 
 
+# Neither calls a function with arrays, nor makes a view of a row: Numba would count references to
+# them for each window, which costs more than all the rest.
+
+
 @nb.njit(cache=True)
 def _link(heads, spans, windows, keys, starts, ends, numbers):  # type: ignore[no-untyped-def]
     """Put windows in front of those of their keys."""
     for i in range(len(windows)):
         window, key = windows[i], keys[i]
         after = heads[key, _FIRST]
-        spans[window, _START] = starts[i]
-        spans[window, _END] = ends[i]
-        spans[window, _AFTER] = after
+        if after >= 0:
+            spans[after, _BEFORE] = window
+        spans[window, _START] = heads[key, _START] = starts[i]
+        spans[window, _END] = heads[key, _END] = ends[i]
+        spans[window, _AFTER] = heads[key, _AFTER] = after
         spans[window, _NUMBER] = numbers[i]
         spans[window, _BEFORE] = -1
         spans[window, _KEY] = key
-        if after >= 0:
-            spans[after, _BEFORE] = window
-        _put_first(heads, spans, key, window)
-
-
-@nb.njit(cache=True, inline="always")
-def _put_first(heads, spans, key, window):  # type: ignore[no-untyped-def]
-    """Note the first window of a key."""
-    heads[key, _FIRST] = window
-    if window >= 0:
-        heads[key, _START] = spans[window, _START]
-        heads[key, _END] = spans[window, _END]
-        heads[key, _AFTER] = spans[window, _AFTER]
+        heads[key, _FIRST] = window
 
 
 @nb.njit(cache=True)
@@ -591,8 +585,12 @@ def _unlink(heads, spans, windows, gone):  # type: ignore[no-untyped-def]
             if heads[key, _FIRST] == before:
                 heads[key, _AFTER] = after
             continue
-        _put_first(heads, spans, key, after)
-        if after < 0:
+        heads[key, _FIRST] = after
+        if after >= 0:
+            heads[key, _START] = spans[after, _START]
+            heads[key, _END] = spans[after, _END]
+            heads[key, _AFTER] = spans[after, _AFTER]
+        else:
             gone[count] = key
             count += 1
     return count
@@ -626,7 +624,6 @@ def _match(  # type: ignore[no-untyped-def]
         else:
             patience -= 1
         window = heads[key, _AFTER]
-        # Not through views of rows: to make one costs more than all of this.
         while window >= 0:
             if (
                 spans[window, _START] <= time
