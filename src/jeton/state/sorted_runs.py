@@ -15,14 +15,13 @@ import numpy.typing as npt
 
 from jeton.columns import compiled as nb
 from jeton.columns.column import plain
+from jeton.columns.ordering import stable_order
 from jeton.columns.time_arithmetic import Integers
 from jeton.core.errors import BatchError
 
 _MOST: Final = 12
 _SMALL: Final = 64
 """The number of rows of equal first key up to which they are sorted by insertion."""
-_MANY: Final = 512
-"""The number of rows from which on it pays to sort words in place of rows."""
 
 
 class Rows(Protocol):
@@ -94,7 +93,7 @@ class SortedRuns(Generic[R]):
             )
         in_order, first, last = _span(plain(times))
         if not in_order:
-            rows = rows.take(_stable_order(times, int(first), int(last)))
+            rows = rows.take(stable_order(times))
         self._runs.append(_Run(first, last, rows))
         if self.least is None or first < self.least:
             self.least = first
@@ -182,8 +181,7 @@ class SortedRuns(Generic[R]):
             return whole
         if len(runs) == 2:
             return whole.take(np.argsort(whole.times, kind="stable"))
-        least, greatest = min(run.first for run in runs), max(run.last for run in runs)
-        return whole.take(_stable_order(whole.times, int(least), int(greatest)))
+        return whole.take(stable_order(whole.times))
 
 
 def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
@@ -229,29 +227,12 @@ def sort_order(keys: Sequence[Integers], *, stable: bool = True) -> npt.NDArray[
             # Both in one word: half the time of sorting by two.
             return np.argsort(((first - least) << bits) | (words[1] - early))
     # The first key alone is sorted several times as fast as all of them, and leaves little to do.
-    order = _stable_order(first, int(first.min()), int(first.max()))
+    order = stable_order(first)
     if len(words) == 2:
         done = _sort_pairs(order, *words, _SMALL)
     else:
         done = len(words) == 1 or _sort_equals(order, words, _SMALL)
     return order if done else np.lexsort(words[::-1])
-
-
-def _stable_order(values: Integers, least: int, greatest: int) -> npt.NDArray[np.intp]:
-    """The order of integers, of which the least and the greatest are known.
-
-    >>> _stable_order(np.array([7, 5, 7]), 5, 7)
-    array([1, 0, 2])
-    """
-    bits = len(values).bit_length()
-    if len(values) < _MANY or (greatest - least).bit_length() + bits > 63:
-        return np.argsort(values, kind="stable")
-    # A value and its place in one word: to sort these is many times as fast.
-    words = (values.astype(np.int64, copy=False) - least) << bits
-    words |= np.arange(len(words))
-    words.sort()
-    words &= (1 << bits) - 1
-    return words
 
 
 def merge_order(keys: Sequence[Integers], split: int) -> npt.NDArray[np.intp]:
