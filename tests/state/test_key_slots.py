@@ -138,7 +138,7 @@ def test_unique_keys_get_slots_of_their_own() -> None:
     known: dict[int, int] = {}
     for _ in range(60):
         count = random.choice([0, 1, 7, 600])
-        times = np.arange(number, number + count)
+        times = np.arange(number, number + count, dtype=np.uint64)
         number += count
         slots, new = keys.find([], count, times)
         assert new.tolist() == list(range(count))
@@ -157,9 +157,9 @@ def test_misuse_of_unique_keys_is_refused() -> None:
     with pytest.raises(jt.errors.BatchError, match="can be unique=True"):
         jt.state.KeySlots(1, timed=True, unique=True)
     keys = jt.state.KeySlots(0, timed=True, unique=True)
-    slots, _ = keys.find([], 2, np.arange(2))
+    slots, _ = keys.find([], 2, np.arange(2, dtype=np.uint64))
     with pytest.raises(jt.errors.BatchError, match="not looked up"):
-        keys.lookup([], 2, np.arange(2))
+        keys.lookup([], 2, np.arange(2, dtype=np.uint64))
     keys.remove(slots[:1])
     with pytest.raises(jt.errors.BatchError, match="not in use"):
         keys.remove(slots)
