@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,11 +51,18 @@ def test_the_ends_of_a_type_do_not_fit_and_values_beside_them_do(kind: Any) -> N
     assert order.tolist() == np.argsort(near, kind="stable").tolist()
 
 
-def test_many_records_of_equal_keys_and_times_are_in_order_of_their_columns() -> None:
-    random = np.random.default_rng(0)
-    keys, times, values = (random.integers(0, most, 2000) for most in (5, 9, 1000))
-    order = order_by(jt.Batch({"n": values}, times), keys)
-    assert order.tolist() == np.lexsort((values, times, keys)).tolist()
+@pytest.mark.parametrize("most", [1, 9, 2000, 10**6])
+@pytest.mark.parametrize("rows", [0, 1, 40, 2000])
+def test_records_of_equal_keys_and_times_are_in_order_of_their_columns(
+    rows: int, most: int
+) -> None:
+    random = np.random.default_rng(most)
+    keys, times, values = (random.integers(0, most, rows) for most in (5, most, 9))
+    texts = np.array(["b", "a", ""])[random.integers(0, 3, rows)].tolist()
+    batch = jt.Batch({"n": values, "text": pa.array(texts, pa.string())}, times)
+    ranks = np.unique(np.array(texts, dtype=str), return_inverse=True)[1]
+    order = order_by(batch, keys)
+    assert order.tolist() == np.lexsort((ranks, values, times, keys)).tolist()
 
 
 @pytest.mark.parametrize("sorted_by", ["nothing", "first", "both"])

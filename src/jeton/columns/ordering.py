@@ -70,9 +70,17 @@ def order_by(batch: Batch, *first: Sortable) -> Rows:
     leading = [*first, *_time_keys(batch)]
     packed = packed_order(leading)
     order: Rows = np.lexsort(leading[::-1]) if packed is None else packed
-    if not _ties(leading, order):
+    same = _same_as_next(leading, order)
+    if not same.any():
         return order
-    return np.lexsort([*leading, *tie_breakers(batch)][::-1])
+    # Only records that are equal so far are compared in all columns: they are few in most batches.
+    tied = np.append(same, False)
+    tied[1:] |= same
+    places = np.flatnonzero(tied)
+    rows = order[places]
+    groups = np.append(0, np.cumsum(~same))[places]
+    order[places] = rows[np.lexsort([groups, *tie_breakers(batch.take(rows))][::-1])]
+    return order
 
 
 def packed_order(keys: Sequence[Sortable]) -> Rows | None:
@@ -169,10 +177,10 @@ def _time_keys(batch: Batch) -> list[Sortable]:
     return [times] if times.ndim == 1 else list(times.T)
 
 
-def _ties(keys: Sequence[Sortable], order: Rows) -> bool:
-    if len(order) < 2:
-        return False
-    same = np.ones(len(order) - 1, dtype=bool)
+def _same_as_next(keys: Sequence[Sortable], order: Rows) -> npt.NDArray[np.bool_]:
+    """Whether each row but the last, in some order, is equal to the next one in all keys."""
+    same = np.ones(max(len(order) - 1, 0), dtype=bool)
     for values in keys:
-        same &= values[order[1:]] == values[order[:-1]]
-    return bool(same.any())
+        ordered = values[order]
+        same &= ordered[1:] == ordered[:-1]
+    return same
