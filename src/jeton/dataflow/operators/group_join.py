@@ -149,7 +149,7 @@ class RecentRecords:
     def add(self, batch: Batch) -> None:
         """Keep records, which are not copied."""
         if len(batch):
-            self._batches.append((int(batch.times.min()), int(batch.times.max()), batch))
+            self._batches.append((*batch.extent(), batch))
 
     def within(self, start: int, end: int) -> list[Batch]:
         """The batches that may have a record from a start until an end."""
