@@ -129,3 +129,37 @@ def test_a_lookup_changes_nothing() -> None:
         keys.lookup([column], 2)
     # Beside signed integers, these would be refused: but no key is one.
     assert keys.find([np.array([3, 2**63], dtype=np.uint64)], 2)[1].tolist() == [1]
+
+
+def test_unique_keys_get_slots_of_their_own() -> None:
+    random = Random(1)
+    keys = jt.state.KeySlots(0, timed=True, unique=True)
+    number = 0
+    known: dict[int, int] = {}
+    for _ in range(60):
+        count = random.choice([0, 1, 7, 600])
+        times = np.arange(number, number + count, dtype=np.uint64)
+        number += count
+        slots, new = keys.find([], count, times)
+        assert new.tolist() == list(range(count))
+        known.update(zip(slots.tolist(), times.tolist(), strict=True))
+        gone = random.sample(sorted(known), len(known) // 2)
+        keys.remove(np.array(gone, dtype=np.int64))
+        for slot in gone:
+            del known[slot]
+        live = keys.live()
+        assert dict(zip(live.tolist(), keys.times(live).tolist(), strict=True)) == known
+        assert len(keys) == len(known)
+    assert keys.slots_made < 2 * 600 + 600
+
+
+def test_misuse_of_unique_keys_is_refused() -> None:
+    with pytest.raises(jt.errors.BatchError, match="can be unique=True"):
+        jt.state.KeySlots(1, timed=True, unique=True)
+    keys = jt.state.KeySlots(0, timed=True, unique=True)
+    slots, _ = keys.find([], 2, np.arange(2, dtype=np.uint64))
+    with pytest.raises(jt.errors.BatchError, match="not looked up"):
+        keys.lookup([], 2, np.arange(2, dtype=np.uint64))
+    keys.remove(slots[:1])
+    with pytest.raises(jt.errors.BatchError, match="not in use"):
+        keys.remove(slots)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from jeton.columns import compiled as nb
 from jeton.state import fused_loops as fused
-from jeton.state.slot_pool import SlotPool, Slots, require_in_use
+from jeton.state.slot_pool import SlotPool, Slots, require_in_use, unset
 
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
@@ -91,7 +91,7 @@ class DirectIndex:
 
     def remove(self, slots: Slots) -> None:
         """Remove keys."""
-        require_in_use(_clear(self._present, slots))
+        require_in_use(unset(self._present, slots))
         self._live -= len(slots)
 
     def live(self) -> Slots:
@@ -265,14 +265,4 @@ def _forget(cells, times, open_keys, stored_ends, stored_keys, slots):  # type: 
             return False
         cells[pane, stored_keys[slot]] = -1
         open_keys[pane] -= 1
-    return True
-
-
-@nb.njit(cache=True)
-def _clear(present, slots):  # type: ignore[no-untyped-def]
-    """Mark slots as not in use; whether all of them were."""
-    for slot in slots:
-        if not present[slot]:
-            return False
-        present[slot] = 0
     return True

@@ -37,10 +37,18 @@ _SAMPLE: Final = 256
 
 
 class Groups:
-    """Aggregates of groups, each known by key columns and, if wanted, one word more (its time)."""
+    """Aggregates of groups, each known by key columns and, if wanted, one word more (its time).
+
+    With ``unique``, and without key columns, each time makes a group of its own.
+    """
 
     def __init__(
-        self, key: Sequence[str], aggregates: Mapping[str, Aggregate], *, timed: bool = False
+        self,
+        key: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        timed: bool = False,
+        unique: bool = False,
     ) -> None:
         self.key = tuple(key)
         self.aggregates = dict(aggregates)
@@ -48,7 +56,7 @@ class Groups:
         """The name of the aggregate and itself, if there is no other."""
         self._only_key = self.key[0] if len(self.key) == 1 else ""
         """The key column, if there is no other."""
-        self._keys = KeySlots(len(self.key), timed=timed)
+        self._keys = KeySlots(len(self.key), timed=timed, unique=unique)
         self._memory: dict[str, Accumulator] = {}
         self._types: dict[str, Any] = {}
         """The type of the last values of each aggregate, as NumPy or Arrow has it."""
@@ -258,6 +266,10 @@ class Groups:
             self._kinds = self.save(NONE).schema
         self.changes.loaded(slots)
         return slots
+
+    def fill(self, slots: Slots, table: pa.Table) -> None:
+        """Fill the memory of new groups from a table."""
+        self._remember(slots, self.read(table).columns, self._keys.slots_made)
 
     def read(self, table: pa.Table) -> Batch:
         """The groups of a table as a batch for `absorb`, whose times are all zero."""

@@ -140,7 +140,7 @@ class SlotColumn:
     def get(self, slots: Slots) -> Column:
         """The values of some slots."""
         if self._values is not None:
-            taken: npt.NDArray[Any] = self._values[slots]
+            taken: npt.NDArray[Any] = self._values.take(slots)
             return taken
         if self._bytes is not None:
             return self._bytes.get(slots)

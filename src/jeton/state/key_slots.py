@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from secrets import randbits
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,17 @@ from jeton.core.errors import BatchError
 from jeton.state.dense_index import DirectIndex, PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_columns import SlotColumn, exact_words, is_exact
-from jeton.state.slot_pool import SlotPool, Slots, are_made, as_slots, require_in_use
+from jeton.state.slot_pool import (
+    SlotPool,
+    Slots,
+    UniqueIndex,
+    are_made,
+    as_slots,
+    require_in_use,
+)
 
 _WORDS: Final = np.dtype(np.uint64)
+_Index: TypeAlias = HashIndex | DirectIndex | PanedIndex | UniqueIndex
 
 
 class KeySlots:
@@ -45,7 +53,8 @@ class KeySlots:
     removed keys are used again.
 
     Small integers are their own slots, which is fastest. With ``compact``, they are not: then there
-    are never more slots than there were keys at a time.
+    are never more slots than there were keys at a time. With ``unique``, and no columns, each time
+    comes once, and gets a slot without being looked up.
 
     >>> import jeton as jt
     >>> keys, counts = jt.state.KeySlots(1), np.zeros(0, dtype=np.int64)
@@ -60,11 +69,15 @@ class KeySlots:
     array([ 2, -1])
     """
 
-    def __init__(self, columns: int, *, timed: bool = False, compact: bool = False) -> None:
+    def __init__(
+        self, columns: int, *, timed: bool = False, compact: bool = False, unique: bool = False
+    ) -> None:
+        if unique and (columns or not timed):
+            raise BatchError("only KeySlots(0, timed=True) can be unique=True")
         self._timed = timed
         self._compact = compact
         self._exact: bool | None = None
-        self._index: HashIndex | DirectIndex | PanedIndex = HashIndex(1)
+        self._index: _Index = UniqueIndex() if unique else HashIndex(1)
         self._columns = [SlotColumn() for _ in range(columns)]
         self._typed = False
         """Whether the columns' types are known: a batch has come, which may have been empty."""
@@ -118,7 +131,7 @@ class KeySlots:
         return None
 
     @property
-    def index(self) -> HashIndex | DirectIndex | PanedIndex:
+    def index(self) -> _Index:
         """The index that keys are found in at the moment."""
         return self._index
 

@@ -176,10 +176,13 @@ def _put(ends, letters, valid, rows, slots, starts, lengths, data, used):  # typ
         if len(valid) and not valid[row]:
             lengths[slot] = -1
             continue
-        lengths[slot] = ends[row + 1] - ends[row]
-        for j in range(ends[row], ends[row + 1]):
-            data[used] = letters[j]
-            used += 1
+        length = np.int64(ends[row + 1] - ends[row])
+        lengths[slot] = length
+        # Places without a sign are not taken for ones from the end: so bytes are copied together.
+        to, at = np.uint64(used), np.uint64(ends[row])
+        for j in range(np.uint64(length)):
+            data[to + j] = letters[at + j]
+        used += length
     return used
 
 
@@ -214,12 +217,12 @@ def _gather(slots, starts, lengths, data):  # type: ignore[no-untyped-def]
     offsets = np.zeros(len(slots) + 1, np.int64)
     valid = np.empty(len(slots), np.bool_)
     for i in range(len(slots)):
-        valid[i] = lengths[slots[i]] >= 0
-        offsets[i + 1] = offsets[i] + max(lengths[slots[i]], 0)
+        length = lengths[slots[i]]
+        valid[i] = length >= 0
+        offsets[i + 1] = offsets[i] + max(length, 0)
     letters = np.empty(offsets[-1], np.uint8)
     for i in range(len(slots)):
-        at = starts[slots[i]]
-        for j in range(offsets[i], offsets[i + 1]):
-            letters[j] = data[at]
-            at += 1
+        to, at = np.uint64(offsets[i]), np.uint64(starts[slots[i]])
+        for j in range(np.uint64(offsets[i + 1]) - to):
+            letters[to + j] = data[at + j]
     return offsets, letters, valid

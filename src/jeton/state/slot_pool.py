@@ -70,6 +70,47 @@ class SlotPool:
             self.stored = tuple(grown(stored, len(self.free)) for stored in self.stored)
 
 
+class UniqueIndex(SlotPool):
+    """Keys of which none comes twice, nor is looked up: each that comes gets a slot of its own.
+
+    >>> index = UniqueIndex()
+    >>> index.find_or_add((np.array([7, 9], dtype=np.uint64),))
+    (array([0, 1]), array([0, 1]))
+    >>> index.remove(np.array([0]))
+    >>> index.find_or_add((np.array([8, 6], dtype=np.uint64),))[0], len(index)
+    (array([0, 2]), 3)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(words=1)
+        self._used = np.zeros(len(self.free), np.uint8)
+
+    def find_or_add(self, words: tuple[npt.NDArray[np.uint64], ...]) -> tuple[Slots, Slots]:
+        """Slots, those that are free first, and the rows, all of which are new."""
+        [keys] = words
+        rows = len(keys)
+        self.reserve(rows)
+        self._used = grown(self._used, len(self.free))
+        made, free = self.state.tolist()
+        again = min(free, rows)
+        slots = np.empty(rows, np.int64)
+        slots[:again] = self.free[free - again : free][::-1]
+        slots[again:] = np.arange(made, made + rows - again)
+        self.state[:] = made + rows - again, free - again
+        self.stored[0][slots] = keys
+        self._used[slots] = 1
+        return slots, np.arange(rows)
+
+    def find(self, words: tuple[npt.NDArray[np.uint64], ...]) -> Slots:
+        """No key is looked up."""
+        raise BatchError("keys of which each comes once (unique=True) are not looked up")
+
+    def remove(self, slots: Slots) -> None:
+        """Remove keys; their slots will be used for others."""
+        require_in_use(unset(self._used, slots))
+        self.release(slots)
+
+
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     """An array with room for ``size`` slots: the same one, or a longer copy with zeros behind.
 
@@ -119,3 +160,13 @@ def require_in_use(removed: bool) -> None:
             "a slot was removed that is not in use: remove each slot once, as find() or lookup() "
             "returned it"
         )
+
+
+@nb.njit(cache=True)
+def unset(used, slots):  # type: ignore[no-untyped-def]
+    """Mark slots as not in use; whether all of them were."""
+    for slot in slots:
+        if not used[slot]:
+            return False
+        used[slot] = 0
+    return True

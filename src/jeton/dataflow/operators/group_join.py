@@ -48,10 +48,13 @@ if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
 
-_START, _END, _NUMBER, _AFTER, _BEFORE, _KEY, _HITS = range(7)
-"""The columns of an array with a row for each window: from when until when it is, its number in
-the order of opening, the windows of its key after and before it, the slot of its key, and how many
-records it has got."""
+_START, _END, _AFTER, _NUMBER, _BEFORE, _KEY = range(6)
+"""The columns of an array with a row for each window: from when until when it is, the window of its
+key after it, its number in the order of opening, the window before it, and the slot of its key."""
+_FIRST: Final = 3
+"""The column of an array with a row for each key that has its first window, -1 if there is none.
+Before it are the first three columns of that window, which is the only one of most keys: so a
+record looks at one row."""
 _NONE: Final = np.empty(0, np.int64)
 _ROW, _BEST = "row.", "best."
 _PATIENCE: Final = 64
@@ -146,7 +149,7 @@ class RecentRecords:
     def add(self, batch: Batch) -> None:
         """Keep records, which are not copied."""
         if len(batch):
-            self._batches.append((int(batch.times.min()), int(batch.times.max()), batch))
+            self._batches.append((*batch.extent(), batch))
 
     def within(self, start: int, end: int) -> list[Batch]:
         """The batches that may have a record from a start until an end."""
@@ -212,10 +215,12 @@ class OpenIntervals:
         self._types = KeyTypes()
         # Compact: keys such as ids grow indefinitely, but few are open at a time.
         self._keys = KeySlots(len(matching.left_key), compact=True)
-        self._first = np.full(64, -1, np.int64)
-        """The first window of each key."""
-        self._spans = np.zeros((64, _HITS + 1), np.int64)
-        self._groups = Groups((), aggregates, timed=True)
+        self._heads = np.full((64, _FIRST + 1), -1, np.int64)
+        self._spans = np.zeros((64, _KEY + 1), np.int64)
+        self._hit = np.zeros(64, np.uint8)
+        """Whether each window has records: only these have a place in aggregates."""
+        self._by_time = any(aggregate.by_time for aggregate in aggregates.values())
+        self._groups = Groups((), aggregates, timed=True, unique=True)
         """The slots of windows, known by their numbers, and their aggregates."""
         self._rows = SlotRows()
         self._names: tuple[str, ...] = ()
@@ -263,20 +268,22 @@ class OpenIntervals:
         count = len(batch)
         numbers = np.arange(self._opened, self._opened + count)
         self._opened += count
+        windows, _ = self._groups.find(batch, numbers.view(np.uint64))
         if saved is not None and len(of):
-            self._groups.load(saved.take(of), numbers[of].view(np.uint64))
-        windows = self._groups.find(batch, numbers.view(np.uint64))[0].copy()
+            self._groups.fill(windows[of], saved.take(of))
         keys, _ = self._keys.find(key, count)
         size = int(windows.max()) + 1
-        if self._keys.slots_made > len(self._first):
-            old = len(self._first)
-            self._first = grown(self._first, 2 * self._keys.slots_made)
-            self._first[old:] = -1
+        if self._keys.slots_made > len(self._heads):
+            old = len(self._heads)
+            self._heads = grown(self._heads, 2 * self._keys.slots_made)
+            self._heads[old:] = -1
         if size > len(self._spans):
             self._spans = grown(self._spans, 2 * size)
+            self._hit = grown(self._hit, 2 * size)
         self._names = batch.names
         self._rows.put(windows, batch.columns, len(self._spans))
-        _link(self._first, self._spans, windows, keys, starts, ends, numbers)
+        _link(self._heads, self._spans, windows, keys, starts, ends, numbers)
+        self._hit[windows] = 0
         self._due.add(ends, windows)
         return windows
 
@@ -301,20 +308,21 @@ class OpenIntervals:
                 rows, windows = rows.take(held), windows.take(held)
         if not len(rows):
             return
-        _hit(self._spans, windows)
+        self._hit[windows] = 1
         if self._best is not None:
             self._best.add(windows, batch, rows, len(self._spans))
             return
         names = [a.column for a in self._groups.aggregates.values() if a.column is not None]
         columns = {name: cols.take(batch.column(name), rows) for name in dict.fromkeys(names)}
-        values = Batch.trusted(columns, batch.times[rows], batch.time_name)
+        times = batch.times[rows] if self._by_time else windows
+        values = Batch.trusted(columns, times, batch.time_name)
         self._groups.add(windows, values)
 
     def _matches(self, keys: Slots, times: Times, since: int) -> tuple[Slots, Slots]:
         """The pairs of records and windows that go together, valid until the next call."""
         patience = _PATIENCE * (len(keys) + len(self._groups))
         room = self._room.shape[1]
-        count = _match(keys, times, self._first, self._spans, since, *self._room, patience)
+        count = _match(keys, times, self._heads, self._spans, since, *self._room, patience)
         ordered = None
         if count < 0:
             # A key has many windows, of which most are not open at the times of these records.
@@ -323,7 +331,7 @@ class OpenIntervals:
         if count > room:
             self._room = np.empty((2, 2 * count), np.int64)
             if ordered is None:
-                _match(keys, times, self._first, self._spans, since, *self._room, MOST)
+                _match(keys, times, self._heads, self._spans, since, *self._room, MOST)
             else:
                 _match_ordered(keys, times, *ordered, since, *self._room)
         rows, windows = self._room
@@ -351,7 +359,7 @@ class OpenIntervals:
         times, windows = self._due.due(frontier, inclusive=True)
         if len(windows) == 0:
             return
-        won = np.flatnonzero(self._hit(windows))
+        won = np.flatnonzero(self._hit.take(windows))
         if len(won):
             ends, some = times[won], windows[won]
             columns = self._rows.get(some) | self._groups.columns(some, ends)
@@ -362,23 +370,19 @@ class OpenIntervals:
                 columns[EVENT_TIME] = output.stamped(own)
             batch = Batch.trusted(columns, ends, output.time_name)
             output.session(self._tokens.token_for(int(ends[0]))).give(batch)
-        self._remove(windows)
+        self._remove(windows, windows if len(won) == len(windows) else windows[won])
         self._tokens.settle(self._due.pending())
 
-    def _remove(self, windows: Slots) -> None:
+    def _remove(self, windows: Slots, hit: Slots) -> None:
+        """Forget windows, of which some are ``hit``."""
         keys = np.empty(len(windows), np.int64)
-        gone = _unlink(self._first, self._spans, windows, keys)
+        gone = _unlink(self._heads, self._spans, windows, keys)
         self._keys.remove(keys[:gone])
-        self._groups.remove(windows, windows[self._hit(windows)])
+        self._groups.remove(windows, hit)
         count = len(self._groups)
         if self._best is not None:
             self._best.clear(windows, count)
         self._rows.compact(count, self._groups.live)
-
-    def _hit(self, windows: Slots) -> npt.NDArray[np.bool_]:
-        """Which windows have records: only these have a place in aggregates."""
-        hit: npt.NDArray[np.bool_] = self._spans[windows, _HITS] > 0
-        return hit
 
     def snapshot(self) -> pa.Table:
         """All open windows: their records, and what is known of those in them."""
@@ -390,12 +394,12 @@ class OpenIntervals:
         rows = self._rows.get(windows)
         spans = self._spans[windows]
         bins = _bins_of([rows[name] for name in self._matching.left_key], len(windows))
-        hit = self._hit(windows)
+        hit = self._hit[windows] > 0
         # Null where there is no record yet.
         places = pa.array(np.cumsum(hit) - 1, mask=~hit)
         table = self._groups.save(windows[hit]).drop_columns([BIN]).take(places)
         saved: dict[str, Any] = {"start": spans[:, _START], "end": spans[:, _END]}
-        saved["hits"] = spans[:, _HITS]
+        saved["hits"] = hit.astype(np.int64)
         saved |= {f"{_ROW}{name}": cols.to_arrow(column) for name, column in rows.items()}
         saved |= {name: table.column(name) for name in table.column_names}
         if self._best is not None and self._best.names:
@@ -423,7 +427,7 @@ class OpenIntervals:
         own = state.select([BIN, *(name for name in names if name.startswith("of."))])
         hit = np.flatnonzero(hits)
         windows = self._insert(Batch.trusted(prefixed(_ROW), starts, ""), starts, ends, own, hit)
-        self._spans[windows, _HITS] = hits
+        self._hit[windows] = hits > 0
         self._tokens.hold(tokens[0], int(ends.min()))
         if self._best is not None and len(hit):
             records = {
@@ -445,7 +449,7 @@ class OpenIntervals:
         windows = live[chosen[bins & np.uint16(len(chosen) - 1)]]
         table = self._table(windows)
         self._due.remove(windows)
-        self._remove(windows)
+        self._remove(windows, windows[self._hit[windows] > 0])
         self._tokens.settle(self._due.pending())
         return table
 
@@ -545,39 +549,48 @@ def _bins_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint16]:
     return bins_of(columns or [np.zeros(rows, np.int64)])
 
 
+# Neither calls a function with arrays, nor makes a view of a row: Numba would count references to
+# them for each window, which costs more than all the rest.
+
+
 @nb.njit(cache=True)
-def _link(first, spans, windows, keys, starts, ends, numbers):  # type: ignore[no-untyped-def]
+def _link(heads, spans, windows, keys, starts, ends, numbers):  # type: ignore[no-untyped-def]
     """Put windows in front of those of their keys."""
     for i in range(len(windows)):
         window, key = windows[i], keys[i]
-        spans[window, _START] = starts[i]
-        spans[window, _END] = ends[i]
-        spans[window, _NUMBER] = numbers[i]
-        after = first[key]
-        spans[window, _AFTER] = after
-        spans[window, _BEFORE] = -1
+        after = heads[key, _FIRST]
         if after >= 0:
             spans[after, _BEFORE] = window
+        spans[window, _START] = heads[key, _START] = starts[i]
+        spans[window, _END] = heads[key, _END] = ends[i]
+        spans[window, _AFTER] = heads[key, _AFTER] = after
+        spans[window, _NUMBER] = numbers[i]
+        spans[window, _BEFORE] = -1
         spans[window, _KEY] = key
-        spans[window, _HITS] = 0
-        first[key] = window
+        heads[key, _FIRST] = window
 
 
 @nb.njit(cache=True)
-def _unlink(first, spans, windows, gone):  # type: ignore[no-untyped-def]
+def _unlink(heads, spans, windows, gone):  # type: ignore[no-untyped-def]
     """Take windows out; writes the keys that have none any more, and returns their number."""
     count = 0
     for i in range(len(windows)):
         window = windows[i]
+        key = spans[window, _KEY]
         after, before = spans[window, _AFTER], spans[window, _BEFORE]
         if after >= 0:
             spans[after, _BEFORE] = before
         if before >= 0:
             spans[before, _AFTER] = after
+            if heads[key, _FIRST] == before:
+                heads[key, _AFTER] = after
             continue
-        key = spans[window, _KEY]
-        first[key] = after
-        if after < 0:
+        heads[key, _FIRST] = after
+        if after >= 0:
+            heads[key, _START] = spans[after, _START]
+            heads[key, _END] = spans[after, _END]
+            heads[key, _AFTER] = spans[after, _AFTER]
+        else:
             gone[count] = key
             count += 1
     return count
@@ -585,7 +598,7 @@ def _unlink(first, spans, windows, gone):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _match(  # type: ignore[no-untyped-def]
-    keys, times, first, spans, since, rows, windows, patience
+    keys, times, heads, spans, since, rows, windows, patience
 ):
     """Write the pairs of records and windows that go together, if there is room; count them.
 
@@ -594,22 +607,38 @@ def _match(  # type: ignore[no-untyped-def]
     count = 0
     room = len(rows)
     for i in range(len(keys)):
-        if keys[i] < 0:
+        key = keys[i]
+        if key < 0:
             continue
-        window = first[keys[i]]
+        window = heads[key, _FIRST]
         time = times[i]
+        if (
+            heads[key, _START] <= time
+            and time < heads[key, _END]
+            and (since == 0 or spans[window, _NUMBER] >= since)
+        ):
+            if count < room:
+                rows[count] = i
+                windows[count] = window
+            count += 1
+        else:
+            patience -= 1
+        window = heads[key, _AFTER]
         while window >= 0:
-            span = spans[window]
-            if span[_START] <= time and time < span[_END] and span[_NUMBER] >= since:
+            if (
+                spans[window, _START] <= time
+                and time < spans[window, _END]
+                and spans[window, _NUMBER] >= since
+            ):
                 if count < room:
                     rows[count] = i
                     windows[count] = window
                 count += 1
             else:
                 patience -= 1
-                if patience < 0:
-                    return -1
-            window = span[_AFTER]
+            if patience < 0:
+                return -1
+            window = spans[window, _AFTER]
     return count
 
 
@@ -647,8 +676,8 @@ def _match_ordered(  # type: ignore[no-untyped-def]
         low, high = 0, len(spans)
         while low < high:
             middle = (low + high) // 2
-            span = spans[middle]
-            if span[_KEY] < key or (span[_KEY] == key and span[_START] <= time):
+            here = spans[middle, _KEY]
+            if here < key or (here == key and spans[middle, _START] <= time):
                 low = middle + 1
             else:
                 high = middle
@@ -661,12 +690,6 @@ def _match_ordered(  # type: ignore[no-untyped-def]
                 count += 1
             at -= 1
     return count
-
-
-@nb.njit(cache=True)
-def _hit(spans, windows):  # type: ignore[no-untyped-def]
-    for window in windows:
-        spans[window, _HITS] += 1
 
 
 @nb.njit(cache=True)

@@ -13,7 +13,7 @@ from jeton.columns import column as cols
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column
 from jeton.columns.durations import Length
-from jeton.columns.ordering import order_by
+from jeton.columns.ordering import order_by, stable_order
 from jeton.columns.time_arithmetic import FARTHEST, MOST, Integers
 from jeton.core.antichain import Antichain
 from jeton.core.errors import BatchError, GraphError
@@ -136,7 +136,7 @@ class Recent:
         self.side.runs.pop()
         self.side.add(own)
         results = {name: cols.join([part[name] for part in parts]) for name in self._aggregates}
-        order = np.argsort(run.batch.times, kind="stable")
+        order = stable_order(run.batch.times)
         return run.batch.with_columns(results).take(order)
 
     def _numbered(self, batch: Batch) -> JoinRun:

@@ -25,6 +25,7 @@ from jeton.state.groups import Groups
 from jeton.state.record_queue import RecordQueue
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import Slots
+from jeton.state.sorted_runs import sort_order
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -97,10 +98,17 @@ class RunningGroups(Groups):
         if plain and not (times[1:] == times[:-1]).any():
             return batch.with_columns(self._results(batch))
         slots, _ = self.find(batch)
-        order = order_by(batch, slots)
         if plain:
-            order = order[np.argsort(times[order], kind="stable")]
-        batch, slots = batch.take(order), slots[order]
+            order = sort_order([times, slots])
+            if order is not None:
+                batch, slots = batch.take(order), slots[order]
+            times = batch.times
+            if ((times[1:] == times[:-1]) & (slots[1:] == slots[:-1])).any():
+                order = order_by(batch, times, slots)
+                batch, slots = batch.take(order), slots[order]
+        else:
+            order = order_by(batch, slots)
+            batch, slots = batch.take(order), slots[order]
         return batch.with_columns(self.roll(slots, batch))
 
     def _require_free(self, batch: Batch) -> None:
