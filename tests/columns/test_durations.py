@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,13 @@ from jeton.columns import durations
 from jeton.errors import GraphError
 
 HOUR = 3600 * 10**9
+
+
+def without_unit(number: int) -> np.timedelta64:
+    """A length of time as NumPy once allowed it; newer versions warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return np.timedelta64(number)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +67,10 @@ def test_every_form(value: object, expected: int) -> None:
         ("1 month", "months and years have no fixed length"),
         ("2y", "months and years have no fixed length"),
         ("1M", "months and years have no fixed length"),
-        (np.timedelta64("NaT"), "is not a length of time"),
+        (np.timedelta64("NaT", "s"), "is not a length of time"),
         (pd.NaT, "pass a duration"),
         (np.timedelta64(1, "M"), "give it a unit of fixed length"),
-        (np.timedelta64(1), "give it a unit of fixed length"),
+        (without_unit(1), "give it a unit of fixed length"),
         (2.5, "pass a duration, such as '30s'"),
         (None, "pass a duration, such as '30s'"),
     ],

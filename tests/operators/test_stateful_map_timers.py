@@ -694,7 +694,7 @@ STAMPS = {
     "unit": (lambda t: t.after("3ns"), "not a whole number of us"),
     "zone": (lambda t: t.at(UTC), "cannot be compared with timestamps"),
     "null": (lambda t: t.at(pd.NaT), r"the time of timers.at\(NaT\) is null"),
-    "numpy null": (lambda t: t.cancel(np.datetime64("NaT")), r"timers.cancel\(.*\) is null"),
+    "numpy null": (lambda t: t.cancel(np.datetime64("NaT", "s")), r"timers.cancel\(.*\) is null"),
     "number": (lambda t: t.at(10**18), r"timers.at\(1000000000000000000\) is not at a timestamp"),
     "cancelled": (lambda t: t.cancel(5), r"timers.cancel\(5\) is not at a timestamp, as times are"),
     "bool": (lambda t: t.at(True), r"timers.at\(True\) is not at a timestamp, as times are"),
