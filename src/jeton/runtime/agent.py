@@ -258,8 +258,12 @@ class Agent:
         graph: ProgressGraph | None = None,
         measured: bool = False,
         memory_budget: int | None = None,
+        group: int | None = None,
     ) -> None:
-        """``measured`` keeps the time spent in each operator, and what goes in and out of it."""
+        """``measured`` keeps the time spent in each operator, and what goes in and out of it.
+
+        ``group`` workers share a relay, by default as many as `group_size` says.
+        """
         self.flow = flow
         self.peers: Peers = Alone() if peers is None else peers
         self.feed: Feed = NoFeed()
@@ -289,6 +293,7 @@ class Agent:
             bins=flow.bins,
             domain=flow.domain,
             memory_budget=memory_budget,
+            group=group,
         )
         self.peers.attach(self.worker)
         self.breakpoints = Breakpoints(self.worker, flow)
@@ -451,7 +456,11 @@ class Agent:
     @property
     def is_complete(self) -> bool:
         """Whether nothing can ever happen again, on any worker."""
-        return self.worker.tracker.is_complete and not self.breakpoints.holds
+        worker = self.worker
+        # A relay that knows it still has to tell the others.
+        return (
+            worker.tracker.is_complete and not self.breakpoints.holds and not worker.must_forward
+        )
 
     @property
     def is_over(self) -> bool:

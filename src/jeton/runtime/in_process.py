@@ -129,6 +129,7 @@ class Run:
         check: bool | None = None,
         restore: Snapshot | None = None,
         memory_budget: int | str | None = None,
+        group: int | None = None,
     ) -> None:
         workers = require_workers(workers)
         budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
@@ -170,6 +171,7 @@ class Run:
                     clock=lambda: self.now,
                     graph=self.graph,
                     memory_budget=budget,
+                    group=group,
                 )
                 for index, port in enumerate(ports)
             ]
