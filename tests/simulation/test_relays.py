@@ -183,6 +183,17 @@ def test_a_relay_does_not_leave_before_it_has_told_the_others() -> None:
     assert all(agent.is_complete for agent in run.agents)
 
 
+def test_workers_know_when_all_have_heard() -> None:
+    run, _ = forwarding_run()
+    run.run_to_rest()
+    for worker in run.workers:
+        worker.mark_progress()
+        assert worker.has_work
+    assert not any(worker.has_heard([]) for worker in run.workers)
+    run.run_to_rest()
+    assert all(worker.has_heard([]) for worker in run.workers)
+
+
 def test_with_few_workers_nothing_is_relayed() -> None:
     flow = jt.Flow("empty")
     flow.output("out", flow.input("in"))
