@@ -24,6 +24,7 @@ from jeton.columns.batch import concat
 from jeton.mesh.certificates import Credentials
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
+from jeton.progress.relay import in_groups, in_groups_of
 from jeton.runtime.agent import BEAT, Agent
 
 pickling: Any = cloudpickle
@@ -79,7 +80,8 @@ def work(
         mesh = Mesh(index, addresses, listener, EPOCH, timeout=20.0)
         report.stats["links"] = sorted({type(link).__name__ for link in mesh._data.values()})
         flow = make()
-        agent = Agent(flow, mesh, index=index, workers=workers, group=group)
+        hops = in_groups if group is None else in_groups_of(group)
+        agent = Agent(flow, mesh, index=index, workers=workers, hops=hops)
         handles = agent.worker.handles
         for name, table in inputs.items():
             handle = handles[flow.handle("input", name)]

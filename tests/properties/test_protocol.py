@@ -1,8 +1,8 @@
 """The broadcast protocol as a small state machine: perform, seal, receive.
 
 Workers do legal things only, and hear of each other late and in any interleaving, directly or by
-way of relays. Whatever they have heard, no frontier that they show is ahead of a pointstamp that could lead there, and none
-ever goes back; once they have heard all, every frontier is exact.
+way of relays. Whatever they have heard, no frontier that they show is ahead of a pointstamp that
+could lead there, and none ever goes back; once they have heard all, every frontier is exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.properties.generators import (
 from jeton.errors import ProtocolError
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
-from jeton.progress.relay import hop_of
+from jeton.progress.relay import in_groups_of
 from jeton.progress.tracker import Tracker
 
 Pointstamp = tuple[int, Any]
@@ -43,7 +43,7 @@ class Party:
         self.index = index
         self.outbox = Outbox(index)
         self.inbox = Inbox(workers)
-        self.hop = hop_of(index, workers, group)
+        self.hop = in_groups_of(group)(index, workers)
         self.tokens: list[Pointstamp] = [(at, graph.kinds[at].minimum) for at in graph.sources()]
         self.messages: list[Pointstamp] = []
         self.due: dict[int, deque[ProgressBatch]] = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jeton.core.changes import ChangeBatch
 from jeton.errors import ProtocolError
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
-from jeton.progress.relay import Hop, Member, Relay, group_size, hop_of
+from jeton.progress.relay import Hop, Member, Relay, group_size, in_groups, in_groups_of
 
 Key = tuple[bool, tuple[int, int]]
 """Whether a change is on the worker that hears of it, and its pointstamp."""
@@ -73,7 +73,7 @@ class Workers:
 
 
 def made_hop(worker: int, workers: int, group: int) -> Hop:
-    hop = hop_of(worker, workers, group)
+    hop = in_groups_of(group)(worker, workers)
     assert hop is not None
     return hop
 
@@ -97,9 +97,7 @@ def test_workers_hear_what_they_would_hear_directly(
 
 
 @given(st.integers(2, 9), st.integers(2, 4), st.randoms(use_true_random=False))
-def test_marks_follow_all_that_was_sealed_before(
-    workers: int, group: int, random: Random
-) -> None:
+def test_marks_follow_all_that_was_sealed_before(workers: int, group: int, random: Random) -> None:
     world = Workers(workers, group)
     for migration in range(1, 4):
         waiting = list(range(workers))
@@ -181,11 +179,11 @@ def test_a_time_costs_few_batches() -> None:
 
 
 def test_groups_are_used_with_many_workers_only() -> None:
-    assert hop_of(0, 31) is None
-    assert isinstance(hop_of(0, 32), Relay)
-    assert isinstance(hop_of(5, 32), Member)
-    assert isinstance(hop_of(6, 32), Relay)
-    assert hop_of(3, 4096, group=1) is None
+    assert in_groups(0, 31) is None
+    assert isinstance(in_groups(0, 32), Relay)
+    assert isinstance(in_groups(5, 32), Member)
+    assert isinstance(in_groups(6, 32), Relay)
+    assert in_groups_of(1)(3, 4096) is None
     for workers in range(32, 300):
         size = group_size(workers)
         assert (size - 1) ** 2 < workers <= size**2

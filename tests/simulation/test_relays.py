@@ -21,6 +21,7 @@ from tests.simulation.programs import Case, cases, records
 import jeton as jt
 from jeton.errors import SnapshotError
 from jeton.progress import relay
+from jeton.progress.relay import in_groups_of
 from jeton.runtime.in_process import Run
 from jeton.state.snapshot import Snapshot
 
@@ -32,7 +33,7 @@ sizes = st.sampled_from([(3, 2), (4, 2), (5, 3), (6, 2), (7, 3), (9, 3), (9, 4),
 @given(case=cases(), sizes=sizes, seed=st.integers(0, 2**32))
 def test_any_schedule_gives_the_same_records(case: Case, sizes: tuple[int, int], seed: int) -> None:
     workers, group = sizes
-    with Run(case.flow(), workers=workers, group=group, seed=seed) as run:
+    with Run(case.flow(), workers=workers, hops=in_groups_of(group), seed=seed) as run:
         run.feed(case.inputs())
         result = run.finish()
         assert not any(worker.must_forward for worker in run.workers)
@@ -48,7 +49,7 @@ def test_frontiers_are_exact_at_rest(
 ) -> None:
     """Inputs advance at different paces; at each rest, all workers know all."""
     workers, group = sizes
-    with Run(case.flow(), workers=workers, group=group, seed=seed) as run:
+    with Run(case.flow(), workers=workers, hops=in_groups_of(group), seed=seed) as run:
         for time in range(0, 13, 4):
             for index, table in enumerate(case.tables):
                 for t, n in [(t, n) for t, n in table if time <= t < time + 4]:
@@ -78,7 +79,7 @@ class RelayedRun(MovingRun):
         group = random.choice([2, 3, 4])
         self.facts[f"groups of {group}"] += 1
         seed = random.randrange(1 << 30)
-        return Run(self.flow, workers=workers, group=group, seed=seed, restore=restore)
+        return Run(self.flow, workers=workers, hops=in_groups_of(group), seed=seed, restore=restore)
 
 
 def campaign(seeds: Iterable[int], names: list[str] | None = None) -> Counter[str]:
@@ -118,13 +119,13 @@ def test_records_that_are_sent_early_and_loops(name: str) -> None:
 
 
 @pytest.fixture
-def in_groups_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def all_in_groups_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Has all runs of a test use groups of a size."""
     return lambda size: monkeypatch.setattr(relay, "group_size", lambda workers: size)
 
 
-def test_checkpoints_at_rest(in_groups_of: Callable[[int], None]) -> None:
-    in_groups_of(2)
+def test_checkpoints_at_rest(all_in_groups_of: Callable[[int], None]) -> None:
+    all_in_groups_of(2)
     restored = 0
     for seed in range(8):
         query = test_checkpoints.Query(Random(seed))
@@ -135,8 +136,8 @@ def test_checkpoints_at_rest(in_groups_of: Callable[[int], None]) -> None:
     assert restored > 0
 
 
-def test_rest_at_breakpoints(in_groups_of: Callable[[int], None]) -> None:
-    in_groups_of(2)
+def test_rest_at_breakpoints(all_in_groups_of: Callable[[int], None]) -> None:
+    all_in_groups_of(2)
     facts = test_breakpoints.campaign(range(8))
     for fact in ("paused", "stepped", "rested"):
         assert facts[fact] > 0, facts
@@ -148,7 +149,7 @@ def test_rest_at_breakpoints(in_groups_of: Callable[[int], None]) -> None:
 def forwarding_run() -> tuple[Run, jt.Flow]:
     flow = jt.Flow("counts")
     flow.output("counts", flow.input("words").key_by("word").running().count())
-    return Run(flow, workers=4, group=2), flow
+    return Run(flow, workers=4, hops=in_groups_of(2)), flow
 
 
 def test_a_relay_with_something_to_send_on_is_not_at_rest() -> None:

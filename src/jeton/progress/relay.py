@@ -26,17 +26,25 @@ once the other relays have, too. Marks are behind the changes that they are abou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import isqrt
 from typing import Final, Protocol
 
 from jeton.core.changes import ChangeBatch
 from jeton.core.errors import ProtocolError
-from jeton.progress.protocol import Changes, ProgressBatch, SealedChanges
+from jeton.progress.protocol import (
+    Changes,
+    NamedChanges,
+    ProgressBatch,
+    SealedChanges,
+    WorkerPointstamp,
+)
 from jeton.progress.tracker import Pointstamp
 
 RELAYED_FROM: Final = 32
-"""The least number of workers that have relays, unless a group's size is given."""
+"""The least number of workers that have relays, unless the host decides otherwise."""
+ACROSS, DOWN = range(2)
 
 
 def group_size(workers: int) -> int:
@@ -74,9 +82,21 @@ class Hop(Protocol):
         ...
 
 
-def hop_of(worker: int, workers: int, group: int | None = None) -> Hop | None:
-    """A worker's part with groups of a size, by default `group_size`; none without relays."""
-    size = group_size(workers) if group is None else group
+Hops = Callable[[int, int], Hop | None]
+"""From a worker and the number of workers to its part; none without relays."""
+
+
+def in_groups(worker: int, workers: int) -> Hop | None:
+    """A worker's part in groups of `group_size`."""
+    return _part(worker, workers, group_size(workers))
+
+
+def in_groups_of(size: int) -> Hops:
+    """Parts of workers in groups of a size; 1 is for no relays."""
+    return partial(_part, size=size)
+
+
+def _part(worker: int, workers: int, size: int) -> Hop | None:
     if size <= 1 or workers <= 1:
         return None
     return Member(worker, worker - worker % size) if worker % size else Relay(worker, workers, size)
@@ -162,13 +182,13 @@ class Relay:
         """Of the changes of this group, those that a member made: it knows them."""
         self._at: dict[int, ChangeBatch[Pointstamp]] = {}
         """Of all changes, those on workers that are named to their relay, or are members here."""
-        self._unit: str | None = None
-        self._passed_on: tuple[str | None, ...] = (None, None)
-        """The units that were last sent across, and down."""
-        self._unit_of_ours: str | None = None
+        self._units: list[str | None] = [None, None]
+        """The latest unit of the group, which goes across; and that of all, which goes down."""
+        self._units_sent: list[str | None] = [None, None]
         self._marks = dict.fromkeys((worker, *self._members, *self._relays), 0)
-        self._marked = [0, 0]
-        """The latest marks that were sent across, and down."""
+        """The latest mark of each worker that sends to it, and its own."""
+        self._marks_sent = [0, 0]
+        """The latest marks that went across, and down."""
         self.pending = False
 
     @property
@@ -191,9 +211,7 @@ class Relay:
         if batch.mark:
             self._marks[sender] = batch.mark
         if batch.unit is not None:
-            self._unit = batch.unit
-            if within:
-                self._unit_of_ours = batch.unit
+            self._learn(batch.unit, within)
         reached = range(self._workers) if within else self._members
         elsewhere = ChangeBatch(batch.changes)
         for (at, pointstamp), delta in batch.named:
@@ -222,9 +240,8 @@ class Relay:
         everything.absorb(ours)
         everything.absorb(self._theirs.drain())
         by, self._by, self._at = self._by, {}, {}
-        across, down = self._notes()
-        yield from self._across(ours, at, *across)
-        yield from self._down(everything.net, by, at, *down)
+        yield from self._across(ours, at, *self._notes(ACROSS))
+        yield from self._down(everything.net, by, at, *self._notes(DOWN))
 
     def _take(self, sealed: SealedChanges) -> None:
         """Add the changes of this worker itself."""
@@ -234,7 +251,12 @@ class Relay:
             self._ours.extend(changes)
             self._on(at).extend(changes)
         if sealed.unit is not None:
-            self._unit = self._unit_of_ours = sealed.unit
+            self._learn(sealed.unit, True)
+
+    def _learn(self, unit: str, within: bool) -> None:
+        if within:
+            self._units[ACROSS] = unit
+        self._units[DOWN] = unit
 
     def _on(self, worker: int) -> ChangeBatch[Pointstamp]:
         found = self._at.get(worker)
@@ -242,18 +264,20 @@ class Relay:
             found = self._at[worker] = ChangeBatch()
         return found
 
-    def _notes(self) -> tuple[tuple[str | None, int], tuple[str | None, int]]:
-        """The units and marks that have not gone out, across and down."""
-        units = self._unit_of_ours, self._unit
-        new = [now if now != then else None for now, then in zip(units, self._passed_on, strict=True)]
-        self._passed_on = units
-        of_group = min(self._marks[each] for each in (self._worker, *self._members))
-        of_all = min(self._marks.values())
-        marks = [0, 0]
-        for way, latest in enumerate((of_group, of_all)):
-            if latest > self._marked[way]:
-                self._marked[way] = marks[way] = latest
-        return (new[0], marks[0]), (new[1], marks[1])
+    def _notes(self, way: int) -> tuple[str | None, int]:
+        """The unit and the mark that have not gone this way."""
+        unit, mark = self._units[way], min(self._marks.values())
+        if way == ACROSS:
+            mark = min(self._marks[each] for each in (self._worker, *self._members))
+        if unit == self._units_sent[way]:
+            unit = None
+        else:
+            self._units_sent[way] = unit
+        if mark == self._marks_sent[way]:
+            mark = 0
+        else:
+            self._marks_sent[way] = mark
+        return unit, mark
 
     def _across(
         self,
@@ -267,8 +291,9 @@ class Relay:
             by_relay.setdefault(worker - worker % self._size, []).append(worker)
         common = tuple(ours.items())
         for relay in self._relays:
-            changes, yours = common, ()
-            named = []
+            changes = common
+            yours: Changes = ()
+            named: list[tuple[WorkerPointstamp, int]] = []
             if relay in by_relay:
                 others: ChangeBatch[Pointstamp] = ChangeBatch()
                 others.absorb(ours)
@@ -310,7 +335,7 @@ class Relay:
         changes: Changes,
         yours: Changes,
         unit: str | None,
-        named: tuple[tuple[tuple[int, Pointstamp], int], ...],
+        named: NamedChanges,
         mark: int,
     ) -> ProgressBatch:
         sequence = self._sequences.get(to, 0)

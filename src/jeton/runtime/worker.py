@@ -38,7 +38,7 @@ from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch, WorkerPointstamp
-from jeton.progress.relay import hop_of
+from jeton.progress.relay import Hops, in_groups
 from jeton.progress.tracker import Pointstamp, Tracker
 from jeton.runtime.channels import Channel, RoutedChannel
 from jeton.runtime.network import Network
@@ -100,9 +100,9 @@ class Worker:
         bins: int = BINS,
         domain: TimeDomain | None = None,
         memory_budget: int | None = None,
-        group: int | None = None,
+        hops: Hops = in_groups,
     ) -> None:
-        """``group`` workers share a relay, by default as many as `group_size` says."""
+        """``hops`` says how progress gets to the others: through relays, if there are many."""
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
         """Into how many bins keys are divided; what state goes on from decides it."""
@@ -133,7 +133,7 @@ class Worker:
         self.counted_at = self._outbox.add_at
         """Add to the count of a pointstamp on another worker."""
         self._inbox = Inbox(workers)
-        self._hop = hop_of(index, workers, group)
+        self._hop = hops(index, workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
