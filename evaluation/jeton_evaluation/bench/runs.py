@@ -23,6 +23,7 @@ from jeton_evaluation.bench.harness import Line
 LATENCIES = ["p50_ms", "p999_ms", "max_ms"]
 NAMES = {
     "tokens": "tokens",
+    "tokens-relayed": "tokens, relayed",
     "notifications": "notifications",
     "watermarks-x": "watermarks-X",
     "watermarks-p": "watermarks-P",
