@@ -139,26 +139,27 @@ class Encoder:
 
     def progress(self, batch: ProgressBatch) -> list[Buffer]:
         """The buffers of a progress batch's frame, which has the number of named changes."""
-        words = [batch.worker, batch.sequence]
-        for (worker, (location, time)), delta in batch.named:
-            words += (worker, location, delta)
+        worker, sequence, changes, yours, unit, named, mark = batch
+        words = [worker, sequence]
+        for (at, (location, time)), delta in named:
+            words += (at, location, delta)
             words += (1, time) if type(time) is int else _coordinates(time)
-        for (location, time), delta in batch.changes:
+        for (location, time), delta in changes:
             if type(time) is int:
                 words += (location, delta, 1, time)
             else:
                 words += (location, delta, *_coordinates(time))
-        for (location, time), delta in batch.yours:
+        for (location, time), delta in yours:
             if type(time) is int:
                 words += (_YOURS - location, delta, 1, time)
             else:
                 words += (_YOURS - location, delta, *_coordinates(time))
-        if batch.unit is not None:
-            words += (_NOTE, UNITS.index(batch.unit), 1, _UNIT)
-        if batch.mark:
-            words += (_NOTE, batch.mark, 1, _MARK)
+        if unit is not None:
+            words += (_NOTE, UNITS.index(unit), 1, _UNIT)
+        if mark:
+            words += (_NOTE, mark, 1, _MARK)
         payload = struct.pack(f"<{len(words)}q", *words)
-        return [HEADER.pack(PROGRESS, len(batch.named), len(payload)) + payload]
+        return [HEADER.pack(PROGRESS, len(named), len(payload)) + payload]
 
 
 class Decoder:
