@@ -206,3 +206,23 @@ def test_with_few_workers_nothing_is_relayed() -> None:
             lanes = run.network.progress_batches
             assert lanes % max(workers * (workers - 1), 1) == 0
             assert run.network.named_changes == 0
+
+
+def test_many_workers_use_relays_without_being_asked() -> None:
+    flow = jt.Flow("counts")
+    flow.output("counts", flow.input("words").key_by("word").tumbling(5).count())
+    words = {"time": list(range(60)), "word": [n % 11 for n in range(60)]}
+    with flow.open(workers=36) as run:
+        run.migrate(dict.fromkeys(run.placement[0], 35), at=20)
+        run.feed({"words": words})
+        result = run.finish()
+        assert run.migration is None
+        assert len(run.placement[0]) == 0
+        assert run.network.named_changes > 0
+        assert result.progress_batches < sum(worker.sealed for worker in run.workers) * 35 / 3
+    expected = flow.run({"words": words})
+    for counts in (result["counts"], expected["counts"]):
+        assert counts.num_rows == 60
+    assert sorted(map(repr, result["counts"].to_pylist())) == sorted(
+        map(repr, expected["counts"].to_pylist())
+    )

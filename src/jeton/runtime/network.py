@@ -272,9 +272,10 @@ class SimulatedPort:
         """Put a progress batch on its lane."""
         self.progress_batches += 1
         self.network.progress_batches += 1
-        named = len(batch.named)
-        self.network.named_changes += named
-        self.network.progress_changes += len(batch.changes) + len(batch.yours) + named
+        self.network.progress_changes += len(batch.changes) + len(batch.yours)
+        if batch.named:
+            self.network.progress_changes += len(batch.named)
+            self.network.named_changes += len(batch.named)
         self.network.put((self.worker, to, PROGRESS), batch)
 
     def poll(self, timeout: float = 0.0) -> bool:
