@@ -148,6 +148,10 @@ def test_the_unit_goes_on_without_changes() -> None:
     assert batches[3] == ProgressBatch(0, 0, (), unit="ms")
     assert set(batches) == {1, 2, 3}
     assert not list(relay.send(None))
+    other = Relay(3, workers=9, size=3)
+    other.receive(ProgressBatch(0, 0, (((0, 1), 1),), unit="ms"))
+    other.receive(ProgressBatch(6, 0, (((0, 1), -1),)))
+    assert dict(other.send(None)) == dict.fromkeys((4, 5), ProgressBatch(3, 0, (), unit="ms"))
 
 
 def test_changes_that_cancel_out_in_a_group_do_not_leave_it() -> None:
