@@ -34,7 +34,7 @@ BENCHMARKS = {
     "inspect": "cost of an open page and of a full event log",
     "idle": "CPU time of an idle long-lived query on Spark",
     "peers": "Jeton, compared with Bytewax, Pathway, PyFlink and Structured Streaming",
-    "traffic": "progress traffic of 8 to 1024 simulated workers, tokens and watermarks",
+    "traffic": "progress traffic of 8 to 4096 simulated workers: tokens, relays, watermarks",
     "sweep": "the whole evaluation, run by run, written to one file of JSON lines",
     "figures": "the evaluation's figures, tables and verdicts, from that file",
 }

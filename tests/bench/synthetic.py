@@ -70,7 +70,7 @@ def _unnumbered() -> Iterator[Line]:
             yield links(mechanism, plan.LONGEST, rate, 1)
     for workers in (8, 64):
         pairs = workers * (workers - 1)
-        for mechanism, marks in (("tokens", 0), ("watermarks-x", 8 * pairs)):
+        for mechanism, marks in (("tokens", 0), ("tokens-relayed", 0), ("watermarks-x", 8 * pairs)):
             for program in ("wordcount", "chain"):
                 yield {
                     "experiment": "traffic",

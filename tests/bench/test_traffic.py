@@ -33,15 +33,39 @@ def test_marks_go_from_everyone_to_everyone_at_every_link() -> None:
 
 def test_a_word_count_sends_its_records_with_any_mechanism() -> None:
     lines = [Case("wordcount", each, 5).line() for each in traffic.COMPARED]
-    assert lines[0]["data_messages"] == lines[1]["data_messages"] > 0
-    assert [line["marks"] for line in lines] == [0, 5 * 4]
+    assert len({line["data_messages"] for line in lines}) == 1
+    assert lines[0]["data_messages"] > 0
+    assert [line["marks"] for line in lines] == [0, 0, 5 * 4]
 
 
-@pytest.mark.parametrize("mechanism", traffic.COMPARED)
+def test_relays_take_fewer_batches_and_bytes() -> None:
+    """Each member sends one batch, a relay two to each other and three to each of its members."""
+    direct, relayed = (Case("chain", each, 49, 3).line() for each in ("tokens", traffic.RELAYED))
+    assert direct["progress_batches"] == 49 * 48
+    assert relayed["progress_batches"] == 42 + 2 * 7 * 6 + 3 * 42
+    assert relayed["bytes"] < direct["bytes"] / 8
+    assert relayed["simulated"]
+
+
+def test_thousands_of_workers_are_simulated_through_relays() -> None:
+    line = Case("wordcount", traffic.RELAYED, 1000).line()
+    assert line["simulated"]
+    assert line["data_messages"] > 900
+    assert line["progress_batches"] < 1000 * 999 / 50
+
+
+@pytest.mark.parametrize("workers", [2, 9, 33])
+@pytest.mark.parametrize("program", ["wordcount", "chain"])
+def test_what_workers_seal_is_what_they_send(program: traffic.Program, workers: int) -> None:
+    case = Case(program, "tokens", workers, 4)
+    assert traffic.count_sealed(case) == simulate(case)
+
+
+@pytest.mark.parametrize("mechanism", ["tokens", "watermarks-x"])
 def test_large_sizes_are_extrapolated_from_smaller_ones(
     monkeypatch: pytest.MonkeyPatch, mechanism: str
 ) -> None:
-    [case] = [each for each in traffic.cases([12], [3]) if each.mechanism == mechanism][1:]
+    [_, case] = [each for each in traffic.cases([12], [3]) if each.mechanism == mechanism]
     simulated = case.line()
     monkeypatch.setattr(traffic, "AFFORDABLE", 1)
     monkeypatch.setattr(traffic, "SMALLER", (3, 5))
@@ -55,6 +79,22 @@ def test_counts_out_of_proportion_are_not_extrapolated(monkeypatch: pytest.Monke
     monkeypatch.setattr(traffic, "AFFORDABLE", 1)
     monkeypatch.setattr(traffic, "SMALLER", (3, 8))
     with pytest.raises(JetonError, match="too large"):
+        Case("wordcount", "watermarks-x", 50).line()
+
+
+def test_marks_of_a_word_count_that_cannot_be_counted_are_left_out() -> None:
+    found = [(case.mechanism, case.workers) for case in traffic.cases([8, 4096], [2])[:5]]
+    expected = [(each, 8) for each in traffic.COMPARED]
+    assert found == [*expected, ("tokens", 4096), (traffic.RELAYED, 4096)]
+
+
+def test_sealed_batches_that_are_not_those_sent_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(traffic, "AFFORDABLE", 1)
+    monkeypatch.setattr(traffic, "SMALLER", (3,))
+    monkeypatch.setattr(traffic, "simulate", lambda case: traffic.Count(1, 1, 0, 0))
+    with pytest.raises(JetonError, match="what workers seal is not what they send"):
         Case("wordcount", "tokens", 50).line()
 
 
@@ -62,6 +102,9 @@ def test_bytes_are_those_of_the_wire() -> None:
     changes = tuple(((location, 5), 1) for location in range(3))
     [batch] = Encoder().progress(ProgressBatch(0, 0, changes))
     assert len(batch) == traffic.BATCH_BYTES + 3 * traffic.CHANGE_BYTES
+    named = ProgressBatch(0, 0, changes, named=(((7, (4, 5)), 1), ((8, (4, 5)), 1)))
+    [batch] = Encoder().progress(named)
+    assert len(batch) == (traffic.BATCH_BYTES + 5 * traffic.CHANGE_BYTES + 2 * traffic.NAME_BYTES)
     encoder = Encoder()
     mark = jt.Batch.trusted({MARK: np.array([4])}, np.array([9]), "time", 9)
     encoder.message(0, 9, mark)  # the layout goes once
@@ -81,5 +124,5 @@ def test_the_command_prints_a_table_or_lines(capsys: pytest.CaptureFixture[str])
     assert main([*options, "--json"]) == 0
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     # Both programs on both sizes, and the longer chain on the smaller.
-    assert len(lines) == len(rows) - 2 == 2 * (2 + 2 + 1)
+    assert len(lines) == len(rows) - 2 == 3 * (2 + 2 + 1)
     assert {line["experiment"] for line in lines} == {"traffic"}

@@ -24,6 +24,7 @@ from jeton.columns.batch import concat
 from jeton.mesh.certificates import Credentials
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
+from jeton.progress.relay import in_groups, in_groups_of
 from jeton.runtime.agent import BEAT, Agent
 
 pickling: Any = cloudpickle
@@ -61,6 +62,7 @@ def work(
     tcp: bool,
     watch: Watch | None,
     credentials: Credentials | None,
+    group: int | None,
     pipe: Connection,
 ) -> None:
     """The life of one worker's process."""
@@ -78,7 +80,8 @@ def work(
         mesh = Mesh(index, addresses, listener, EPOCH, timeout=20.0)
         report.stats["links"] = sorted({type(link).__name__ for link in mesh._data.values()})
         flow = make()
-        agent = Agent(flow, mesh, index=index, workers=workers)
+        hops = in_groups if group is None else in_groups_of(group)
+        agent = Agent(flow, mesh, index=index, workers=workers, hops=hops)
         handles = agent.worker.handles
         for name, table in inputs.items():
             handle = handles[flow.handle("input", name)]
@@ -94,6 +97,7 @@ def work(
             collected = handles[flow.handle("output", name)]
             report.rows[name] = concat(collected).rows() if collected else []
         mesh.say_goodbye()
+        report.stats["progress_batches"] = mesh.progress_batches
         report.stats["bytes_out"] = sum(link.bytes_out for link in mesh._data.values())
     except Exception as error:
         report.error_type = type(error).__name__
@@ -182,6 +186,7 @@ def started(
     tcp: bool = False,
     watch: Watch | None = None,
     credentials: Credentials | None = None,
+    group: int | None = None,
 ) -> Iterator[Running]:
     """Processes that wait for the addresses of their peers; they end with the fixture."""
     tables = {name: pa.table(data) for name, data in (inputs or {}).items()}
@@ -189,7 +194,8 @@ def started(
     for index in range(workers):
         ours, theirs = CONTEXT.Pipe()
         shipped = watch and Shipped(watch)
-        arguments = (index, workers, Shipped(make), tables, tcp, shipped, credentials, theirs)
+        settings = (tcp, shipped, credentials, group)
+        arguments = (index, workers, Shipped(make), tables, *settings, theirs)
         process = CONTEXT.Process(target=Shipped(work), args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -222,9 +228,10 @@ def run(
     workers: int = 2,
     tcp: bool = False,
     watch: Watch | None = None,
+    group: int | None = None,
 ) -> list[Report]:
-    """Run a flow to its end on processes."""
-    with started(make, inputs, workers=workers, tcp=tcp, watch=watch) as running:
+    """Run a flow to its end on processes, with relays if there are groups."""
+    with started(make, inputs, workers=workers, tcp=tcp, watch=watch, group=group) as running:
         running.go()
         return running.reports()
 

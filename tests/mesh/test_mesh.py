@@ -97,12 +97,22 @@ def test_same_rows_as_in_one_process(name: str, workers: int, tcp: bool) -> None
     assert all(report.stats["bytes_out"] > 0 for report in reports)
 
 
+@pytest.mark.parametrize("group", [2, 4], ids=["three groups", "an odd group"])
+@pytest.mark.parametrize("name", ["exchange", "loop"])
+def test_same_rows_through_relays(name: str, group: int) -> None:
+    make, inputs = FLOWS[name]
+    reports = run(make, inputs, workers=6, group=group)
+    expected = make().run({k: pa.table(v) for k, v in inputs.items()}, workers=2)
+    for output in make().outputs:
+        assert gathered(reports, output) == in_order(expected[output].to_pylist())
+
+
 @pytest.mark.long
 def test_many_short_runs_end_well() -> None:
     """Good-byes cross each other on the way: nobody takes them for a loss."""
     numbers = {"time": np.arange(6), "n": np.arange(6), "word": ["a"] * 6}
-    for _ in range(8):
-        reports = run(exchanged, {"numbers": numbers}, workers=3)
+    for group in (1, 1, 1, 1, 2, 2, 2, 2):
+        reports = run(exchanged, {"numbers": numbers}, workers=3, group=group)
         assert gathered(reports, "counts") == [(100, "a", 6)]
 
 

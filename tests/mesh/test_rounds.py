@@ -31,8 +31,12 @@ def pouring() -> jt.Flow:
     return flow
 
 
-@pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
-def test_at_rest_nothing_is_under_way(tcp: bool) -> None:
+@pytest.mark.parametrize(
+    ("tcp", "group"),
+    [(False, None), (True, None), (False, 2)],
+    ids=["unix", "tcp", "through relays"],
+)
+def test_at_rest_nothing_is_under_way(tcp: bool, group: int | None) -> None:
     def watch(agent: Agent, stats: dict[str, Any]) -> None:
         number = stats.get("round", 0) + 1
         # One of them begins, the others hear of it.
@@ -52,7 +56,7 @@ def test_at_rest_nothing_is_under_way(tcp: bool) -> None:
             stats.setdefault("pauses", []).append(time.monotonic() - began)
             stats["round"] = number
 
-    reports = run(pouring, workers=3, tcp=tcp, watch=watch)
+    reports = run(pouring, workers=3, tcp=tcp, watch=watch, group=group)
     assert not any(report.error for report in reports), reports[0].error
     # No message is anywhere, and all have heard of everything that anybody did.
     first = reports[0].stats["seen"]

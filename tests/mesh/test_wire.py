@@ -176,6 +176,7 @@ stamps = st.one_of(int64, st.lists(int64, min_size=2, max_size=4).map(tuple).map
 changes = st.lists(st.tuples(st.tuples(st.integers(0, 10**6), stamps), int64), max_size=20).map(
     tuple
 )
+named = st.tuples(st.integers(0, 5000), st.tuples(st.integers(0, 10**6), stamps))
 progress_batches = st.builds(
     ProgressBatch,
     st.integers(0, 1000),
@@ -183,14 +184,16 @@ progress_batches = st.builds(
     changes,
     changes,
     st.sampled_from([None, *UNITS]),
+    st.lists(st.tuples(named, int64), max_size=10).map(tuple),
+    st.integers(0, 2**40),
 )
 
 
 @given(progress_batches)
 def test_progress_batches_come_back(batch: ProgressBatch) -> None:
-    ((kind, _, payload),) = frames(Encoder().progress(batch))
+    ((kind, number, payload),) = frames(Encoder().progress(batch))
     assert kind == Kind.PROGRESS
-    back = Decoder().progress(payload)
+    back = Decoder().progress(payload, number)
     assert back == batch
     for (_, old), (_, new) in zip(
         (change[0] for change in (*batch.changes, *batch.yours)),
@@ -198,6 +201,35 @@ def test_progress_batches_come_back(batch: ProgressBatch) -> None:
         strict=True,
     ):
         assert type(new) is type(old)
+    for ((_, (_, old)), _), ((_, (_, new)), _) in zip(batch.named, back.named, strict=True):
+        assert type(new) is type(old)
+
+
+@given(progress_batches, st.binary(max_size=400), st.integers(-5, 40))
+def test_garbled_progress_is_refused_or_is_a_batch(
+    batch: ProgressBatch, garbage: bytes, number: int
+) -> None:
+    ((_, _, payload),) = frames(Encoder().progress(batch))
+    for damaged in (garbage, bytes(payload)[:-8], bytes(payload)):
+        with suppress(ProtocolError):
+            assert isinstance(Decoder().progress(damaged, number), ProgressBatch)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ((0, 0, 4, 3, 1, 1, 9), -1),
+        ((0, 0, 4, 3, 1, 1, 9), 2),
+        ((0, 0, 4, 3, 1, 0), 1),
+        ((0, 0, 4, 3, 1, 5, 9), 1),
+        ((0, 0, 4, 3), 1),
+        ((0, 0, -1, 3, 1, 7), 0),
+    ],
+)
+def test_named_changes_and_notes_that_cannot_be_read(words: tuple[int, ...], number: int) -> None:
+    """The first word after worker and sequence is the named worker, or a note."""
+    with pytest.raises(ProtocolError, match="progress batch"):
+        Decoder().progress(struct.pack(f"<{len(words)}q", *words), number)
 
 
 values = st.one_of(

@@ -1,8 +1,8 @@
 """The broadcast protocol as a small state machine: perform, seal, receive.
 
-Workers do legal things only, and hear of each other late and in any interleaving. Whatever they
-have heard, no frontier that they show is ahead of a pointstamp that could lead there, and none
-ever goes back; once they have heard all, every frontier is exact.
+Workers do legal things only, and hear of each other late and in any interleaving, directly or by
+way of relays. Whatever they have heard, no frontier that they show is ahead of a pointstamp that
+could lead there, and none ever goes back; once they have heard all, every frontier is exact.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.properties.generators import (
 from jeton.errors import ProtocolError
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch
+from jeton.progress.relay import in_groups_of
 from jeton.progress.tracker import Tracker
 
 Pointstamp = tuple[int, Any]
@@ -36,12 +37,13 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 class Party:
     """One worker: what it holds, what has been sent to it, and its view of progress."""
 
-    def __init__(self, graph: ProgressGraph, index: int, workers: int) -> None:
+    def __init__(self, graph: ProgressGraph, index: int, workers: int, group: int) -> None:
         with patience():
             self.tracker = Tracker(graph, elsewhere=workers - 1)
         self.index = index
         self.outbox = Outbox(index)
         self.inbox = Inbox(workers)
+        self.hop = in_groups_of(group)(index, workers)
         self.tokens: list[Pointstamp] = [(at, graph.kinds[at].minimum) for at in graph.sources()]
         self.messages: list[Pointstamp] = []
         self.due: dict[int, deque[ProgressBatch]] = {}
@@ -51,17 +53,18 @@ class Party:
 
     def receive(self, batch: ProgressBatch) -> None:
         self.inbox.accept(batch)
+        changes = (batch.yours, batch.changes) if self.hop is None else self.hop.receive(batch)
         with patience():
-            self.tracker.apply(batch.yours, batch.changes)
+            self.tracker.apply(*changes)
 
 
 class World:
     """All workers, what is under way between them, and the true pointstamps."""
 
-    def __init__(self, graph: ProgressGraph, workers: int, draw: Draw) -> None:
+    def __init__(self, graph: ProgressGraph, workers: int, group: int, draw: Draw) -> None:
         self.graph = graph
         self.draw = draw
-        self.parties = [Party(graph, index, workers) for index in range(workers)]
+        self.parties = [Party(graph, index, workers, group) for index in range(workers)]
         self.truth: dict[tuple[int, Pointstamp], int] = {}
         """The true pointstamps, by the worker that they are on."""
         for party in self.parties:
@@ -177,7 +180,10 @@ class World:
                 here.items(), [(stamp, delta) for (_, stamp), delta in elsewhere.items()]
             )
         sealed = party.outbox.seal()
-        if sealed is not None:
+        if party.hop is not None:
+            for to, batch in party.hop.send(sealed):
+                self.parties[to].due.setdefault(party.index, deque()).append(batch)
+        elif sealed is not None:
             for other in self.parties:
                 if other is not party:
                     due = other.due.setdefault(party.index, deque())
@@ -198,12 +204,14 @@ class World:
                 self.drop(party, token)
 
     def tell_and_hear_all(self) -> None:
-        for party in self.parties:
-            self.tell(party)
-        for party in self.parties:
-            for sender in sorted(party.due):
-                while sender in party.due:
-                    self.hear(party, sender)
+        for _ in range(4):  # up, across and down, and what operators did last
+            for party in self.parties:
+                self.tell(party)
+            for party in self.parties:
+                for sender in sorted(party.due):
+                    while sender in party.due:
+                        self.hear(party, sender)
+        assert not any(party.hop and party.hop.pending for party in self.parties)
 
     # What must hold
 
@@ -233,8 +241,8 @@ class World:
             assert tracker.pointstamps() == total
 
 
-def play(graph: ProgressGraph, workers: int, steps: int, draw: Draw) -> None:
-    world = World(graph, workers, draw)
+def play(graph: ProgressGraph, workers: int, group: int, steps: int, draw: Draw) -> None:
+    world = World(graph, workers, group, draw)
     for _ in range(steps):
         world.step()
         world.assert_nobody_is_ahead()
@@ -263,10 +271,29 @@ def test_batches_are_accepted_in_order_and_once(arriving: list[tuple[int, int]])
 
 @given(on_workers(flat_graphs()), st.integers(1, 5), st.integers(5, 40), st.data())
 def test_flat_graphs(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
-    play(graph, workers, steps, data.draw)
+    play(graph, workers, 1, steps, data.draw)
 
 
 @given(on_workers(flow_graphs()), st.integers(1, 5), st.integers(5, 40), st.data())
 def test_nested_loops(graph: ProgressGraph, workers: int, steps: int, data: st.DataObject) -> None:
     assume(not oracle.has_still_cycle(graph))
-    play(graph, workers, steps, data.draw)
+    play(graph, workers, 1, steps, data.draw)
+
+
+relayed = st.sampled_from([(3, 2), (4, 2), (5, 2), (5, 3), (6, 2), (7, 3), (4, 9)])
+"""Numbers of workers and sizes of groups, the last of which may be smaller."""
+
+
+@given(on_workers(flat_graphs()), relayed, st.integers(5, 50), st.data())
+def test_relays(
+    graph: ProgressGraph, sizes: tuple[int, int], steps: int, data: st.DataObject
+) -> None:
+    play(graph, *sizes, steps, data.draw)
+
+
+@given(on_workers(flow_graphs()), relayed, st.integers(5, 50), st.data())
+def test_relays_and_nested_loops(
+    graph: ProgressGraph, sizes: tuple[int, int], steps: int, data: st.DataObject
+) -> None:
+    assume(not oracle.has_still_cycle(graph))
+    play(graph, *sizes, steps, data.draw)

@@ -359,7 +359,7 @@ def _marks_times_workers(runs: Runs) -> Seen:
         )
     )
     seen = (
-        f"simulated, to {marked['workers'].max()} workers: for each time, a worker reads "
+        f"counted, to {marked['workers'].max()} workers: for each time, a worker reads "
         f"{', '.join(f'{each:g}' for each in marks)} mark(s) per peer and operator; with tokens "
         f"{', '.join(f'{each:g}' for each in batches)} batch(es) per peer, for any length"
     )

@@ -8,7 +8,7 @@ nothing. Colours are Okabe and Ito's; lines and markers differ too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +43,14 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 for _name, _style in STYLES.items():
     _style["markerfacecolor"] = _style["color"] if _name == "tokens" else "none"
+RELAYED: dict[str, Any] = {
+    "color": "#e69f00",
+    "linestyle": (0, (5, 1)),
+    "marker": "^",
+    "markersize": 6,
+    "markerfacecolor": "#e69f00",
+}
+"""Tokens through relays, in the figure of traffic."""
 PLANS: dict[str, dict[str, Any]] = {
     "all at once": {"color": "#0072b2", "linestyle": "--", "linewidth": 1.2},
     "batched": {"color": "#009e73", "linestyle": "-.", "linewidth": 1.2},
@@ -298,11 +306,12 @@ def traffic(counted: Any) -> Figure:
         "word count": counted[counted["program"] == "wordcount"],
         f"a chain of {shortest}": chain[chain["length"] == shortest],
     }
+    styles = {**STYLES, "tokens-relayed": RELAYED}
     figure = Figure(figsize=(7.4, 3.8), layout="constrained")
     axes = figure.subplots(1, len(columns), sharey=True)
     for at, (panel, (title, frame)) in enumerate(zip(axes, columns.items(), strict=True)):
         panel.set_gid(f"traffic-panel-0-{at}")
-        for mechanism, style in STYLES.items():
+        for mechanism, style in styles.items():
             found = frame[frame["mechanism"] == mechanism].sort_values("workers")
             if found.empty:
                 continue
@@ -321,7 +330,7 @@ def traffic(counted: Any) -> Figure:
         _grid(panel)
     axes[0].set_ylabel("bytes for each time")
     figure.suptitle("Coordination between workers for each time that is completed", fontsize=11)
-    _legend(figure, counted["mechanism"].unique(), noise=False)
+    _legend(figure, counted["mechanism"].unique(), styles, noise=False)
     return figure
 
 
@@ -362,14 +371,20 @@ def _grid(panel: Axes) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _legend(figure: Figure, mechanisms: Iterable[str], *, noise: bool = True) -> None:
+def _legend(
+    figure: Figure,
+    mechanisms: Iterable[str],
+    styles: Mapping[str, Mapping[str, Any]] = STYLES,
+    *,
+    noise: bool = True,
+) -> None:
     """The legend, which is the same in all figures."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     used = set(mechanisms)
     handles: list[Any] = [
-        Line2D([], [], label=NAMES[each], **style) for each, style in STYLES.items() if each in used
+        Line2D([], [], label=NAMES[each], **style) for each, style in styles.items() if each in used
     ]
     if noise:
         handles.append(Patch(color=BAND, alpha=0.3, label="noise of the machine"))

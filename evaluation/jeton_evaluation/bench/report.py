@@ -28,8 +28,8 @@ CAPTIONS = {
     "wordcount-strong-scaling": "Word count, strong scaling: the same total load.",
     "chain-length": "A chain of idle operators: latency over its length.",
     "chain-workers": "The longest chain: latency over the number of workers.",
-    "traffic": "Bytes between simulated workers for each completed time. Hollow: extrapolated from "
-    "smaller sizes.",
+    "traffic": "Bytes between simulated workers for each completed time, with and without relays. "
+    "Hollow: counted, not simulated.",
     "migration": "Megaphone's experiment: latency over time while half of the bins of keyed counts "
     "change places, by each plan, with its maximum.",
 }
@@ -103,7 +103,7 @@ def tables(runs: Runs) -> list[Table]:
     heads = ("program", "length", "mechanism", "workers", "batches", "marks", "bytes")
     return [
         *(nexmark(runs, query) for query in QUERIES),
-        ("Traffic for each completed time (*: extrapolated)", "traffic", heads, traffic),
+        ("Traffic for each completed time (*: counted, not simulated)", "traffic", heads, traffic),
         ("Memory", "memory", ("flow control", "records from one", "peak growth (MB)"), memory),
         ("The machine", "machine", ("property", "value"), machines),
     ]

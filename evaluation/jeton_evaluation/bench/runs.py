@@ -23,6 +23,7 @@ from jeton_evaluation.bench.harness import Line
 LATENCIES = ["p50_ms", "p999_ms", "max_ms"]
 NAMES = {
     "tokens": "tokens",
+    "tokens-relayed": "tokens, relayed",
     "notifications": "notifications",
     "watermarks-x": "watermarks-X",
     "watermarks-p": "watermarks-P",
@@ -111,10 +112,10 @@ def power(exponent: int) -> str:
 def short(number: float) -> str:
     """A large number in a few characters.
 
-    >>> short(244_140), short(4e6), short(1.5e6)
-    ('244K', '4M', '1.5M')
+    >>> short(244_140), short(4e6), short(1.5e6), short(1e10)
+    ('244K', '4M', '1.5M', '10G')
     """
-    for size, sign in ((1e6, "M"), (1e3, "K")):
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if number >= size:
             return f"{number / size:.3g}{sign}"
     return f"{number:g}"

@@ -317,7 +317,7 @@ class Mesh:
             elif kind == PROGRESS:
                 if not self._leaving:
                     self.progress_in += 1
-                    receiver.receive_progress(decoder.progress(payload))
+                    receiver.receive_progress(decoder.progress(payload, number))
             elif kind == Kind.LAYOUT:
                 decoder.layout(number, payload)
             elif kind == Kind.GOODBYE:

@@ -22,14 +22,16 @@ from jeton.columns.column import Column
 from jeton.columns.time_units import UNITS
 from jeton.core.errors import ProtocolError, TimeError, summary
 from jeton.core.times import Product, Time
-from jeton.progress.protocol import ProgressBatch
+from jeton.progress.protocol import NamedChanges, ProgressBatch, WorkerPointstamp
 
 Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = struct.Struct("<BxxxiQ")
 _CONTENTS: Final = struct.Struct("<IIII")
-_UNIT: Final = -1
-"""In a progress batch, in place of a location: a unit of times follows, in place of a change."""
+_NOTE: Final = -1
+"""In a progress batch, in place of a location: a note follows, in place of a change."""
+_UNIT, _MARK = range(2)
+"""The kinds of notes, in place of times: a unit of times, and the number of a mark."""
 _YOURS: Final = -2
 """In a progress batch, less a location: the change is on the worker that receives the batch."""
 _SLACK: Final = 4096
@@ -136,22 +138,28 @@ class Encoder:
         return number
 
     def progress(self, batch: ProgressBatch) -> list[Buffer]:
-        """The buffers of a progress batch's frame."""
-        words = [batch.worker, batch.sequence]
-        for (location, time), delta in batch.changes:
+        """The buffers of a progress batch's frame, which has the number of named changes."""
+        worker, sequence, changes, yours, unit, named, mark = batch
+        words = [worker, sequence]
+        for (at, (location, time)), delta in named:
+            words += (at, location, delta)
+            words += (1, time) if type(time) is int else _coordinates(time)
+        for (location, time), delta in changes:
             if type(time) is int:
                 words += (location, delta, 1, time)
             else:
                 words += (location, delta, *_coordinates(time))
-        for (location, time), delta in batch.yours:
+        for (location, time), delta in yours:
             if type(time) is int:
                 words += (_YOURS - location, delta, 1, time)
             else:
                 words += (_YOURS - location, delta, *_coordinates(time))
-        if batch.unit is not None:
-            words += (_UNIT, UNITS.index(batch.unit), 1, 0)
+        if unit is not None:
+            words += (_NOTE, UNITS.index(unit), 1, _UNIT)
+        if mark:
+            words += (_NOTE, mark, 1, _MARK)
         payload = struct.pack(f"<{len(words)}q", *words)
-        return [HEADER.pack(PROGRESS, 0, len(payload)) + payload]
+        return [HEADER.pack(PROGRESS, len(named), len(payload)) + payload]
 
 
 class Decoder:
@@ -174,10 +182,10 @@ class Decoder:
         except _GARBLED as error:
             raise _garbled("a message", error) from error
 
-    def progress(self, payload: Buffer) -> ProgressBatch:
-        """A progress batch."""
+    def progress(self, payload: Buffer, named: int = 0) -> ProgressBatch:
+        """A progress batch, whose first changes are ``named``."""
         try:
-            return self._progress(payload)
+            return self._progress(payload, named)
         except _GARBLED as error:
             raise _garbled("a progress batch", error) from error
 
@@ -215,12 +223,13 @@ class Decoder:
         return time, Batch.trusted(columns, times, layout.time_name, time, layout.unit)
 
     @staticmethod
-    def _progress(payload: Buffer) -> ProgressBatch:
+    def _progress(payload: Buffer, count: int) -> ProgressBatch:
         words = struct.unpack(f"<{len(payload) // 8}q", payload)
+        named, at = _named(words, count) if count else ((), 2)
         changes: list[tuple[tuple[int, Time], int]] = []
         yours: list[tuple[tuple[int, Time], int]] = []
         unit: str | None = None
-        at = 2
+        mark = 0
         while at < len(words):
             location, delta, width = words[at : at + 3]
             at += 3
@@ -230,11 +239,32 @@ class Decoder:
             at += width
             if location >= 0:
                 changes.append(((location, time), delta))
-            elif location == _UNIT:
-                unit = UNITS[delta]
-            else:
+            elif location <= _YOURS:
                 yours.append(((_YOURS - location, time), delta))
-        return ProgressBatch(words[0], words[1], tuple(changes), tuple(yours), unit)
+            elif time == _UNIT:
+                unit = UNITS[delta]
+            elif time == _MARK:
+                mark = delta
+            else:
+                raise ProtocolError(f"a progress batch has a note of kind {time}")
+        return ProgressBatch(words[0], words[1], tuple(changes), tuple(yours), unit, named, mark)
+
+
+def _named(words: tuple[int, ...], count: int) -> tuple[NamedChanges, int]:
+    """The named changes at the start of a progress batch, and where they end."""
+    if count < 0:
+        raise ProtocolError(f"a progress batch has {count} named changes")
+    found: list[tuple[WorkerPointstamp, int]] = []
+    at = 2
+    for _ in range(count):
+        worker, location, delta, width = words[at : at + 4]
+        at += 4
+        if not 1 <= width <= len(words) - at:
+            raise ProtocolError(f"a progress batch has a time of {width} coordinates")
+        time = words[at] if width == 1 else Product.of(words[at : at + width])
+        at += width
+        found.append(((worker, (location, time)), delta))
+    return tuple(found), at
 
 
 def _coordinates(time: Time) -> tuple[int, ...]:

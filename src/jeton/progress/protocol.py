@@ -6,6 +6,8 @@ frontiers are then never ahead of a pointstamp that exists and could lead there.
 
 A pointstamp is on a worker: a token where it is held, a message where it goes. A worker counts
 its own apart from those of all others, so that its frontiers wait only for what can reach it.
+
+With many workers, batches go through relays, which add several up: see `jeton.progress.relay`.
 """
 
 from __future__ import annotations
@@ -20,18 +22,30 @@ from jeton.progress.tracker import Pointstamp
 WorkerPointstamp = tuple[int, Pointstamp]
 """A pointstamp, after the worker that it is on."""
 
+Changes = tuple[tuple[Pointstamp, int], ...]
+NamedChanges = tuple[tuple[WorkerPointstamp, int], ...]
+
 
 class ProgressBatch(NamedTuple):
-    """The net changes of some invocations of one worker, for one other: all of them or none."""
+    """The net changes of some invocations of one worker, for one other: all of them or none.
+
+    That of a relay has those of several workers.
+    """
 
     worker: int
+    """The worker that sends it."""
     sequence: int
-    changes: tuple[tuple[Pointstamp, int], ...]
+    """Its number, of those that go from that worker to the one that receives it."""
+    changes: Changes
     """Changes on other workers than the one that receives the batch."""
-    yours: tuple[tuple[Pointstamp, int], ...] = ()
+    yours: Changes = ()
     """Changes on the one that receives it: messages that were sent to it."""
     unit: str | None = None
     """The unit of the worker's times, in the first batch after the worker has learnt it."""
+    named: NamedChanges = ()
+    """For a relay: changes on workers that it has to know, as it sends them on."""
+    mark: int = 0
+    """The number of the mark that it carries, if it does: see `jeton.progress.relay`."""
 
 
 class Outbox:
@@ -120,7 +134,7 @@ class SealedChanges:
     with many workers as with few.
     """
 
-    __slots__ = ("_by_worker", "_common", "_here", "_sequence", "_total", "_unit", "_worker")
+    __slots__ = ("_common", "_sequence", "_total", "_worker", "by_worker", "here", "unit")
 
     def __init__(
         self,
@@ -132,25 +146,27 @@ class SealedChanges:
     ) -> None:
         self._worker = worker
         self._sequence = sequence
-        self._here = tuple(here.items())
-        self._unit = unit
-        self._by_worker: dict[int, list[tuple[Pointstamp, int]]] = {}
+        self.here = tuple(here.items())
+        """Changes on the worker itself."""
+        self.unit = unit
+        self.by_worker: dict[int, list[tuple[Pointstamp, int]]] = {}
+        """Changes on each other worker that messages went to."""
         for (at, pointstamp), delta in elsewhere.items():
-            self._by_worker.setdefault(at, []).append((pointstamp, delta))
+            self.by_worker.setdefault(at, []).append((pointstamp, delta))
         self._total: dict[Pointstamp, int] | None = None
         self._common: ProgressBatch | None = None
 
     def batch_for(self, worker: int) -> ProgressBatch:
         """The batch for another worker."""
-        by_worker = self._by_worker
+        by_worker = self.by_worker
         yours = by_worker.get(worker)
         if yours is None:
             if self._common is None:
-                changes = tuple(self._sum().items()) if by_worker else self._here
+                changes = tuple(self._sum().items()) if by_worker else self.here
                 self._common = self._batch(changes, ())
             return self._common
         if len(by_worker) == 1:
-            return self._batch(self._here, tuple(yours))
+            return self._batch(self.here, tuple(yours))
         others: ChangeBatch[Pointstamp] = ChangeBatch()
         others.absorb(self._sum())
         for pointstamp, delta in yours:
@@ -160,17 +176,15 @@ class SealedChanges:
     def _sum(self) -> dict[Pointstamp, int]:
         """All changes, on whichever worker."""
         if self._total is None:
-            total = ChangeBatch(self._here)
-            for changes in self._by_worker.values():
+            total = ChangeBatch(self.here)
+            for changes in self.by_worker.values():
                 for pointstamp, delta in changes:
                     total.update(pointstamp, delta)
             self._total = total.net
         return self._total
 
-    def _batch(
-        self, changes: tuple[tuple[Pointstamp, int], ...], yours: tuple[tuple[Pointstamp, int], ...]
-    ) -> ProgressBatch:
-        return ProgressBatch(self._worker, self._sequence, changes, yours, self._unit)
+    def _batch(self, changes: Changes, yours: Changes) -> ProgressBatch:
+        return ProgressBatch(self._worker, self._sequence, changes, yours, self.unit)
 
 
 class Inbox:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jeton.core.errors import FlowStalled, GraphError, JetonError, TimeError
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.graph import ProgressGraph
+from jeton.progress.relay import Hops, in_groups
 from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
 from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics, plain
@@ -258,8 +259,12 @@ class Agent:
         graph: ProgressGraph | None = None,
         measured: bool = False,
         memory_budget: int | None = None,
+        hops: Hops = in_groups,
     ) -> None:
-        """``measured`` keeps the time spent in each operator, and what goes in and out of it."""
+        """``measured`` keeps the time spent in each operator, and what goes in and out of it.
+
+        ``hops`` says how progress gets to the others: through relays, if there are many.
+        """
         self.flow = flow
         self.peers: Peers = Alone() if peers is None else peers
         self.feed: Feed = NoFeed()
@@ -289,6 +294,7 @@ class Agent:
             bins=flow.bins,
             domain=flow.domain,
             memory_budget=memory_budget,
+            hops=hops,
         )
         self.peers.attach(self.worker)
         self.breakpoints = Breakpoints(self.worker, flow)
@@ -451,7 +457,9 @@ class Agent:
     @property
     def is_complete(self) -> bool:
         """Whether nothing can ever happen again, on any worker."""
-        return self.worker.tracker.is_complete and not self.breakpoints.holds
+        worker = self.worker
+        # A relay that knows it still has to tell the others.
+        return worker.tracker.is_complete and not self.breakpoints.holds and not worker.must_forward
 
     @property
     def is_over(self) -> bool:

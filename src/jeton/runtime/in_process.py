@@ -35,6 +35,7 @@ from jeton.dataflow.operators.capture import Event
 from jeton.dataflow.operators.sequencer import SequencerHandle
 from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
+from jeton.progress.relay import Hops, in_groups
 from jeton.runtime import steering
 from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import ENDED, Predicate, require_predicate
@@ -129,6 +130,7 @@ class Run:
         check: bool | None = None,
         restore: Snapshot | None = None,
         memory_budget: int | str | None = None,
+        hops: Hops = in_groups,
     ) -> None:
         workers = require_workers(workers)
         budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
@@ -170,6 +172,7 @@ class Run:
                     clock=lambda: self.now,
                     graph=self.graph,
                     memory_budget=budget,
+                    hops=hops,
                 )
                 for index, port in enumerate(ports)
             ]

@@ -19,7 +19,8 @@ inputs hold nothing. All workers obey seven commands, each once all have obeyed 
    frontiers of all its inputs have reached *t*; if state moves at once, also after all markers. The
    new owner takes the state over when that of all givers has come; then its sidings let the records
    pass that waited.
-6. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here.
+6. `AwaitHeard`: answered once the progress batches of all workers until then have arrived here:
+   by their numbers, or with relays once the marks that followed them have come.
 7. `Release`: the tokens at *t* are dropped, the sidings removed, and frontiers are narrow again.
 
 Why this is right:
@@ -641,6 +642,7 @@ class AwaitMoved(Await):
     def do(self, agent: Agent) -> dict[str, Any]:
         """Returns how many rows of state have left, and what the others have to hear."""
         migration = _migration(agent)
+        agent.worker.mark_progress()
         return {
             "rows": migration.moved_rows,
             "sealed": agent.worker.sealed,

@@ -181,6 +181,8 @@ class SimulatedNetwork:
     lanes: dict[Lane, deque[Packet]] = field(default_factory=dict)
     progress_batches: int = 0
     progress_changes: int = 0
+    named_changes: int = 0
+    """Of these, the changes on workers that are named."""
     messages: int = 0
 
     def port(self, worker: int) -> SimulatedPort:
@@ -271,6 +273,9 @@ class SimulatedPort:
         self.progress_batches += 1
         self.network.progress_batches += 1
         self.network.progress_changes += len(batch.changes) + len(batch.yours)
+        if batch.named:
+            self.network.progress_changes += len(batch.named)
+            self.network.named_changes += len(batch.named)
         self.network.put((self.worker, to, PROGRESS), batch)
 
     def poll(self, timeout: float = 0.0) -> bool:

@@ -38,6 +38,7 @@ from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch, WorkerPointstamp
+from jeton.progress.relay import Hops, in_groups
 from jeton.progress.tracker import Pointstamp, Tracker
 from jeton.runtime.channels import Channel, RoutedChannel
 from jeton.runtime.network import Network
@@ -99,7 +100,9 @@ class Worker:
         bins: int = BINS,
         domain: TimeDomain | None = None,
         memory_budget: int | None = None,
+        hops: Hops = in_groups,
     ) -> None:
+        """``hops`` says how progress gets to the others: through relays, if there are many."""
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
         """Into how many bins keys are divided; what state goes on from decides it."""
@@ -130,6 +133,7 @@ class Worker:
         self.counted_at = self._outbox.add_at
         """Add to the count of a pointstamp on another worker."""
         self._inbox = Inbox(workers)
+        self._hop = hops(index, workers)
         self._posts: deque[Callable[[], None]] = deque()
         self._ends: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
@@ -453,8 +457,24 @@ class Worker:
         return self._outbox.sealed
 
     def has_heard(self, sealed: Sequence[int]) -> bool:
-        """Whether a number of progress batches of each other worker has arrived."""
+        """Whether a number of progress batches of each other worker has arrived.
+
+        With relays, all that was sealed before the marks: see `mark_progress`.
+        """
+        if self._hop is not None:
+            return self._hop.has_heard
         return self._inbox.has_heard(sealed, self.index)
+
+    def mark_progress(self) -> None:
+        """Have all workers know when all has arrived that was sealed before; all must call it."""
+        if self._hop is not None:
+            self._hop.mark()
+            self.post(_nothing)
+
+    @property
+    def must_forward(self) -> bool:
+        """Whether there is progress of other workers that has to go on to others in a step."""
+        return self._hop is not None and self._hop.pending
 
     def forget_shared(self, keys: Iterable[Hashable]) -> None:
         """Have values that operators share made anew by the next that asks for them."""
@@ -472,7 +492,13 @@ class Worker:
             except JetonError as error:
                 error.located(worker=self.index)
                 raise
-        self._apply(batch.yours, batch.changes)
+        hop = self._hop
+        if hop is None:
+            self._apply(batch.yours, batch.changes)
+            return
+        self._apply(*hop.receive(batch))
+        if hop.pending and not self._posts:
+            self._posts.append(_nothing)
 
     # Running
 
@@ -652,15 +678,22 @@ class Worker:
             self._apply(here.items())
 
     def _tell(self) -> None:
-        """Seal what was settled since the last time into one batch for each other worker."""
+        """Seal what was settled since the last time into one batch for each other worker.
+
+        With relays, a batch goes to the relay, and the relay sends on what has come to it.
+        """
         unit = self.units.unit
         is_new = unit is not self._announced_unit
         sealed = self._outbox.seal(self.units.announced if is_new else None)
-        if sealed is not None:
-            self._announced_unit = unit
+        if self._hop is not None:
+            for to, batch in self._hop.send(sealed):
+                self._network.send_progress(to, batch)
+        elif sealed is not None:
             for worker in range(self.workers):
                 if worker != self.index:
                     self._network.send_progress(worker, sealed.batch_for(worker))
+        if sealed is not None:
+            self._announced_unit = unit
 
     def _apply(
         self,
@@ -682,3 +715,7 @@ class Worker:
         self._frontiers.clear()
         for operator in self._watches.moved(self.tracker, set(self._watches.by_segment)):
             self.activate(operator)
+
+
+def _nothing() -> None:
+    """An act whose step does what is due at the end of every step."""
