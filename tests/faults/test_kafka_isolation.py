@@ -6,12 +6,9 @@ A reader of committed records is there all the time: what it has seen once must 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,8 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.faults import kafka_campaign as campaign
-from tests.faults.test_kafka_kills import LIMIT, log_of, run_driver, written_steadily
-from tests.faults.test_kill_campaign import counts_of, forget_workers, until, workers
+from tests.faults.test_kafka_kills import LIMIT, kill_workers, log_of, run_driver, written_steadily
 from tests.kafka_broker import Broker, kafka_broker
 from tests.kafka_topics import consumed
 
@@ -70,19 +66,10 @@ def check(kafka: Broker, numbers: Sequence[int], seen: set[tuple[Any, Any]]) -> 
 
 
 def test_workers(spark: SparkSession, tmp_path: Path, kafka: Broker) -> None:
-    random, kills = Random(5), 12
+    kills = 12
     with written_steadily(kafka) as numbers, read_steadily(kafka) as seen:
         query = campaign.start(spark, tmp_path, kafka.servers, end=False)
-        for _ in range(kills):
-            until(lambda: len(workers(tmp_path)) >= 2, "both workers")
-            until(lambda: query.metrics()["checkpoints"]["taken"] > 0, "a version")
-            time.sleep(random.uniform(0.0, 0.5))
-            committed, restarts = counts_of(query)
-            with suppress(ProcessLookupError):
-                os.kill(random.choice(workers(tmp_path)), signal.SIGKILL)
-            until(lambda r=restarts: counts_of(query)[1] > r, "a restart")  # type: ignore[misc]
-            forget_workers(tmp_path)
-            until(lambda c=committed: counts_of(query)[0] > c, "a version")  # type: ignore[misc]
+        kill_workers(query, tmp_path, kills, Random(5))
     query.stop()
     query = campaign.start(spark, tmp_path, kafka.servers, end=True)
     assert query.await_termination(LIMIT)

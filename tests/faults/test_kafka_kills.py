@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from jeton.spark.query import Query
 from jeton_evaluation.bench.mock_kafka import MockKafka
 from tests.faults import kafka_campaign as campaign
 from tests.faults.test_kill_campaign import counts_of, forget_workers, until, workers
@@ -78,21 +79,25 @@ def check(kafka: Cluster, numbers: Sequence[int], aborted: Sequence[Any] = ()) -
     assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
+def kill_workers(query: Query, folder: Path, kills: int, random: Random) -> None:
+    """Kill a worker a number of times, each after a new version."""
+    for _ in range(kills):
+        until(lambda: len(workers(folder)) >= 2, "both workers")
+        until(lambda: query.metrics()["checkpoints"]["taken"] > 0, "a version")
+        time.sleep(random.uniform(0.0, 0.5))
+        committed, restarts = counts_of(query)
+        with suppress(ProcessLookupError):
+            os.kill(random.choice(workers(folder)), signal.SIGKILL)
+        until(lambda r=restarts: counts_of(query)[1] > r, "a restart")  # type: ignore[misc]
+        forget_workers(folder)
+        until(lambda c=committed: counts_of(query)[0] > c, "a version")  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_workers(spark: SparkSession, tmp_path: Path, kafka: MockKafka, kills: int) -> None:
-    random = Random(kills)
     with written_steadily(kafka) as numbers:
         query = campaign.start(spark, tmp_path, kafka.servers, end=False)
-        for _ in range(kills):
-            until(lambda: len(workers(tmp_path)) >= 2, "both workers")
-            until(lambda: query.metrics()["checkpoints"]["taken"] > 0, "a version")
-            time.sleep(random.uniform(0.0, 0.5))
-            committed, restarts = counts_of(query)
-            with suppress(ProcessLookupError):
-                os.kill(random.choice(workers(tmp_path)), signal.SIGKILL)
-            until(lambda r=restarts: counts_of(query)[1] > r, "a restart")  # type: ignore[misc]
-            forget_workers(tmp_path)
-            until(lambda c=committed: counts_of(query)[0] > c, "a version")  # type: ignore[misc]
+        kill_workers(query, tmp_path, kills, Random(kills))
     query.stop()
     query = campaign.start(spark, tmp_path, kafka.servers, end=True)
     assert query.await_termination(LIMIT)
