@@ -30,6 +30,7 @@ _CHANGED: Final = frozenset(
         "BAD_RECORD_TYPE",
         "DATA_LENGTH_TOO_LONG",
         "PACKET_LENGTH_TOO_LONG",
+        "RECORD_LAYER_FAILURE",
         "RECORD_TOO_SMALL",
         "UNEXPECTED_MESSAGE",
         "WRONG_VERSION_NUMBER",
