@@ -106,8 +106,9 @@ def run(
             say(PACED.row(line))
             lines.append(line)
         return lines
+    sizes = numbers(batch)
     say(TABLE.head)
-    for size in numbers(batch):
+    for size in sizes:
         for line in compare(rounds or ROUNDS, batches, size, workers):
             say(TABLE.row(line))
             lines.append(line)

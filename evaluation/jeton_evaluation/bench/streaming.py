@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jeton_evaluation.bench.harness import Line, Say, Workers, command, numbers
+from jeton_evaluation.bench.harness import Line, OptionError, Say, Workers, command, numbers
 from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 
 if TYPE_CHECKING:
@@ -35,7 +35,13 @@ def run(
 ) -> Line:
     """Measure all queries at all sizes."""
     chosen = [name for name in peers.split(",") if name]
-    return {"queries": queries(numbers(rows), keys, batches, workers, chosen, say)}
+    known = [*dict.fromkeys(name for peers in QUERIES.values() for name in peers)]
+    if unknown := [name for name in chosen if name not in known]:
+        raise OptionError(f"there is no {unknown[0]!r}: choose from {', '.join(known)}")
+    sizes = numbers(rows)
+    if not sizes:
+        raise OptionError("--rows needs a number at least")
+    return {"queries": queries(sizes, keys, batches, workers, chosen, say)}
 
 
 main = command(run)
@@ -55,6 +61,7 @@ def queries(
     missing = NEED_PROTOBUF if not is_there("google.protobuf") else ()
     if missing:
         say(f"not measured, for want of `pip install protobuf`: {', '.join(missing)}")
+    say("starting Spark and warming it up")
     spark = local_session(workers, **settings)
     found = []
     try:

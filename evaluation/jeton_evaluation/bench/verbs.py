@@ -52,8 +52,8 @@ def run(
         raise OptionError(
             f"there is no query {unknown[0]}: choose from {', '.join(queries.names())}"
         )
-    if batch < 1 or events < batch or rounds < 1:
-        raise OptionError("a round has at least one batch, and a batch at least one event")
+    if events < batch:
+        raise OptionError(f"a round of {events:,} events has not one batch of {batch:,}")
     say(f"batches of {batch:,} events, one worker\n\n{TABLE.head}")
     for name in query:
         line = measure(name, rate, batch, events, rounds)
