@@ -1,5 +1,7 @@
 """Start-up: seconds from a new Python process to the first rows, and to those of a second flow.
 
+Each column has its own part: the import, then the session, then the first rows, then those of the
+next flow. A user waits for the sum of the first three. The start of the interpreter is not in it.
 Each case runs in a process of its own: windows in process, of a DataFrame, and of a long-lived
 query; and the DataFrame through a `mapInArrow` without Jeton. Every process runs twice: with an
 empty folder for compiled loops, so that Numba compiles all that the flow needs, and with the folder
@@ -20,6 +22,8 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+from tqdm import tqdm
 
 from jeton_evaluation.bench.harness import Line, OptionError, Rounds, Say, Table, command
 
@@ -54,7 +58,7 @@ def run(
     say("seconds, in a new process\n" + TABLE.head)
     for case in chosen:
         laps: dict[str, list[Line]] = {"compiled": [], "loaded": []}
-        for _ in range(rounds):
+        for _ in tqdm(range(rounds), case, unit="round", disable=None, leave=False):
             with TemporaryDirectory() as folder:
                 for seen in laps.values():
                     seen.append(measured(case, Path(folder)))
