@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Annotated
 
 import pytest
@@ -72,7 +72,7 @@ def count(
     say: Say,
     upto: Annotated[int, "how far", OR_ZERO] = 2,
     names: Annotated[list[str], "what"] = ["a", "b"],  # noqa: B006
-) -> Iterator[Line]:
+) -> Generator[Line, None, int]:
     """Yield numbers; the exit code is how many."""
     for number in range(upto):
         say(f"number {number}")

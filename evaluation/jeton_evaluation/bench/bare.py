@@ -123,9 +123,10 @@ def interval_join() -> Callable[[Columns], Any]:
             size = 1 << int(np.ceil(np.log2(INTERVAL // QUANTUM + 2 * len(columns.key))))
             sides = [_side(size), _side(size)]
         mine, others = sides[turn], sides[1 - turn]
-        _append(*mine, ends[turn], columns.time, columns.key, columns.value)
+        rows = (columns.time, columns.key, columns.value)
+        _append(mine, ends[turn], rows)
         ends[turn] += len(columns.key)
-        pairs = _pairs(*others, ends[1 - turn], columns.time, columns.key, columns.value, INTERVAL)
+        pairs = _pairs(others, ends[1 - turn], rows, INTERVAL)
         turn = 1 - turn
         return pairs
 
@@ -134,8 +135,8 @@ def interval_join() -> Callable[[Columns], Any]:
 
 def _side(size: int) -> tuple[Array, ...]:
     """The newest record of each key, and of each record in a ring its time, value and the next."""
-    newest = np.full(65_536, -1, np.int64)
-    return newest, np.empty(size, np.int64), np.empty(size), np.empty(size, np.int64)
+    newest = np.full(65_536, -1, np.int32)
+    return newest, np.empty(size, np.int64), np.empty(size), np.empty(size, np.int32)
 
 
 @nb.njit(cache=True)
@@ -173,7 +174,9 @@ def _partition(time, key, value):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _append(newest, times, values, nexts, end, time, key, value):  # type: ignore[no-untyped-def]
+def _append(side, end, rows):  # type: ignore[no-untyped-def]
+    newest, times, values, nexts = side
+    time, key, value = rows
     mask = len(times) - 1
     for i in range(len(key)):
         at = (end + i) & mask
@@ -184,37 +187,30 @@ def _append(newest, times, values, nexts, end, time, key, value):  # type: ignor
 
 
 @nb.njit(cache=True)
-def _pairs(  # type: ignore[no-untyped-def]
-    newest, times, values, nexts, end, time, key, value, interval
-):
-    mask = len(times) - 1
+def _pairs(side, end, rows, interval):  # type: ignore[no-untyped-def]
+    newest, times, values, nexts = side
+    time, key, value = rows
     room = len(key)
-    out_time, out_key = np.empty(room, np.int64), np.empty(room, np.int64)
-    one, other = np.empty(room), np.empty(room)
-    found = 0
-    for i in range(len(key)):
-        record = newest[key[i]]
-        # What a ring has overwritten is older than the interval.
-        while record >= 0 and record >= end - len(times):
-            at = record & mask
-            if times[at] < time[i] - interval:
-                break
-            if times[at] <= time[i] + interval:
-                if found == room:
-                    room *= 2
-                    out_time, out_key = _longer(out_time, room), _longer(out_key, room)
-                    one, other = _longer(one, room), _longer(other, room)
-                out_time[found] = max(time[i], times[at])
-                out_key[found] = key[i]
-                one[found] = value[i]
-                other[found] = values[at]
-                found += 1
-            record = nexts[at]
-    return out_time[:found], out_key[:found], one[:found], other[:found]
-
-
-@nb.njit(cache=True)
-def _longer(column, room):  # type: ignore[no-untyped-def]
-    longer = np.empty(room, column.dtype)
-    longer[: len(column)] = column
-    return longer
+    while True:
+        out_time, out_key = np.empty(room, np.int64), np.empty(room, np.int64)
+        one, other = np.empty(room), np.empty(room)
+        mask = len(times) - 1
+        found = 0
+        for i in range(len(key)):
+            record = newest[key[i]]
+            # What a ring has overwritten is older than the interval.
+            while record >= 0 and record >= end - len(times):
+                at = record & mask
+                if times[at] < time[i] - interval:
+                    break
+                if times[at] <= time[i] + interval:
+                    if found < room:
+                        out_time[found] = max(time[i], times[at])
+                        out_key[found] = key[i]
+                        one[found] = value[i]
+                        other[found] = values[at]
+                    found += 1
+                record = nexts[at]
+        if found <= room:
+            return out_time[:found], out_key[:found], one[:found], other[:found]
+        room = found
