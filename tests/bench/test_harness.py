@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from typing import Annotated
 
@@ -111,3 +115,21 @@ def test_an_option_error_while_it_runs_is_one_too(capsys: pytest.CaptureFixture[
         command(refuse)([])
     assert stop.value.code == 2
     assert "not like this" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["operators", "--rounds", "1000"], ["inspect"]])
+def test_control_c_ends_a_benchmark_and_its_processes_quietly(argv: list[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "jeton.cli", "bench", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A runner of tests in the background may have Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        os.killpg(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (130, "jeton bench: interrupted\n")

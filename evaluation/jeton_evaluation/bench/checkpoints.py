@@ -148,10 +148,13 @@ class Cost:
                 writer = threading.Thread(target=self._write, args=("changes", state))
             taken: list[float] = []
             writer.start()
-            while writer.is_alive() or len(taken) < 20:
-                keys = self.random.integers(0, self.keys, SMALL)
-                taken.append(_timed(partial(self._feed, keys))[0])
-            writer.join()
+            try:
+                while writer.is_alive() or len(taken) < 20:
+                    keys = self.random.integers(0, self.keys, SMALL)
+                    taken.append(_timed(partial(self._feed, keys))[0])
+            finally:
+                # It writes into a folder that is deleted, also when the user has had enough.
+                writer.join()
             usual, most, longest = np.quantile(taken, [0.5, 0.99, 1.0]).tolist()
             lines.append(
                 {
