@@ -32,8 +32,6 @@ from typing import (
     get_type_hints,
 )
 
-from jeton.errors import JetonError
-
 Line: TypeAlias = dict[str, Any]
 """One row of results, as it is written in JSON."""
 Say: TypeAlias = Callable[[str], None]
@@ -226,6 +224,9 @@ def child_line(module: str, *argv: object, **environment: str) -> Line:
         text=True,
     )
     if done.returncode:
+        # Imported late: start-up, which this module must not change, is measured too.
+        from jeton.errors import JetonError
+
         said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
         raise JetonError(f"{module} {' '.join(map(str, argv))}: {said[-1]}")
     found: Line = json.loads(done.stdout.splitlines()[-1])

@@ -23,8 +23,6 @@ from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from tqdm import tqdm
-
 from jeton_evaluation.bench.harness import Line, OptionError, Rounds, Say, Table, command
 
 if TYPE_CHECKING:
@@ -52,6 +50,9 @@ def run(
     only: Annotated[str, "cases that begin like this"] = "",
 ) -> Iterator[Line]:
     """Measure each case in new processes."""
+    # Not at the top: the processes that are measured import this module.
+    from tqdm import tqdm
+
     chosen = [case for case in CASES if case.startswith(only)]
     if not chosen:
         raise OptionError(f"no case begins with {only!r}: there are {', '.join(CASES)}")

@@ -1,7 +1,9 @@
 """Structured Streaming: a flow, Spark's own operators and Python state, on the same rows.
 
-Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second follow
-from the median time of a whole micro-batch, including Spark's own bookkeeping.
+Each query runs for some micro-batches of a size, one after the other; the first micro-batches warm
+it up. Rows a second follow from the median time of a whole micro-batch, including Spark's own
+bookkeeping. Spark's own operators have their default state store; RocksDB, which is slower for
+small micro-batches, only those that need it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 from jeton_evaluation.bench.harness import Line, OptionError, Say, Workers, command, numbers
-from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
+from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, NEED_ROCKS, QUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 WARM = 3
 """Micro-batches that are not counted."""
+STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -54,7 +57,6 @@ def queries(
     from jeton.spark.session import local_session
 
     settings: dict[str, str | float | bool | None] = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKS,
         # Else every micro-batch may find other Python processes than the one before.
         "spark.python.factory.idleWorkerMaxPoolSize": workers,
     }
@@ -73,6 +75,10 @@ def queries(
                 for peer, make in peers.items():
                     if peer in missing or (chosen and peer not in chosen):
                         continue
+                    if peer in NEED_ROCKS:
+                        spark.conf.set(STORE, ROCKS)
+                    else:
+                        spark.conf.unset(STORE)
                     seconds = _median_batch(make(_rows(spark, size, keys, workers)), batches)
                     base = base or seconds
                     found.append({"query": query, "peer": peer, "rows": size, "batch_s": seconds})
