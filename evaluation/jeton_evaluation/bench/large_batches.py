@@ -3,7 +3,8 @@
 ``jeton bench large_batches`` runs an interval join and a session window over DataFrames that Spark
 makes as they are read, in no order of time, in a session of their own each. Every worker has a hard
 limit of memory: an allocation beyond it fails. With ``--all``, the same runs follow without order,
-at the sizes that are given and with no limit, which shows what the order saves.
+at the sizes that are given and with no limit, which shows what the order saves. A run takes some
+minutes.
 """
 
 from __future__ import annotations

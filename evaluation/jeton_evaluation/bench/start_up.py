@@ -6,6 +6,7 @@ Each case runs in a process of its own: windows in process, of a DataFrame, and 
 query; and the DataFrame through a `mapInArrow` without Jeton. Every process runs twice: with an
 empty folder for compiled loops, so that Numba compiles all that the flow needs, and with the folder
 that the first has filled. The second is what a user sees, after `make setup` or `jeton compile`.
+All of it takes some five minutes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each query runs for some micro-batches of a size, one after the other; the first micro-batches warm
 it up. Rows a second follow from the median time of a whole micro-batch, including Spark's own
 bookkeeping. Spark's own operators have their default state store; RocksDB, which is slower for
-small micro-batches, only those that need it.
+small micro-batches, only those that need it. All of it takes some ten minutes.
 """
 
 from __future__ import annotations

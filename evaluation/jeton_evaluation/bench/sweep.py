@@ -1,7 +1,7 @@
 """The whole evaluation, run by run: each run is appended as one JSON line when it is done.
 
 A sweep that was interrupted resumes: runs that are in the file are not run again.
-`jeton_evaluation.bench.plan` lists the runs.
+`jeton_evaluation.bench.plan` lists the runs; ``--list`` says how long those that are left take.
 """
 
 from __future__ import annotations
