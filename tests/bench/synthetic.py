@@ -101,6 +101,7 @@ def _unnumbered() -> Iterator[Line]:
             "program": "word count",
             "workers": 2,
             "records_per_s": rate,
+            "correct": True,
         }
 
 

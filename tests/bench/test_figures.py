@@ -14,7 +14,7 @@ from jeton.cli import main
 from jeton_evaluation.bench import plan
 from jeton_evaluation.bench.claims import CLAIMS, GOALS, Claim
 from jeton_evaluation.bench.figures import STYLES, draw_all
-from jeton_evaluation.bench.report import nexmark
+from jeton_evaluation.bench.report import nexmark, summary
 from jeton_evaluation.bench.runs import Runs
 from tests.bench.synthetic import Line, changed, everything, links, words
 
@@ -303,3 +303,34 @@ def test_a_run_that_was_repeated_counts_once() -> None:
     first = {**words("tokens", 8, plan.HIGH), "run": "a", "dnf": True}
     second = {**first, "dnf": False}
     assert Runs([first, second]).where("wordcount")["dnf"].to_list() == [False]
+
+
+def test_the_best_peer_is_that_of_the_median_round_and_a_wrong_answer_is_named() -> None:
+    rounds = [
+        {**line, "records_per_s": line["records_per_s"] * factor, "run": f"{line['system']} {at}"}
+        for line in everything()
+        if line["experiment"] == "peers"
+        for at, factor in enumerate((1.0, 1.0, 100.0 if line["system"] == "slow" else 1.0))
+    ]
+    [claim] = [goal for goal in GOALS if goal.text.startswith("Ten times")]
+    verdict, seen = claim.judge(Runs(rounds))
+    assert verdict == "holds"
+    assert "wrong" not in seen
+    for line in rounds:
+        line["correct"] = line["system"] == "jeton"
+    assert "of slow, whose answer is wrong" in claim.judge(Runs(rounds))[1]
+
+
+def test_the_summary_names_commit_and_date_of_each_experiment() -> None:
+    def machine(commit: str, date: str) -> Line:
+        return {"experiment": "machine", "cpu": "x", "cores": 2, "commit": commit, "date": date}
+
+    lines = [
+        machine("old", "2026-11-15 18:25 UTC"),
+        {"run": "a", "experiment": "memory"},
+        {"run": "b", "experiment": "idle"},
+        machine("new", "2026-11-18 10:44 UTC"),
+        {"run": "a", "experiment": "memory"},
+    ]
+    said = summary(Runs(lines))
+    assert "Measured on x, 2 cores: idle at old (2026-11-15); memory at new (2026-11-18)." in said

@@ -69,13 +69,13 @@ def test_a_wrong_answer_is_a_failure(
         ([], "name one query, or say --all"),
         (["q4", "--all"], "name one query, or say --all"),
         (["q44"], "invalid choice"),
-        (["q4", "--events", "0"], "--events must be 1 or more"),
-        (["q4", "--events", "1.5"], "not a whole number"),
+        (["q4", "--events", "0"], "--events: '0' is not a whole number above zero"),
+        (["q4", "--events", "1.5"], "'1.5' is not a whole number"),
         (["q8", "--mechanism", "notifications"], "q8 can be had with tokens only"),
         (["q4", "--write", "page.md"], "--write and --markdown go with --all"),
         (["--all", "--mechanism", "notifications"], "--mechanism goes with a single query"),
-        (["--all", "--offered", "1e5", "0"], "--offered must be 1 or more"),
-        (["--all", "--seconds", "0"], "--seconds above zero"),
+        (["--all", "--offered", "1e5", "0"], "--offered: '0' is not a whole number above zero"),
+        (["--all", "--seconds", "0"], "--seconds: '0' is not a number above zero"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

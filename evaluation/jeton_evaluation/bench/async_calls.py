@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 import jeton as jt
 from jeton.idioms.map_async import map_async
-from jeton_evaluation.bench.harness import Line, Rounds, Say, command
+from jeton_evaluation.bench.harness import OR_ZERO, Line, Rounds, Say, command
 from jeton_evaluation.bench.slow_service import Connections, serving
 
 MS: Final = 1_000_000
@@ -46,7 +46,7 @@ def measure(
     calls: Annotated[int, "calls a second"] = 500,
     seconds: Annotated[float, "seconds a round"] = 2.0,
     rounds: Rounds = 5,
-    delay: Annotated[int, "duration of a slow call, ms"] = 50,
+    delay: Annotated[int, "duration of a slow call, ms", OR_ZERO] = 50,
 ) -> list[Line]:
     """Run all cases in turn; the first round warms up."""
     taken = {case: Taken([], []) for case in CASES}

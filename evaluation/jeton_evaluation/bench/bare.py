@@ -108,25 +108,35 @@ def hash_partition() -> Callable[[Columns], Any]:
 
 
 def interval_join() -> Callable[[Columns], Any]:
-    """Pairs of equal keys within an interval, left and right batches taking turns."""
-    sides: list[list[Columns]] = [[], []]
+    """Pairs of equal keys within an interval, left and right batches taking turns.
+
+    Each side is a chain of records for each key, the newest first, in rings of arrays.
+    """
+    sides: list[tuple[Array, ...]] | None = None
+    ends = [0, 0]
     turn = 0
 
     def script(columns: Columns) -> Any:
-        nonlocal turn
+        nonlocal sides, turn
+        if sides is None:
+            # Room for the interval, and for a batch that the other side has not had yet.
+            size = 1 << int(np.ceil(np.log2(INTERVAL // QUANTUM + 2 * len(columns.key))))
+            sides = [_side(size), _side(size)]
         mine, others = sides[turn], sides[1 - turn]
+        rows = (columns.time, columns.key, columns.value)
+        _append(mine, ends[turn], rows)
+        ends[turn] += len(columns.key)
+        pairs = _pairs(others, ends[1 - turn], rows, INTERVAL)
         turn = 1 - turn
-        mine.append(columns)
-        while others and others[0].time[-1] < columns.time[0] - INTERVAL:
-            others.pop(0)
-        if not others:
-            return None
-        times = np.concatenate([other.time for other in others])
-        keys = np.concatenate([other.key for other in others])
-        order = np.argsort(keys, kind="stable")
-        return _pairs(columns.time, columns.key, times[order], keys[order], INTERVAL)
+        return pairs
 
     return script
+
+
+def _side(size: int) -> tuple[Array, ...]:
+    """The newest record of each key, and of each record in a ring its time, value and the next."""
+    newest = np.full(65_536, -1, np.int32)
+    return newest, np.empty(size, np.int64), np.empty(size), np.empty(size, np.int32)
 
 
 @nb.njit(cache=True)
@@ -164,16 +174,43 @@ def _partition(time, key, value):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _pairs(time, key, times, keys, interval):  # type: ignore[no-untyped-def]
-    left = np.empty(len(key) * 4, np.int64)
-    right = np.empty(len(key) * 4, np.int64)
-    found = 0
+def _append(side, end, rows):  # type: ignore[no-untyped-def]
+    newest, times, values, nexts = side
+    time, key, value = rows
+    mask = len(times) - 1
     for i in range(len(key)):
-        at = np.searchsorted(keys, key[i])
-        while at < len(keys) and keys[at] == key[i]:
-            if abs(times[at] - time[i]) <= interval and found < len(left):
-                left[found] = i
-                right[found] = at
-                found += 1
-            at += 1
-    return left[:found], right[:found]
+        at = (end + i) & mask
+        times[at] = time[i]
+        values[at] = value[i]
+        nexts[at] = newest[key[i]]
+        newest[key[i]] = end + i
+
+
+@nb.njit(cache=True)
+def _pairs(side, end, rows, interval):  # type: ignore[no-untyped-def]
+    newest, times, values, nexts = side
+    time, key, value = rows
+    room = len(key)
+    while True:
+        out_time, out_key = np.empty(room, np.int64), np.empty(room, np.int64)
+        one, other = np.empty(room), np.empty(room)
+        mask = len(times) - 1
+        found = 0
+        for i in range(len(key)):
+            record = newest[key[i]]
+            # What a ring has overwritten is older than the interval.
+            while record >= 0 and record >= end - len(times):
+                at = record & mask
+                if times[at] < time[i] - interval:
+                    break
+                if times[at] <= time[i] + interval:
+                    if found < room:
+                        out_time[found] = max(time[i], times[at])
+                        out_key[found] = key[i]
+                        one[found] = value[i]
+                        other[found] = values[at]
+                    found += 1
+                record = nexts[at]
+        if found <= room:
+            return out_time[:found], out_key[:found], one[:found], other[:found]
+        room = found

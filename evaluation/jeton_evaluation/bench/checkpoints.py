@@ -20,7 +20,7 @@ import numpy as np
 
 import jeton as jt
 from jeton.storage.checkpoints import Checkpoints, Part
-from jeton_evaluation.bench.harness import Line, Rounds, Say, command, numbers
+from jeton_evaluation.bench.harness import Line, OptionError, Rounds, Say, command, numbers
 
 BATCH = 1 << 16
 SMALL = 1 << 12
@@ -39,7 +39,10 @@ def run(
     rounds: Rounds = 3,
 ) -> list[Line]:
     """Measure checkpoints at all sizes."""
-    return [Cost(count, say).measure(numbers(changed), rounds) for count in numbers(keys)]
+    thousandths = numbers(changed)
+    if max(thousandths, default=0) > 1000:
+        raise OptionError(f"of a thousand keys, {max(thousandths)} cannot change")
+    return [Cost(count, say).measure(thousandths, rounds) for count in numbers(keys)]
 
 
 main = command(run)
@@ -145,10 +148,13 @@ class Cost:
                 writer = threading.Thread(target=self._write, args=("changes", state))
             taken: list[float] = []
             writer.start()
-            while writer.is_alive() or len(taken) < 20:
-                keys = self.random.integers(0, self.keys, SMALL)
-                taken.append(_timed(partial(self._feed, keys))[0])
-            writer.join()
+            try:
+                while writer.is_alive() or len(taken) < 20:
+                    keys = self.random.integers(0, self.keys, SMALL)
+                    taken.append(_timed(partial(self._feed, keys))[0])
+            finally:
+                # It writes into a folder that is deleted, also when the user has had enough.
+                writer.join()
             usual, most, longest = np.quantile(taken, [0.5, 0.99, 1.0]).tolist()
             lines.append(
                 {

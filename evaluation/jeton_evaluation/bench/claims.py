@@ -525,10 +525,13 @@ def _times_as_fast(runs: Runs, goal: float, counts: Callable[[str], bool]) -> tu
     found = runs.where("peers", workers=workers)
     factors = {}
     for program, rates in found.groupby("program"):
-        best = rates.groupby("system")["records_per_s"].max()
+        best = rates.groupby("system")["records_per_s"].median()
         theirs = best[[each for each in best.index if each != "jeton" and counts(each)]]
         if "jeton" in best and len(theirs):
-            factors[program] = (best["jeton"] / theirs.max(), theirs.idxmax())
+            peer = theirs.idxmax()
+            wrong = (rates[rates["system"] == peer]["correct"] == False).any()  # noqa: E712
+            name = f"{peer}, whose answer is wrong" if wrong else peer
+            factors[program] = (best["jeton"] / theirs.max(), name)
     if not factors:
         raise NotMeasuredError("no program that both Jeton and such a peer have run")
     seen = ", ".join(f"{program}: ×{by:.1f} of {peer}" for program, (by, peer) in factors.items())

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import jeton as jt
 from jeton.errors import FlowStalled, JetonError
-from jeton_evaluation.bench.harness import Line, Say, Seconds, Workers
+from jeton_evaluation.bench.harness import OR_ZERO, Line, Say, Seconds, Workers
 from jeton_evaluation.bench.histogram import Histogram
 from jeton_evaluation.bench.open_loop import Load
 from jeton_evaluation.programs.mechanisms import Mechanism
@@ -207,13 +207,15 @@ def run(
     rate: Annotated[float, "records a second in each worker"] = 1e6,
     workers: Workers = 2,
     seconds: Seconds = 5.0,
-    warm_up: Annotated[float, "seconds before"] = 2.0,
+    warm_up: Annotated[float, "seconds before, which do not count", OR_ZERO] = 2.0,
     host: Annotated[HostName, "where it runs"] = "spark",
     find_max: Annotated[bool, "search the highest sustained rate"] = False,
     **load: Any,
 ) -> Iterator[Line]:
     """Run an experiment, or search its highest rate, and yield the line."""
     offered = Load(rate=rate, seconds=seconds, warm_up=warm_up, **load)
+    once = f"{warm_up + seconds + offered.cool_down:g} s under load"
+    say(f"{once} for each rate that is tried" if find_max else once)
     with open_host(host, workers) as where:
         if find_max:
             line = search(program, offered, where, about, lambda line: say_aside(line, unit))

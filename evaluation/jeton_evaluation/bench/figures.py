@@ -8,7 +8,7 @@ nothing. Colours are Okabe and Ito's; lines and markers differ too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
-from jeton_evaluation.bench.harness import OptionError, Say, command
+from jeton_evaluation.bench.harness import Line, OptionError, Say, command
 from jeton_evaluation.bench.plan import (
     COARSE,
     FINE,
@@ -80,8 +80,8 @@ def run(
     say: Say,
     runs: Annotated[Path, "runs of a sweep"] = OUT,
     out: Annotated[Path, "a folder"] = OUT.parent,
-) -> int:
-    """Draw all figures and write the report."""
+) -> Generator[Line, None, int]:
+    """Draw all figures and write the report; yields the files."""
     found = Runs.read(runs)
     if not found.lines:
         raise OptionError(f"{runs} has no runs: `jeton bench sweep` makes them")
@@ -94,6 +94,7 @@ def run(
         return 1
     for path in [*drawn, *write_report(found, out, drawn)]:
         say(str(path))
+        yield {"file": str(path)}
     return 0
 
 

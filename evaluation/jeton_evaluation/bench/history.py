@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 from jeton_evaluation.bench import operators
-from jeton_evaluation.bench.harness import Rounds, Say, command
+from jeton_evaluation.bench.harness import Line, Rounds, Say, command
 
 HISTORY = "docs/evaluation/history.jsonl"
 COMPARED = 5
@@ -29,7 +29,7 @@ def run(
     rounds: Rounds = 7,
     tolerance: Annotated[float, "how much slower counts as slower"] = 1.25,
     dry_run: Annotated[bool, "compare, but write nothing"] = False,
-) -> int:
+) -> Generator[Line, None, int]:
     """Measure, compare with the lines before, and add a line; 1 if something became slower."""
     path = Path(file)
     before = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -38,8 +38,9 @@ def run(
     slow = slower(costs, [line["costs"] for line in before], tolerance)
     for name, (usual, now) in slow.items():
         say(f"{name}: {now:.2f} times the bare script, {usual:.2f} before")
+    line = {"commit": _commit(), "batch": batch, "costs": costs}
+    yield line | {"slower": [*slow]}
     if not dry_run:
-        line = {"commit": _commit(), "batch": batch, "costs": costs}
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -93,8 +93,9 @@ def run(
 ) -> list[Line]:
     """Measure the variants in turn; ``one`` is the process of one of them."""
     if one:
-        for taken in measure(one, batches, int(batch), workers):
-            print(json.dumps(taken), flush=True)
+        with suppress(BrokenPipeError):  # whoever asked has gone
+            for taken in measure(one, batches, int(batch), workers):
+                print(json.dumps(taken), flush=True)
         return []
     lines = []
     if rate is not None:
@@ -106,8 +107,9 @@ def run(
             say(PACED.row(line))
             lines.append(line)
         return lines
+    sizes = numbers(batch)
     say(TABLE.head)
-    for size in numbers(batch):
+    for size in sizes:
         for line in compare(rounds or ROUNDS, batches, size, workers):
             say(TABLE.row(line))
             lines.append(line)
@@ -134,9 +136,11 @@ def compare(rounds: int, batches: int, batch: int, workers: int) -> Iterator[Lin
         children = {}
         for variant in VARIANTS:
             command = [sys.executable, "-m", __name__, "--one", variant, *options]
-            children[variant] = child = stack.enter_context(
-                subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, bufsize=1)
+            # In a session of its own, which Ctrl-C does not reach: it ends with its input.
+            child = subprocess.Popen(
+                command, stdin=PIPE, stdout=PIPE, text=True, bufsize=1, start_new_session=True
             )
+            children[variant] = stack.enter_context(child)
             assert child.stdin is not None
             stack.callback(child.stdin.close)
         for number in range(rounds + 1):

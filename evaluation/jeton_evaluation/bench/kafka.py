@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import pyarrow as pa
+from tqdm import tqdm
 
 import jeton as jt
 from jeton.connectors import sinks, sources
@@ -43,7 +44,7 @@ def run(say: Say, rounds: Rounds = 5, records: Records = 200_000) -> Iterator[Li
         bench = _Bench(kafka, table)
         bench.fill()
         rates: dict[str, list[float]] = {name: [] for name in bench.variants()}
-        for _ in range(rounds):
+        for _ in tqdm(range(rounds), "rounds", disable=None):
             for name, variant in bench.variants().items():
                 began = perf_counter()
                 variant()

@@ -3,23 +3,29 @@
 ``jeton bench large_batches`` runs an interval join and a session window over DataFrames that Spark
 makes as they are read, in no order of time, in a session of their own each. Every worker has a hard
 limit of memory: an allocation beyond it fails. With ``--all``, the same runs follow without order,
-at the sizes that are given and with no limit, which shows what the order saves.
+at the sizes that are given and with no limit, which shows what the order saves. A run takes some
+minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import jeton as jt
-from jeton_evaluation.bench.harness import Line, Say, Table, Workers, command
+from jeton_evaluation.bench.harness import (
+    Line,
+    OptionError,
+    Say,
+    Table,
+    Workers,
+    child_line,
+    command,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +69,8 @@ def run(
         [shape] = shapes
         print(json.dumps(measure(shape, limit_mb, times, workers, one == "ordered")))
         return []
+    if not bursts_of(times, limit_mb, workers):
+        raise OptionError(f"--times {times:g} of {limit_mb} MB is less than one burst of records")
     say(TABLE.head)
     lines = []
     for shape in shapes:
@@ -80,20 +88,22 @@ main = command(run)
 
 def in_a_child(shape: str, limit_mb: int, times: float, workers: int, order: str) -> Line:
     """One run in a process of its own, with a session of its own and new workers."""
-    command = [sys.executable, "-m", "jeton_evaluation.bench.large_batches", "--one", order]
-    command += ["--limit-mb", str(limit_mb), "--times", str(times), "--workers", str(workers)]
+    options = ("--one", order, "--limit-mb", limit_mb, "--times", times, "--workers", workers)
     # Arrow's own allocator reserves a gigabyte at once, which would count as used.
-    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    made = subprocess.check_output([*command, "--shapes", shape], text=True, env=environment)
-    found: Line = json.loads(made.splitlines()[-1])
-    return found
+    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+    return child_line(__spec__.name, *options, "--shapes", shape, **pool)
+
+
+def bursts_of(times: float, limit_mb: int, workers: int) -> int:
+    """The bursts of records that have ``times`` the memory of all workers."""
+    return int(times * limit_mb * workers * 2**20 / ROW / BURST)
 
 
 def measure(shape: Shape, limit_mb: int, times: float, workers: int, in_order: bool) -> Line:
     """Run a flow over rows of ``times`` the workers' memory, and check what came out."""
     from jeton.spark import local_session
 
-    bursts = int(times * limit_mb * workers * 2**20 / ROW / BURST)
+    bursts = bursts_of(times, limit_mb, workers)
     spark = local_session(workers)
     try:
         flow, inputs, expected = MAKERS[shape](spark, bursts, limit_mb if in_order else None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 import jeton as jt
 from jeton.idioms.flow_control import flat_map_bounded
-from jeton_evaluation.bench.harness import Line, Say, Table, command
+from jeton_evaluation.bench.harness import Line, OptionError, Say, Table, child_line, command
 
 PIECE = 65_536
 """Records in a piece, as they are produced."""
@@ -52,6 +51,8 @@ def run(
     if one:
         print(json.dumps(measure(records, workers, one == "with")))
         return []
+    if records < 100:
+        raise OptionError(f"a hundredth of {records} records is less than one: --records is 100 up")
     sizes = (records // 100, records // 10, records)
     say(TABLE.head)
     rows = []
@@ -68,10 +69,8 @@ main = command(run)
 
 def in_a_child(control: str, records: int, workers: int) -> Line:
     """One run in a process of its own, so that its peak is its own."""
-    command = [sys.executable, "-m", "jeton_evaluation.bench.memory", "--one", control]
-    command += ["--records", str(records), "--workers", str(workers)]
-    found: Line = json.loads(subprocess.check_output(command, text=True))
-    return found
+    options = ("--one", control, "--records", records, "--workers", workers)
+    return child_line(__spec__.name, *options)
 
 
 def measure(records: int, workers: int, control: bool) -> Line:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 import jeton as jt
 from jeton_evaluation.bench import experiment
-from jeton_evaluation.bench.harness import Line, Say, Workers, command
+from jeton_evaluation.bench.harness import Line, OptionError, Say, Workers, command
 from jeton_evaluation.bench.runs import machine, short
 
 if TYPE_CHECKING:
@@ -47,7 +47,12 @@ def run(
     out: Annotated[Path | None, "also append the lines to this file"] = None,
 ) -> list[Line]:
     """Measure latency while state moves, by each plan, in one session."""
+    if workers < 2:
+        raise OptionError("state moves between workers: --workers is at least 2")
+    if out is not None and not out.parent.is_dir():
+        raise OptionError(f"there is no folder {out.parent}")
     lines: list[Line] = []
+    say(f"{keys:,} keys under {rate:,} records/s in each of {workers} workers")
     with experiment.open_host("spark", workers) as where:
         assert where.spark is not None
         found: dict[str, list[Line]] = {name: [] for name in PLANS}

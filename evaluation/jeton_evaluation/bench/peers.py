@@ -3,7 +3,8 @@
 ``jeton bench peers`` runs a running word count over 10,000 keys and a mean by key over windows of
 ten seconds, on one worker and on two, and prints the throughput of Jeton relative to each. Each
 peer has its own virtual environment, made when it is first needed; each run has its own process and
-a time limit; answers are checked. docs/peers.md lists the differences between the systems.
+a time limit; answers are checked. docs/peers.md lists the differences between the systems. All of
+it takes about half an hour, and 4 GB for the environments.
 
 A program is called with its variant, the name of what it computes, the number of workers and of
 records, a folder with the records and a folder of its own. There it writes ``reported*.json``, one

@@ -23,13 +23,17 @@ def run(
     say: Say, advances: Annotated[int, "advances a round"] = 2000, rounds: Rounds = 9
 ) -> list[Line]:
     """Measure all lengths, and the cost of a token."""
+    say(f"{rounds} rounds of {advances:,} advances over {len(LENGTHS)} chains\n")
     costs = advance_costs(LENGTHS, advances, rounds)
     say("idle operators   µs per advance   × the shortest")
     for length, cost in costs.items():
         say(f"{length:>14}   {cost:>14.2f}   {cost / costs[LENGTHS[0]]:>14.2f}")
     call, token = token_cost(advances * 10, rounds)
     say(f"\nretain + downgrade + drop of a token: {token:.2f} µs (an empty call: {call:.2f} µs)")
-    return [{"length": n, "us_per_advance": round(us, 3)} for n, us in costs.items()]
+    return [
+        *({"length": n, "us_per_advance": round(us, 3)} for n, us in costs.items()),
+        {"us_per_token": round(token, 3), "us_per_empty_call": round(call, 3)},
+    ]
 
 
 main = command(run)

@@ -133,13 +133,12 @@ def summary(runs: Runs) -> str:
     counted = Counter(claim.judge(runs)[0] for claim in CLAIMS)
     plural = {HOLDS: "hold", FAILS: "do not hold", UNMEASURED: "are not measured"}
     counts = ", ".join(f"{count} {plural.get(word, word)}" for word, count in counted.items())
-    commits: dict[str, list[str]] = {}
-    for line in runs.where("machine").itertuples():
-        commits.setdefault(f"{line.cpu}, {line.cores} cores", []).append(line.commit)
-    where = "".join(
-        f" Measured on {machine}, at commit{'s' * (len(found) > 1)} {', '.join(found)}."
-        for machine, found in commits.items()
+    machines = dict.fromkeys(
+        f"{line.cpu}, {line.cores} cores" for line in runs.where("machine").itertuples()
     )
+    measured = {at: found for at, found in runs.measured.items() if found}
+    commits = "; ".join(f"{', '.join(found)} at {at}" for at, found in measured.items())
+    where = f" Measured on {' and '.join(machines)}: {commits}." if machines else ""
     seconds = lengths(runs)
     long = f" Each run was measured for {' or '.join(seconds)} s." if seconds else ""
     return f"Of the paper's {len(CLAIMS)} claims, {counts}.{where}{long}"

@@ -60,7 +60,19 @@ class Runs:
 
     def __init__(self, lines: Iterable[Line]) -> None:
         # Lines of other tools may have no run: all of them count.
-        self.lines = list({each.get("run", at): each for at, each in enumerate(lines)}.values())
+        last: dict[Any, tuple[Line, str]] = {}
+        where = ""
+        for at, line in enumerate(lines):
+            if line["experiment"] == "machine":
+                where = f"{line.get('commit')} ({line.get('date', 'no date').split()[0]})"
+            last[line.get("run", at)] = line, where
+        self.lines = [line for line, _ in last.values()]
+        self.measured: dict[str, list[str]] = {}
+        """The experiments whose runs count, by the commit and the date at which they were run."""
+        for line, where in last.values():
+            found = self.measured.setdefault(where, [])
+            if line["experiment"] not in ("machine", *found):
+                found.append(line["experiment"])
         experiments: dict[str, list[Line]] = {}
         for line in self.lines:
             kind = " sustained" if line.get("sustained") else ""

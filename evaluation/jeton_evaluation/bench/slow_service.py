@@ -6,10 +6,12 @@ It runs elsewhere, so it takes no time of the worker that calls it.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from subprocess import PIPE
 from typing import TypeAlias
 
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -19,7 +21,8 @@ Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 def serving() -> Iterator[int]:
     """Answer each ``GET /n/ms`` with ``n``, ``ms`` milliseconds later; returns the port."""
     command = [sys.executable, "-m", __name__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
+    # In a session of its own, which Ctrl-C does not reach: it ends with its input.
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, start_new_session=True) as service:
         assert service.stdin is not None
         assert service.stdout is not None
         try:
@@ -76,6 +79,8 @@ async def _serve() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    # At once: whoever still waits for an answer has gone.
+    os._exit(0)
 
 
 if __name__ == "__main__":

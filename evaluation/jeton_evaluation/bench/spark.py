@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 KEYS = 65_536
 QUANTUM = 256
+BATCH = 32_768
 
 
 def run(
     say: Say,
     rows: Annotated[int, "rows in and out"] = 20_000_000,
-    records: Annotated[int, "records of the word count"] = 200_000_000,
+    records: Annotated[int, "records of the word count, in whole batches"] = 200_000_000,
     rounds: Rounds = 3,
     workers: Workers = 2,
 ) -> Line:
@@ -58,7 +59,8 @@ def stages(spark: SparkSession, workers: int, rounds: int, say: Say) -> Line:
     flow = identity(few.columns[1:]).on_spark(
         {"in": few}, workers=workers, shuffle=False, progress=False
     )
-    plain, ours = in_turn(rounds + 2, lambda: _pass_through(few), lambda: _run(flow["out"]))
+    through, out = _pass_through(few), flow["out"]
+    plain, ours = in_turn(rounds + 2, lambda: _run(through), lambda: _run(out))
     say(f"a stage on a warm session: plain {plain * 1e3:.0f} ms, with a flow {ours * 1e3:.0f} ms")
     return {"stage_plain_s": plain, "stage_s": ours}
 
@@ -67,8 +69,9 @@ def move_rows(spark: SparkSession, workers: int, count: int, rounds: int, say: S
     """Seconds to hand rows of four columns through, plainly and through a flow."""
     frame = _frame(spark, count, workers)
     flow = identity(frame.columns[1:])
-    through = flow.on_spark({"in": frame}, workers=workers, shuffle=False, progress=False)["out"]
-    plain, ours = in_turn(rounds, lambda: _pass_through(frame), lambda: _run(through))
+    out = flow.on_spark({"in": frame}, workers=workers, shuffle=False, progress=False)["out"]
+    through = _pass_through(frame)
+    plain, ours = in_turn(rounds, lambda: _run(through), lambda: _run(out))
     say(
         f"{count:,} rows of 4 columns in and out: plain {count / plain / 1e6:.2f}M rows/s, "
         f"through a flow {count / ours / 1e6:.2f}M rows/s: {ours / plain:.2f}× the time"
@@ -84,10 +87,11 @@ def word_count(spark: SparkSession, workers: int, records: int, say: Say) -> Lin
     """Records a second of a rolling word count whose records are made in the workers."""
     from jeton.connectors import sources
 
-    batch = 32_768
+    batches = max(records // workers // BATCH, 1)
+    records = batches * BATCH * workers
     flow = jt.Flow("word count")
     flow.input("words").key_by("key").running().count()
-    make = _words(records // workers, batch)
+    make = _words(batches)
     query = flow.start(spark, sources={"words": sources.Batches(make)}, workers=workers)
     query.await_termination()
     reported = query.metrics()["workers"].values()
@@ -101,13 +105,13 @@ def word_count(spark: SparkSession, workers: int, records: int, say: Say) -> Lin
     return {"word_count_per_s": records / seconds, "word_count_peak_rss_mb": peak}
 
 
-def _words(records: int, batch: int) -> Callable[[int, int], Iterator[jt.Batch]]:
+def _words(batches: int) -> Callable[[int, int], Iterator[jt.Batch]]:
     def make(partition: int, partitions: int) -> Iterator[jt.Batch]:
         random = np.random.default_rng(partition)
-        keys = [random.integers(0, KEYS, batch) for _ in range(16)]
-        times = np.arange(batch) * QUANTUM
-        for number in range(records // batch):
-            first = number * batch * QUANTUM
+        keys = [random.integers(0, KEYS, BATCH) for _ in range(16)]
+        times = np.arange(BATCH) * QUANTUM
+        for number in range(batches):
+            first = number * BATCH * QUANTUM
             yield jt.Batch.trusted({"key": keys[number % 16]}, times + first, "time", first)
 
     return make
@@ -122,11 +126,13 @@ def _frame(spark: SparkSession, count: int, workers: int) -> DataFrame:
     )
 
 
-def _pass_through(frame: DataFrame) -> None:
+def _pass_through(frame: DataFrame) -> DataFrame:
+    """The same rows through Python, without Jeton."""
+
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return batches
 
-    _run(frame.mapInArrow(same, frame.schema))
+    return frame.mapInArrow(same, frame.schema)
 
 
 def _run(frame: DataFrame) -> None:

@@ -16,8 +16,6 @@ import importlib.util
 import json
 import math
 import resource
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import jeton as jt
-from jeton_evaluation.bench.harness import Line, Say, Table, command
+from jeton_evaluation.bench.harness import Line, Say, Table, child_line, command
 
 BATCH = 65_536
 END = 10**9
@@ -83,7 +81,8 @@ def run(
     say(RUNS.head)
     found = []
     for memory in (budget,) if spilled_only else ("none", budget):
-        line = in_a_child(keys, each, memory)
+        options = ("--one", memory, "--keys", keys, "--each", each)
+        line = child_line(__spec__.name, *options)
         found.append(line)
         say(RUNS.row(line))
         yield line
@@ -92,14 +91,6 @@ def run(
 
 
 main = command(run)
-
-
-def in_a_child(keys: int, each: int, memory: str) -> Line:
-    """One run in a process of its own, so that its peak is its own."""
-    command = [sys.executable, "-m", "jeton_evaluation.bench.spill", "--one", memory]
-    command += ["--keys", str(keys), "--each", str(each)]
-    found: Line = json.loads(subprocess.check_output(command, text=True))
-    return found
 
 
 def scattered(keys: int, each: int) -> Iterator[Keys]:

@@ -1,9 +1,12 @@
 """Start-up: seconds from a new Python process to the first rows, and to those of a second flow.
 
+Each column has its own part: the import, then the session, then the first rows, then those of the
+next flow. A user waits for the sum of the first three. The start of the interpreter is not in it.
 Each case runs in a process of its own: windows in process, of a DataFrame, and of a long-lived
 query; and the DataFrame through a `mapInArrow` without Jeton. Every process runs twice: with an
 empty folder for compiled loops, so that Numba compiles all that the flow needs, and with the folder
 that the first has filled. The second is what a user sees, after `make setup` or `jeton compile`.
+All of it takes some five minutes.
 """
 
 from __future__ import annotations
@@ -48,13 +51,16 @@ def run(
     only: Annotated[str, "cases that begin like this"] = "",
 ) -> Iterator[Line]:
     """Measure each case in new processes."""
+    # Not at the top: the processes that are measured import this module.
+    from tqdm import tqdm
+
     chosen = [case for case in CASES if case.startswith(only)]
     if not chosen:
         raise OptionError(f"no case begins with {only!r}: there are {', '.join(CASES)}")
     say("seconds, in a new process\n" + TABLE.head)
     for case in chosen:
         laps: dict[str, list[Line]] = {"compiled": [], "loaded": []}
-        for _ in range(rounds):
+        for _ in tqdm(range(rounds), case, unit="round", disable=None, leave=False):
             with TemporaryDirectory() as folder:
                 for seen in laps.values():
                     seen.append(measured(case, Path(folder)))

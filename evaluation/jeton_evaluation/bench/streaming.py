@@ -1,7 +1,9 @@
 """Structured Streaming: a flow, Spark's own operators and Python state, on the same rows.
 
-Each query runs for some micro-batches of a size; the first ones warm it up. Rows a second follow
-from the median time of a whole micro-batch, including Spark's own bookkeeping.
+Each query runs for some micro-batches of a size, one after the other; the first micro-batches warm
+it up. Rows a second follow from the median time of a whole micro-batch, including Spark's own
+bookkeeping. Spark's own operators have their default state store; RocksDB, which is slower for
+small micro-batches, only those that need it. All of it takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from importlib.util import find_spec
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jeton_evaluation.bench.harness import Line, Say, Workers, command, numbers
-from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
+from jeton_evaluation.bench.harness import Line, OptionError, Say, Workers, command, numbers
+from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, NEED_ROCKS, QUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 WARM = 3
 """Micro-batches that are not counted."""
+STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -35,7 +38,13 @@ def run(
 ) -> Line:
     """Measure all queries at all sizes."""
     chosen = [name for name in peers.split(",") if name]
-    return {"queries": queries(numbers(rows), keys, batches, workers, chosen, say)}
+    known = [*dict.fromkeys(name for peers in QUERIES.values() for name in peers)]
+    if unknown := [name for name in chosen if name not in known]:
+        raise OptionError(f"there is no {unknown[0]!r}: choose from {', '.join(known)}")
+    sizes = numbers(rows)
+    if not sizes:
+        raise OptionError("--rows needs a number at least")
+    return {"queries": queries(sizes, keys, batches, workers, chosen, say)}
 
 
 main = command(run)
@@ -48,13 +57,13 @@ def queries(
     from jeton.spark.session import local_session
 
     settings: dict[str, str | float | bool | None] = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKS,
         # Else every micro-batch may find other Python processes than the one before.
         "spark.python.factory.idleWorkerMaxPoolSize": workers,
     }
     missing = NEED_PROTOBUF if not is_there("google.protobuf") else ()
     if missing:
         say(f"not measured, for want of `pip install protobuf`: {', '.join(missing)}")
+    say("starting Spark and warming it up")
     spark = local_session(workers, **settings)
     found = []
     try:
@@ -66,6 +75,10 @@ def queries(
                 for peer, make in peers.items():
                     if peer in missing or (chosen and peer not in chosen):
                         continue
+                    if peer in NEED_ROCKS:
+                        spark.conf.set(STORE, ROCKS)
+                    else:
+                        spark.conf.unset(STORE)
                     seconds = _median_batch(make(_rows(spark, size, keys, workers)), batches)
                     base = base or seconds
                     found.append({"query": query, "peer": peer, "rows": size, "batch_s": seconds})

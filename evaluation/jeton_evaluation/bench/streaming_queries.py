@@ -190,3 +190,4 @@ QUERIES: Final[dict[str, dict[str, Peer]]] = {
 """Each query as each peer has it."""
 
 NEED_PROTOBUF: Final = ("transformWithStateInPandas",)
+NEED_ROCKS: Final = NEED_PROTOBUF

@@ -1,14 +1,14 @@
 """The whole evaluation, run by run: each run is appended as one JSON line when it is done.
 
 A sweep that was interrupted resumes: runs that are in the file are not run again.
-`jeton_evaluation.bench.plan` lists the runs.
+`jeton_evaluation.bench.plan` lists the runs; ``--list`` says how long those that are left take.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -34,11 +34,13 @@ def run(
     again: Annotated[bool, "repeat runs that the file has"] = False,
     list: Annotated[bool, "list the runs and stop"] = False,
     host: Annotated[HostName, "where flows run"] = "spark",
-) -> int:
-    """Run the runs that the file does not have; returns 0 if none failed."""
+) -> Generator[Line, None, int]:
+    """Run the runs that the file does not have, or list them; returns 0 if none failed."""
     parts = only.split(",") if only else [*PARTS]
     if unknown := {*parts} - {*PARTS}:
-        raise OptionError(f"there are no parts {unknown}: choose from {', '.join(PARTS)}")
+        raise OptionError(
+            f"there is no part {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}"
+        )
     had = read_lines(out)
     done = set() if again else {line.get("run") for line in had}
     scale = QUICK if quick else FULL
@@ -51,6 +53,7 @@ def run(
         return sweep(todo, out, had, host)
     for each in todo:
         say(f"{each.id}   {each.seconds:.0f} s")
+        yield {"run": each.id, "about_seconds": round(each.seconds)}
     say(f"{len(todo)} runs, about {sum(run.seconds for run in todo) / 60:.0f} minutes")
     return 0
 

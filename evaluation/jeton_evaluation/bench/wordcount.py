@@ -18,22 +18,26 @@ import numpy.typing as npt
 import jeton as jt
 from jeton_evaluation.bench import experiment
 from jeton_evaluation.bench.experiment import MechanismOption
-from jeton_evaluation.bench.harness import Line, Say, command
+from jeton_evaluation.bench.harness import OR_ZERO, Line, OptionError, Say, command
 from jeton_evaluation.bench.open_loop import Due, Load, measure, offer
 from jeton_evaluation.programs.mechanisms import Mechanism
 from jeton_evaluation.programs.word_count import word_count
 
 KEYS = 65_536
+COARSEST = 30
+"""The greatest logarithm of a quantum: times have to pass while a run lasts."""
 
 
 def run(
     say: Say,
     mechanism: MechanismOption = "tokens",
-    quantum: Annotated[int, "log2 of nanoseconds"] = 8,
+    quantum: Annotated[int, "log2 of the nanoseconds between timestamps", OR_ZERO] = 8,
     keys: Annotated[int, "words"] = KEYS,
     **options: Any,
 ) -> Iterator[Line]:
     """Offer words to a count."""
+    if quantum > COARSEST:
+        raise OptionError(f"a quantum of 2**{quantum} ns is coarser than 2**{COARSEST}: a second")
     about = {"experiment": "wordcount", "mechanism": mechanism, "quantum_log2": quantum}
     flow = partial(program, mechanism=mechanism, keys=keys)
     return experiment.run(say, flow, about, "records", quantum=1 << quantum, **options)

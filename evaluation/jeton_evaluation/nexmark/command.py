@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jeton_evaluation.bench.harness import Workers, grid, parser_of
+from jeton_evaluation.bench.harness import OR_ZERO, Workers, grid, parser_of
 from jeton_evaluation.nexmark import queries
 from jeton_evaluation.nexmark.config import Config
 from jeton_evaluation.nexmark.queries import Query
@@ -62,7 +62,7 @@ class Options:
         Mechanism | None, "of one query, a program that compares mechanisms (default: the query)"
     ] = None
     rate: Annotated[int, "events in a second of event time"] = 10_000
-    seed: Annotated[int, "seed of the events"] = 0
+    seed: Annotated[int, "seed of the events", OR_ZERO] = 0
     runs: Annotated[int, "with --all, the best of this many runs"] = 2
     offered: Annotated[Sequence[int], "with --all, latencies at these events a second"] = OFFERED
     seconds: Annotated[float, "with --all, how long each is offered"] = 3.0
@@ -94,11 +94,6 @@ def options_of(argv: Sequence[str] | None) -> Options:
         parser.error("--mechanism goes with a single query")
     if options.query is not None and (options.write is not None or options.markdown):
         parser.error("--write and --markdown go with --all and --parquet")
-    for name in ("events", "workers", "rate", "runs"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be 1 or more")
-    if min(options.offered, default=1) < 1 or options.seconds <= 0:
-        parser.error("--offered must be 1 or more, and --seconds above zero")
     if options.query is not None and options.mechanism is not None:
         known = queries.get(options.query).mechanisms
         if options.mechanism not in known:
