@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"out": jt.agg.count()},
@@ -163,3 +164,46 @@ def test_windows_without_a_key_move_with_the_first_bin(bins: range) -> None:
         run.input("left").send(windows)
         run.input("right").send({"time": [3, 4]})
         assert run.finish()["out"]["count"].to_pylist() == [4] * 100
+
+
+@pytest.mark.parametrize("of_left", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "fits"),
+    [
+        (np.array([3]), np.array([0.5]), True),
+        (np.array([2], np.uint64), np.array([-1]), True),
+        (np.array([16777217], np.int32), np.array([0.5], np.float64), True),
+        (np.array([2**53 + 1]), np.array([0.5]), False),
+        (np.array([2**63], np.uint64), np.array([-1]), False),
+        (np.array([True]), np.array([7]), False),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_columns_that_change_their_type_keep_their_values_or_are_refused(
+    of_left: bool, first: Any, second: Any, fits: bool, swapped: bool
+) -> None:
+    """As in all other operators: no integer is rounded, and no truth becomes a number."""
+    flow = jt.Flow("types")
+    left, right = flow.input("left").key_by("id"), flow.input("right").key_by("id")
+    joined = left.group_join(right, until="ends")
+    flow.output("out", joined.count() if of_left else joined.top("n"))
+    values = [second, first] if swapped else [first, second]
+
+    def run() -> list[Any]:
+        with flow.open() as run:
+            for name in ("left", "right"):
+                for key, x in enumerate(values):
+                    row: dict[str, Any] = {"time": [0], "id": [key], "ends": [9], "x": x}
+                    if name == "right":
+                        row = {"time": [1], "id": [key], "n": [1], "x": x}
+                    if of_left is (name == "right"):
+                        del row["x"]
+                    run.input(name).send(row)
+                    run.run_to_rest()
+            return run.finish()["out"].sort_by([("id", "ascending")])["x"].to_pylist()
+
+    if fits:
+        assert run() == [values[0].item(), values[1].item()]
+    else:
+        with pytest.raises(BatchError, match="cast it to one type, or give the input a schema"):
+            run()
