@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
-from jeton.errors import BatchError
+from jeton.errors import BatchError, GraphError
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"out": jt.agg.count()},
@@ -200,10 +200,58 @@ def test_columns_that_change_their_type_keep_their_values_or_are_refused(
                         del row["x"]
                     run.input(name).send(row)
                     run.run_to_rest()
-            return run.finish()["out"].sort_by([("id", "ascending")])["x"].to_pylist()
+            found: list[Any] = run.finish()["out"].sort_by([("id", "ascending")])["x"].to_pylist()
+            return found
 
     if fits:
         assert run() == [values[0].item(), values[1].item()]
     else:
         with pytest.raises(BatchError, match="cast it to one type, or give the input a schema"):
             run()
+
+
+@pytest.mark.parametrize("name", ["top", "least", "collected"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_times_of_right_records_survive_restarts(name: str, kind: pa.DataType) -> None:
+    """Of records in windows, and of those that came before their window."""
+
+    def times(*hours: int) -> pa.Array:
+        return pa.array([hour * 3_600_000_000 for hour in hours]).cast(kind)
+
+    steps = [
+        ("right", {"time": times(2, 3, 3), "id": [1, 2, 2], "n": [5, 6, 7]}),
+        ("left", {"time": times(1, 2), "id": [1, 2], "ends": times(9, 9)}),
+        ("right", {"time": times(4, 1), "id": [2, 1], "n": [8, 9]}),
+        ("right", {"time": times(4, 5), "id": [2, 1], "n": [1, 1]}),
+    ]
+    found = []
+    for restarts in (False, True):
+        flow = jt.Flow("times")
+        left, right = flow.input("left").key_by("id"), flow.input("right").key_by("id")
+        joined = left.group_join(right, until="ends")
+        if name == "collected":
+            out = joined.aggregate(all=jt.agg.collect("time"), last=jt.agg.max("time"))
+        else:
+            out = joined.top("time", ascending=name == "least")
+        flow.output("out", out)
+        run = flow.open(workers=2)
+        for input_name, table in steps:
+            run.input(input_name).send(table)
+            run.run_to_rest()
+            if restarts:
+                snapshot = run.snapshot()
+                run.close()
+                run = flow.open(workers=3, restore=snapshot)
+                run.migrate({bin: bin % 3 for bin in range(0, 256, 2)})
+                run.run_to_rest()
+        found.append(run.finish()["out"].sort_by([("id", "ascending")]).to_pylist())
+        run.close()
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+def test_the_top_record_by_its_key_is_refused() -> None:
+    flow = jt.Flow("key")
+    left, right = flow.input("left").key_by("id"), flow.input("right").key_by("item")
+    with pytest.raises(GraphError, match="all records of a window have the same 'item'"):
+        left.group_join(right, until="ends").top("item")
