@@ -243,3 +243,23 @@ def test_tokens_refuse_times_of_another_class() -> None:
         for wrong in (Known.of("ann"), 3):
             with pytest.raises((TimeError, TokenError)):
                 run.input("in").token.downgrade(wrong)
+
+
+@seeded
+@pytest.mark.parametrize("workers", [1, 2])
+def test_state_by_key_moves_on_within_each_time(workers: int, seed: int | None) -> None:
+    """Records of one time are taken in the order of their columns, whichever came first."""
+
+    def collect(before: list[int], row: dict[str, Any]) -> tuple[list[int], list[Any]]:
+        return [*before, row["n"]], [{"so far": [*before, row["n"]]}]
+
+    flow = jt.Flow("pairs", time=Pair)
+    flow.output("out", flow.input("in").key_by("k").stateful_map(collect, []))
+    times = [Pair(0, 0), Pair(1, 1), Pair(0, 0), Pair(1, 1), Pair(0, 0)]
+    with flow.open(workers=workers, seed=seed) as run:
+        run.input("in").send(k=[1, 1, 1, 2, 1], n=[3, 9, 2, 5, 1], times=times)
+        found = run.finish()["out"].sort_by([("k", "ascending")]).to_pydict()
+    one = [[1], [1, 2], [1, 2, 3], [1, 2, 3, 9]]
+    assert found["k"] == [1, 1, 1, 1, 2]
+    assert sorted(found["so far"][:4]) == one
+    assert found["so far"][4:] == [[5]]

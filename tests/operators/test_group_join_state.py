@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.errors import BatchError, GraphError
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"out": jt.agg.count()},
@@ -163,3 +164,94 @@ def test_windows_without_a_key_move_with_the_first_bin(bins: range) -> None:
         run.input("left").send(windows)
         run.input("right").send({"time": [3, 4]})
         assert run.finish()["out"]["count"].to_pylist() == [4] * 100
+
+
+@pytest.mark.parametrize("of_left", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "fits"),
+    [
+        (np.array([3]), np.array([0.5]), True),
+        (np.array([2], np.uint64), np.array([-1]), True),
+        (np.array([16777217], np.int32), np.array([0.5], np.float64), True),
+        (np.array([2**53 + 1]), np.array([0.5]), False),
+        (np.array([2**63], np.uint64), np.array([-1]), False),
+        (np.array([True]), np.array([7]), False),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_columns_that_change_their_type_keep_their_values_or_are_refused(
+    of_left: bool, first: Any, second: Any, fits: bool, swapped: bool
+) -> None:
+    """As in all other operators: no integer is rounded, and no truth becomes a number."""
+    flow = jt.Flow("types")
+    left, right = flow.input("left").key_by("id"), flow.input("right").key_by("id")
+    joined = left.group_join(right, until="ends")
+    flow.output("out", joined.count() if of_left else joined.top("n"))
+    values = [second, first] if swapped else [first, second]
+
+    def run() -> list[Any]:
+        with flow.open() as run:
+            for name in ("left", "right"):
+                for key, x in enumerate(values):
+                    row: dict[str, Any] = {"time": [0], "id": [key], "ends": [9], "x": x}
+                    if name == "right":
+                        row = {"time": [1], "id": [key], "n": [1], "x": x}
+                    if of_left is (name == "right"):
+                        del row["x"]
+                    run.input(name).send(row)
+                    run.run_to_rest()
+            found: list[Any] = run.finish()["out"].sort_by([("id", "ascending")])["x"].to_pylist()
+            return found
+
+    if fits:
+        assert run() == [values[0].item(), values[1].item()]
+    else:
+        with pytest.raises(BatchError, match="cast it to one type, or give the input a schema"):
+            run()
+
+
+@pytest.mark.parametrize("name", ["top", "least", "collected"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
+def test_times_of_right_records_survive_restarts(name: str, kind: pa.DataType) -> None:
+    """Of records in windows, and of those that came before their window."""
+
+    def times(*hours: int) -> pa.Array:
+        return pa.array([hour * 3_600_000_000 for hour in hours]).cast(kind)
+
+    steps = [
+        ("right", {"time": times(2, 3, 3), "id": [1, 2, 2], "n": [5, 6, 7]}),
+        ("left", {"time": times(1, 2), "id": [1, 2], "ends": times(9, 9)}),
+        ("right", {"time": times(4, 1), "id": [2, 1], "n": [8, 9]}),
+        ("right", {"time": times(4, 5), "id": [2, 1], "n": [1, 1]}),
+    ]
+    found = []
+    for restarts in (False, True):
+        flow = jt.Flow("times")
+        left, right = flow.input("left").key_by("id"), flow.input("right").key_by("id")
+        joined = left.group_join(right, until="ends")
+        if name == "collected":
+            out = joined.aggregate(all=jt.agg.collect("time"), last=jt.agg.max("time"))
+        else:
+            out = joined.top("time", ascending=name == "least")
+        flow.output("out", out)
+        run = flow.open(workers=2)
+        for input_name, table in steps:
+            run.input(input_name).send(table)
+            run.run_to_rest()
+            if restarts:
+                snapshot = run.snapshot()
+                run.close()
+                run = flow.open(workers=3, restore=snapshot)
+                run.migrate({bin: bin % 3 for bin in range(0, 256, 2)})
+                run.run_to_rest()
+        found.append(run.finish()["out"].sort_by([("id", "ascending")]).to_pylist())
+        run.close()
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+def test_the_top_record_by_its_key_is_refused() -> None:
+    flow = jt.Flow("key")
+    left, right = flow.input("left").key_by("id"), flow.input("right").key_by("item")
+    with pytest.raises(GraphError, match="all records of a window have the same 'item'"):
+        left.group_join(right, until="ends").top("item")

@@ -269,3 +269,38 @@ def test_runs_stay_few_and_sorted() -> None:
     assert len(side) < 0.6 * rows
     side.expire(None)
     assert len(side) == 0
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("left_key", [["time"], ["time", "k"]])
+@pytest.mark.parametrize("join", ["interval_join", "asof_join"])
+def test_keys_that_are_times_survive_restarts_and_migrations(
+    join: str, left_key: list[str], stamped: bool
+) -> None:
+    def times(*hours: int) -> pa.Array:
+        if not stamped:
+            return pa.array(hours)
+        return pa.array([hour * 3_600_000_000 for hour in hours], pa.timestamp("us"))
+
+    flow = jt.Flow("times as keys")
+    left = flow.input("left").key_by(*left_key)
+    right = flow.input("right").key_by("at", *left_key[1:])
+    if join == "interval_join":
+        out = left.interval_join(right, 0, "5h" if stamped else 5)
+    else:
+        out = right.asof_join(left, how="inner")
+    flow.output("out", out)
+    run = flow.open(workers=2)
+    for number, hour in enumerate((1, 2, 3)):
+        run.input("left").send({"time": times(hour, hour), "k": [0, 1], "v": [hour, hour]})
+        run.run_to_rest()
+        snapshot = run.snapshot()
+        run.close()
+        run = flow.open(workers=1 + number, restore=snapshot)
+        run.migrate({bin: bin % len(run.workers) for bin in range(0, 4096, 3)})
+        run.run_to_rest()
+    run.input("right").send({"time": times(4, 4, 5), "at": times(1, 3, 4), "k": [0, 1, 0]})
+    found = run.finish()["out"]
+    run.close()
+    both = join == "interval_join" and left_key == ["time"]
+    assert sorted(found["v"].to_pylist()) == ([1, 1, 3, 3] if both else [1, 3])

@@ -173,7 +173,8 @@ def _float_keys(column: Sortable, descending: bool) -> Sortable:
 def _time_keys(batch: Batch) -> list[Sortable]:
     times = batch.times
     if times.dtype == object:
-        return []  # records are then sorted within one time only
+        # Records are then sorted within one time only.
+        return [np.zeros(len(times), dtype=np.int64)]
     return [times] if times.ndim == 1 else list(times.T)
 
 

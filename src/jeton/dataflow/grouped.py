@@ -504,6 +504,11 @@ class GroupJoin(Grouped):
         """
         stream = self.keyed.stream
         stream.require_columns(by, operator="top")
+        if by in self._matching.right_key:
+            raise GraphError(
+                f"all records of a window have the same {by!r}, which is their key: choose by "
+                "another column"
+            ).located(operator="top")
         left, right = self._left.stream.schema, stream.schema
         schema = None
         if left is not None:

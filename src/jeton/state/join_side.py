@@ -21,6 +21,7 @@ from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column
 from jeton.columns.time_arithmetic import LEAST, MOST, Integers, distance
 from jeton.columns.time_columns import Times
+from jeton.columns.time_units import unit_of
 from jeton.core.antichain import Antichain
 from jeton.core.errors import SnapshotError
 from jeton.core.times import Time, TimeKind
@@ -37,6 +38,8 @@ Expiry = Callable[[Integers, Integers], Integers]
 """From a run's ids and positions to the last position of the other side that each row serves."""
 
 _ROW = "row."
+_STAMP = "stamp."
+"""The times under their name and in their unit, where they are part of the key."""
 _COPIES: Final = 2
 """Rows are copied when runs are merged."""
 
@@ -258,6 +261,8 @@ class JoinSide:
         whole = concat([block.named(name) for block in blocks])
         arrays = {BIN: bins_of(self._keys(whole)), "time": whole.times}
         arrays |= {_ROW + name: column for name, column in whole.columns.items()}
+        if name in self._key:
+            arrays[_STAMP + name] = whole.column(name)
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
 
     def _keys(self, whole: Batch) -> list[Column]:
@@ -271,6 +276,10 @@ class JoinSide:
         names = [name for name in state.column_names if name.startswith(_ROW)]
         rows = {name[len(_ROW) :]: state.column(name) for name in names}
         batch = Batch(rows, state.column("time").to_numpy(), time_name="")
+        for name in state.column_names:
+            if name.startswith(_STAMP):
+                batch = batch.named(name[len(_STAMP) :])
+                batch.unit = unit_of(state.column(name).type)
         self.learn(batch)
         self._stored = len(batch)
         if len(batch):

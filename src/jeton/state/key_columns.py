@@ -38,10 +38,12 @@ def exact_words(column: Column) -> Hashes:
 class SlotColumn:
     """A column of values by slot: an array of plain values, bytes, or a pool of Arrow values."""
 
-    __slots__ = ("_bytes", "_chunks", "_dictionary", "_pool_rows", "_rows", "_values")
+    __slots__ = ("_bytes", "_chunks", "_dictionary", "_has_plain", "_pool_rows", "_rows", "_values")
 
     def __init__(self) -> None:
         self._values: npt.NDArray[Any] | None = None
+        self._has_plain = False
+        """Whether there are values in the array: no values say nothing about the type."""
         self._bytes: SlotBytes | None = None
         self._chunks: list[pa.Array] = []
         self._dictionary: pa.DataType | None = None
@@ -99,19 +101,27 @@ class SlotColumn:
             self._dictionary = None
 
     def _put_plain(self, slots: Slots, column: npt.NDArray[Any], size: int) -> None:
-        if self._values is None:
+        if self._values is None or (len(column) and not self._has_plain):
             self._values = np.zeros(size, dtype=column.dtype)
-        if self._values.dtype != column.dtype:
-            common = np.promote_types(self._values.dtype, column.dtype)
-            if common.kind == "f" and column.dtype.kind != "f" != self._values.dtype.kind:
-                raise BatchError(
-                    f"a key column is of type {column.dtype}, but it was {self._values.dtype} "
-                    "before, and no type of integers holds both: cast it"
-                )
-            self._values = self._values.astype(common, copy=False)
+        if len(column) and self._values.dtype != column.dtype:
+            column = self._in_one_type(self._values, column)
         if size > len(self._values):
             self._values = grown(self._values, max(size, 2 * len(self._values)))
         self._values[slots] = column
+        self._has_plain |= len(column) > 0
+
+    def _in_one_type(self, values: npt.NDArray[Any], column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A column in the type that the array has from now on, in which each value stays itself."""
+        kinds = {values.dtype.kind, column.dtype.kind}
+        if (kinds <= {"i", "u"} or kinds == {"f"}) and np.can_cast(column.dtype, values.dtype):
+            return column
+        both = cols.join([values[:1], column])
+        assert isinstance(both, np.ndarray)
+        if both.dtype != values.dtype:
+            wider = cols.join([values, both[:1]])
+            assert isinstance(wider, np.ndarray)
+            self._values = wider[:-1].copy()  # Arrow owns the memory of the joined ones
+        return both[1:]
 
     def _takes_bytes(self, kind: pa.DataType) -> bool:
         """Whether values of a type are kept as bytes here."""

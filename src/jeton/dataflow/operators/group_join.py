@@ -24,7 +24,7 @@ from jeton.columns.ordering import order_by, require_sortable
 from jeton.columns.schema import EVENT_TIME
 from jeton.columns.time_arithmetic import MOST
 from jeton.columns.time_columns import Times
-from jeton.columns.time_units import column_times
+from jeton.columns.time_units import column_times, stamped, unit_of
 from jeton.core.antichain import Antichain
 from jeton.core.times import IntegerTimes
 from jeton.core.token_set import TokenSet
@@ -57,6 +57,8 @@ Before it are the first three columns of that window, which is the only one of m
 record looks at one row."""
 _NONE: Final = np.empty(0, np.int64)
 _ROW, _BEST = "row.", "best."
+_NAMED: Final = "named."
+"""Before the name of the time column, which has the times in their unit."""
 _PATIENCE: Final = 64
 """How many windows that a record does not fall into are looked at, for each record and window."""
 
@@ -172,8 +174,9 @@ class RecentRecords:
         whole = concat(batches)
         bins = _bins_of([whole.column(name) for name in self._key], len(whole))
         rows = {f"{_ROW}{name}": cols.to_arrow(c) for name, c in whole.columns.items()}
-        times = pa.array(whole.times)
-        return pa.table({BIN: bins, "time": times, f"named.{whole.time_name}": times, **rows})
+        times = {"time": pa.array(whole.times)}
+        times[f"{_NAMED}{whole.time_name}"] = cols.to_arrow(stamped(whole.times, whole.unit))
+        return pa.table({BIN: bins, **times, **rows})
 
     def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
         """The records again."""
@@ -184,9 +187,10 @@ class RecentRecords:
                 for name in names
                 if name.startswith(_ROW)
             }
-            named = next(name for name in names if name.startswith("named."))
+            named = next(name for name in names if name.startswith(_NAMED))
             times = state.column("time").to_numpy()
-            self.add(Batch.trusted(columns, times, named[len("named.") :]))
+            unit = unit_of(state.column(named).type)
+            self.add(Batch.trusted(columns, times, named[len(_NAMED) :], unit=unit))
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The records of some bins, which are forgotten."""
@@ -435,7 +439,8 @@ class OpenIntervals:
                 for name, column in prefixed(_BEST).items()
             }
             times = plain(np.asarray(records.pop("")))
-            batch = Batch.trusted(records, times, "")
+            by_time = self._best.by if self._best.by not in records else ""
+            batch = Batch.trusted(records, times, by_time)
             self._best.add(windows[hit], batch, np.arange(len(hit)), len(self._spans))
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
@@ -462,7 +467,7 @@ class BestRecords:
     """
 
     def __init__(self, by: str, ascending: bool, key: Sequence[str]) -> None:
-        self._by = by
+        self.by = by
         self._ascending = ascending
         self._key = frozenset(key)
         self._records = SlotRows()
@@ -500,7 +505,7 @@ class BestRecords:
 
     def _words(self, batch: Batch) -> npt.NDArray[np.int64] | None:
         """Integers of which the least is the best; none if values of batches do not compare."""
-        values = batch.column(self._by)
+        values = batch.column(self.by)
         if not isinstance(values, np.ndarray) or values.dtype == np.uint64:
             self._has_words = False
         elif self._type is None:
@@ -510,7 +515,7 @@ class BestRecords:
             self._has_words = False
         if not self._has_words:
             return None
-        words = require_sortable(values, self._by, descending=not self._ascending)
+        words = require_sortable(values, self.by, descending=not self._ascending)
         return plain(words.astype(np.int64, copy=False))
 
     def _choose(self, slots: Slots, batch: Batch, size: int) -> None:
@@ -522,7 +527,7 @@ class BestRecords:
             same = batch.select(*self.names)
             old = Batch.trusted(records, times, batch.time_name)
             batch, slots = concat([old, same]), np.concatenate([there, slots])
-        by = require_sortable(batch.column(self._by), self._by, descending=not self._ascending)
+        by = require_sortable(batch.column(self.by), self.by, descending=not self._ascending)
         order = order_by(batch, slots, by)
         ordered = slots[order]
         first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
