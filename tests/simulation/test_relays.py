@@ -21,7 +21,7 @@ from tests.simulation.moving import MovingRun
 from tests.simulation.programs import Case, cases, records
 
 import jeton as jt
-from jeton.errors import SnapshotError, TimeError
+from jeton.errors import ProtocolError, SnapshotError, TimeError
 from jeton.progress import relay
 from jeton.progress.protocol import ProgressBatch
 from jeton.progress.relay import in_groups_of
@@ -211,8 +211,41 @@ def test_units_that_differ_are_found_whatever_is_under_way() -> None:
     run.agents[0].step()
     deliver(0, 3)
     say(4, 5)
-    with pytest.raises(TimeError, match="one worker are timestamps, but .* one are integers"):
+    with pytest.raises(TimeError, match=r"one worker are timestamps, but .* one are integers"):
         deliver(4, 3)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ProgressBatch(2, 0, (((1_000, 5), 1),)),
+        ProgressBatch(2, 0, (((-1, 5), 1),)),
+        ProgressBatch(2, 0, (), yours=(((1_000, 5), 1),)),
+        ProgressBatch(2, 0, (), yours=(((-1, 5), 1),)),
+        ProgressBatch(2, 0, (((0, jt.Product(5, 0)), 1),)),
+        ProgressBatch(2, 0, (), named=(((1, (1_000, 5)), 1),)),
+        ProgressBatch(-2, 0, (((0, 5), 1),)),
+        ProgressBatch(4, 0, (((0, 5), 1),)),
+    ],
+)
+def test_progress_that_cannot_be_is_refused(batch: ProgressBatch, group: int) -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in").exchange("n"))
+    run = Run(flow, workers=4, hops=in_groups_of(group))
+    before = [run.workers[0].tracker.frontier(at) for at in run.graph.locations]
+    with pytest.raises(ProtocolError, match="progress batch"):
+        run.workers[0].receive_progress(batch)
+    assert [run.workers[0].tracker.frontier(at) for at in run.graph.locations] == before
+
+
+@pytest.mark.parametrize("more", [{"named": (((2, (0, 5)), 1),)}, {"mark": 1}])
+def test_a_worker_without_relays_refuses_what_is_for_one(more: dict[str, Any]) -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in"))
+    run = Run(flow, workers=3)
+    with pytest.raises(ProtocolError, match="batch 0 of worker 1 is not one for worker 0"):
+        run.workers[0].receive_progress(ProgressBatch(1, 0, (), **more))
 
 
 def test_workers_know_when_all_have_heard() -> None:
