@@ -85,9 +85,10 @@ class Tracker:
     def require_known(self, changes: Iterable[tuple[Pointstamp, int]]) -> None:
         """Refuse changes from elsewhere at a location, or a time, that this graph does not have."""
         depths = self._depths
+        last = len(depths) - 1
         for (location, time), _ in changes:
             depth = len(time) - 1 if type(time) is Product else 0
-            if not 0 <= location < len(depths) or depth != depths[location]:
+            if not 0 <= location <= last or depth != depths[location]:
                 raise ProtocolError(
                     f"a progress batch has a change at location {location} and time {time}, which "
                     "this flow does not have: do all workers run the same flow?"

@@ -500,8 +500,7 @@ class Worker:
                 self._posts.append(_nothing)
         elif batch.named or batch.mark:
             raise misrouted(batch, self.index)
-        self.tracker.require_known(here)
-        self.tracker.require_known(elsewhere)
+        self.tracker.require_known(here + elsewhere if here else elsewhere)
         self._apply(here, elsewhere)
 
     # Running
