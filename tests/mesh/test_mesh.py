@@ -140,6 +140,20 @@ def test_a_killed_peer_fails_the_others_at_once_by_name(tcp: bool) -> None:
         assert "the connection to worker 1 broke" in report.error.splitlines()[-1]
 
 
+@pytest.mark.parametrize("victim", [2, 3], ids=["relay", "member"])
+def test_a_killed_relay_or_member_fails_all_others(victim: int) -> None:
+    with started(waiting, workers=5, watch=tell_when_all_have_sent, group=2) as running:
+        running.go()
+        for pipe in running.pipes:
+            assert pipe.poll(30.0)
+            assert pipe.recv() == "sent"
+        os.kill(running.processes[victim].pid, signal.SIGKILL)
+        reports = running.reports(without=[victim])
+    for report in reports:
+        assert report.error_type == "PeerLost", report.error
+        assert f"worker {victim}" in report.error.splitlines()[-1]
+
+
 def tell_when_all_have_sent(agent: Agent, stats: dict[str, Any]) -> None:
     import sys
 
