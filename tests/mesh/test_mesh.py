@@ -18,6 +18,7 @@ from jeton.errors import ProtocolError
 from jeton.mesh.handshake import greet
 from jeton.mesh.listener import Address, connect
 from jeton.mesh.mesh import Mesh
+from jeton.progress.protocol import ProgressBatch
 from jeton.runtime.agent import Agent
 from tests.mesh.harness import EPOCH, SECRET, Running, gathered, in_order, run, sending, started
 
@@ -139,6 +140,20 @@ def test_a_killed_peer_fails_the_others_at_once_by_name(tcp: bool) -> None:
         assert "the connection to worker 1 broke" in report.error.splitlines()[-1]
 
 
+@pytest.mark.parametrize("victim", [2, 3], ids=["relay", "member"])
+def test_a_killed_relay_or_member_fails_all_others(victim: int) -> None:
+    with started(waiting, workers=5, watch=tell_when_all_have_sent, group=2) as running:
+        running.go()
+        for pipe in running.pipes:
+            assert pipe.poll(30.0)
+            assert pipe.recv() == "sent"
+        os.kill(running.processes[victim].pid, signal.SIGKILL)
+        reports = running.reports(without=[victim])
+    for report in reports:
+        assert report.error_type == "PeerLost", report.error
+        assert f"worker {victim}" in report.error.splitlines()[-1]
+
+
 def tell_when_all_have_sent(agent: Agent, stats: dict[str, Any]) -> None:
     import sys
 
@@ -152,6 +167,18 @@ def tell_when_all_have_sent(agent: Agent, stats: dict[str, Any]) -> None:
         while "pipe" not in frame.f_locals and frame.f_back is not None:
             frame = frame.f_back
         frame.f_locals["pipe"].send("sent")
+
+
+def speak_for_another(agent: Agent, stats: dict[str, Any]) -> None:
+    if agent.worker.index == 1 and "spoke" not in stats:
+        stats["spoke"] = True
+        agent.peers.send_progress(0, ProgressBatch(2, 0, ()))
+
+
+def test_no_worker_speaks_for_another() -> None:
+    first, *_ = run(waiting, workers=3, watch=speak_for_another)
+    assert first.error_type == "ProtocolError", first.error
+    assert "worker 1 sent a progress batch of worker 2" in first.error
 
 
 def failing() -> jt.Flow:

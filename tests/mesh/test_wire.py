@@ -224,6 +224,12 @@ def test_garbled_progress_is_refused_or_is_a_batch(
         ((0, 0, 4, 3, 1, 5, 9), 1),
         ((0, 0, 4, 3), 1),
         ((0, 0, -1, 3, 1, 7), 0),
+        ((0, 0, -1, -1, 1, 0), 0),
+        ((0, 0, -1, len(UNITS), 1, 0), 0),
+        ((0, 0, -1, 0, 1, 1), 0),
+        ((0, 0, -1, -3, 1, 1), 0),
+        ((0, 0, 4, -1, 1, 1, 9), 1),
+        ((0, 0, -4, 3, 1, 1, 9), 1),
     ],
 )
 def test_named_changes_and_notes_that_cannot_be_read(words: tuple[int, ...], number: int) -> None:

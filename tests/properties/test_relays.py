@@ -201,6 +201,8 @@ def test_groups_are_used_with_many_workers_only() -> None:
         (0, ProgressBatch(4, 0, ())),
         (0, ProgressBatch(0, 0, ())),
         (0, ProgressBatch(1, 0, (), named=(((6, (0, 1)), 1),))),
+        (0, ProgressBatch(1, 0, (), named=(((0, (0, 1)), 1),))),
+        (0, ProgressBatch(1, 0, (), named=(((1, (0, 1)), 1),))),
         (0, ProgressBatch(3, 0, (), named=(((4, (0, 1)), 1),))),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,10 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.core.bookkeeping import Bookkeeping
+from jeton.core.tokens import tokens_for
 from jeton.errors import GraphError, TimeError
+from jeton.runtime import movers
 
 
 def counts(**inputs: Any) -> jt.Flow:
@@ -214,3 +217,27 @@ def test_records_wait_only_while_state_is_on_its_way(plan: str | int) -> None:
             behind.append(turn + 1 - int(reached))
         assert max(behind[10:]) <= calm + 2
         assert run.finish()["counts"].num_rows == turn * 40
+
+
+def test_tokens_are_not_looked_for_while_state_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To look for them takes as long as there are objects in the process."""
+    looks = 0
+
+    def counted(books: Iterable[Bookkeeping]) -> list[tuple[Bookkeeping, jt.TimestampToken]]:
+        nonlocal looks
+        looks += 1
+        return tokens_for(books)
+
+    monkeypatch.setattr(movers, "tokens_for", counted)
+    flow = jt.Flow("counts", bins=256)
+    flow.output("counts", flow.input("words").key_by("word").tumbling(5).count())
+    with flow.open(workers=6, seed=1, check=False) as run:
+        run.migrate({bin: bin // 40 % 6 for bin in range(256)})
+        for worker in range(6):
+            run.input("words", worker).send({"time": [1, 7], "word": [worker, 8]})
+            run.input("words", worker).advance_to(6)
+        run.run_to_rest()
+        assert run.migration is None
+    assert looks <= 3 * 6

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +21,12 @@ from tests.simulation.moving import MovingRun
 from tests.simulation.programs import Case, cases, records
 
 import jeton as jt
-from jeton.errors import SnapshotError
+from jeton.errors import ProtocolError, SnapshotError, TimeError
 from jeton.progress import relay
+from jeton.progress.protocol import ProgressBatch
 from jeton.progress.relay import in_groups_of
 from jeton.runtime.in_process import Run
+from jeton.runtime.network import PROGRESS
 from jeton.state.snapshot import Snapshot
 
 sizes = st.sampled_from([(3, 2), (4, 2), (5, 3), (6, 2), (7, 3), (9, 3), (9, 4), (5, 8)])
@@ -182,6 +186,66 @@ def test_a_relay_does_not_leave_before_it_has_told_the_others() -> None:
             agent.step()
     assert seen > 0
     assert all(agent.is_complete for agent in run.agents)
+
+
+def test_units_that_differ_are_found_whatever_is_under_way() -> None:
+    """Also if a relay hears a unit, and the other one before it has sent that on."""
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in"))
+    run = Run(flow, workers=6, hops=in_groups_of(3))
+    run.run_to_rest()
+
+    def say(worker: int, time: Any) -> None:
+        run.input("in", worker).send({"time": [time], "n": [worker]})
+        run.input("in", worker).advance_to(time)
+        while run.agents[worker].step():
+            pass
+
+    def deliver(worker: int, to: int) -> None:
+        for batch in run.network.lanes.pop((worker, to, PROGRESS)):
+            assert isinstance(batch, ProgressBatch)
+            run.workers[to].receive_progress(batch)
+
+    say(1, datetime(2024, 1, 1))
+    deliver(1, 0)
+    run.agents[0].step()
+    deliver(0, 3)
+    say(4, 5)
+    with pytest.raises(TimeError, match=r"one worker are timestamps, but .* one are integers"):
+        deliver(4, 3)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ProgressBatch(2, 0, (((1_000, 5), 1),)),
+        ProgressBatch(2, 0, (((-1, 5), 1),)),
+        ProgressBatch(2, 0, (), yours=(((1_000, 5), 1),)),
+        ProgressBatch(2, 0, (), yours=(((-1, 5), 1),)),
+        ProgressBatch(2, 0, (((0, jt.Product(5, 0)), 1),)),
+        ProgressBatch(2, 0, (), named=(((1, (1_000, 5)), 1),)),
+        ProgressBatch(-2, 0, (((0, 5), 1),)),
+        ProgressBatch(4, 0, (((0, 5), 1),)),
+    ],
+)
+def test_progress_that_cannot_be_is_refused(batch: ProgressBatch, group: int) -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in").exchange("n"))
+    run = Run(flow, workers=4, hops=in_groups_of(group))
+    before = [run.workers[0].tracker.frontier(at) for at in run.graph.locations]
+    with pytest.raises(ProtocolError, match="progress batch"):
+        run.workers[0].receive_progress(batch)
+    assert [run.workers[0].tracker.frontier(at) for at in run.graph.locations] == before
+
+
+@pytest.mark.parametrize("more", [{"named": (((2, (0, 5)), 1),)}, {"mark": 1}])
+def test_a_worker_without_relays_refuses_what_is_for_one(more: dict[str, Any]) -> None:
+    flow = jt.Flow("echo")
+    flow.output("out", flow.input("in"))
+    run = Run(flow, workers=3)
+    with pytest.raises(ProtocolError, match="batch 0 of worker 1 is not one for worker 0"):
+        run.workers[0].receive_progress(ProgressBatch(1, 0, (), **more))
 
 
 def test_workers_know_when_all_have_heard() -> None:

@@ -206,6 +206,12 @@ class Units:
                 f"times of another worker are {named(unit)}, but those of this one are "
                 f"{named(self.unit)}"
             )
+        # A relay may have no times of its own, and passes only the latest unit on.
+        if self._heard is not None and named(self._heard) != named(unit):
+            raise TimeError(
+                f"times of one worker are {named(self._heard)}, but those of another one are "
+                f"{named(unit)}"
+            )
         self._heard = unit
 
     def learn(self, unit: str) -> None:

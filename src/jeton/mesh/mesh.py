@@ -317,7 +317,12 @@ class Mesh:
             elif kind == PROGRESS:
                 if not self._leaving:
                     self.progress_in += 1
-                    receiver.receive_progress(decoder.progress(payload, number))
+                    batch = decoder.progress(payload, number)
+                    if batch.worker != peer:
+                        raise ProtocolError(
+                            f"worker {peer} sent a progress batch of worker {batch.worker}"
+                        )
+                    receiver.receive_progress(batch)
             elif kind == Kind.LAYOUT:
                 decoder.layout(number, payload)
             elif kind == Kind.GOODBYE:

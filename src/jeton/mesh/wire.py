@@ -241,12 +241,12 @@ class Decoder:
                 changes.append(((location, time), delta))
             elif location <= _YOURS:
                 yours.append(((_YOURS - location, time), delta))
-            elif time == _UNIT:
+            elif time == _UNIT and 0 <= delta < len(UNITS):
                 unit = UNITS[delta]
-            elif time == _MARK:
+            elif time == _MARK and delta > 0:
                 mark = delta
             else:
-                raise ProtocolError(f"a progress batch has a note of kind {time}")
+                raise ProtocolError(f"a progress batch has a note of kind {time} with {delta}")
         return ProgressBatch(words[0], words[1], tuple(changes), tuple(yours), unit, named, mark)
 
 
@@ -258,6 +258,10 @@ def _named(words: tuple[int, ...], count: int) -> tuple[NamedChanges, int]:
     at = 2
     for _ in range(count):
         worker, location, delta, width = words[at : at + 4]
+        if worker < 0 or location < 0:
+            raise ProtocolError(
+                f"a progress batch has a change at location {location} of worker {worker}"
+            )
         at += 4
         if not 1 <= width <= len(words) - at:
             raise ProtocolError(f"a progress batch has a time of {width} coordinates")

@@ -212,6 +212,8 @@ class Inbox:
 
     def accept(self, batch: ProgressBatch) -> None:
         """Count a batch, or raise if it is not the next one of its worker."""
+        if not 0 <= batch.worker < len(self._due):
+            raise ProtocolError(f"a progress batch of worker {batch.worker}, which does not exist")
         due = self._due[batch.worker]
         if batch.sequence != due:
             raise ProtocolError(

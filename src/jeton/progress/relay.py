@@ -126,7 +126,7 @@ class Member:
     def receive(self, batch: ProgressBatch) -> tuple[Changes, Changes]:
         """Take a batch of the relay."""
         if batch.worker != self._relay or batch.named:
-            raise _misrouted(batch, self._worker)
+            raise misrouted(batch, self._worker)
         self._marks_of_all = max(self._marks_of_all, batch.mark)
         return batch.yours, batch.changes
 
@@ -206,7 +206,7 @@ class Relay:
         sender = batch.worker
         within = sender in self._members
         if sender not in self._marks or sender == self._worker:
-            raise _misrouted(batch, self._worker)
+            raise misrouted(batch, self._worker)
         self.pending = True
         if batch.mark:
             self._marks[sender] = batch.mark
@@ -215,8 +215,9 @@ class Relay:
         reached = range(self._workers) if within else self._members
         elsewhere = ChangeBatch(batch.changes)
         for (at, pointstamp), delta in batch.named:
-            if at not in reached:
-                raise _misrouted(batch, self._worker)
+            # Those on this worker are not named, and the sender's own are not on another one.
+            if at not in reached or at in (self._worker, sender):
+                raise misrouted(batch, self._worker)
             elsewhere.update(pointstamp, delta)
             self._on(at).update(pointstamp, delta)
         total = self._ours if within else self._theirs
@@ -343,7 +344,8 @@ class Relay:
         return ProgressBatch(self._worker, sequence, changes, yours, unit, named, mark)
 
 
-def _misrouted(batch: ProgressBatch, worker: int) -> ProtocolError:
+def misrouted(batch: ProgressBatch, worker: int) -> ProtocolError:
+    """The error for a batch that a worker should not have got, or not like that."""
     return ProtocolError(
         f"progress batch {batch.sequence} of worker {batch.worker} is not one for worker {worker}"
     )

@@ -14,7 +14,8 @@ from itertools import count
 from typing import Any
 
 from jeton.core.antichain import Antichain
-from jeton.core.times import IntegerTimes, Time, nested_key
+from jeton.core.errors import ProtocolError
+from jeton.core.times import IntegerTimes, Product, Time, nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.segments import ELSEWHERE, HERE, Segment, Side, lay_out
 
@@ -50,7 +51,16 @@ class Tracker:
     (Antichain([5]), Antichain([0]))
     """
 
-    __slots__ = ("_exits", "_has_exits", "_key", "_segments", "_shown", "graph", "places")
+    __slots__ = (
+        "_depths",
+        "_exits",
+        "_has_exits",
+        "_key",
+        "_segments",
+        "_shown",
+        "graph",
+        "places",
+    )
 
     def __init__(self, graph: ProgressGraph, workers: int = 1, *, elsewhere: int = 0) -> None:
         """``workers`` are counted as this one, and so many as others."""
@@ -58,6 +68,7 @@ class Tracker:
         layout = lay_out(graph)
         self.graph = graph
         self.places = layout.places
+        self._depths = [kind.depth for kind in graph.kinds]
         self._exits = layout.exits
         self._has_exits = any(layout.exits)
         self._segments = list(map(Segment.of, layout.total, layout.crossings))
@@ -70,6 +81,18 @@ class Tracker:
             [(pointstamp, workers) for pointstamp in minimum],
             [(pointstamp, elsewhere) for pointstamp in minimum if elsewhere],
         )
+
+    def require_known(self, changes: Iterable[tuple[Pointstamp, int]]) -> None:
+        """Refuse changes from elsewhere at a location, or a time, that this graph does not have."""
+        depths = self._depths
+        last = len(depths) - 1
+        for (location, time), _ in changes:
+            depth = len(time) - 1 if type(time) is Product else 0
+            if not 0 <= location <= last or depth != depths[location]:
+                raise ProtocolError(
+                    f"a progress batch has a change at location {location} and time {time}, which "
+                    "this flow does not have: do all workers run the same flow?"
+                )
 
     def apply(
         self,

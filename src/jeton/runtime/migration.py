@@ -299,10 +299,12 @@ class Migration:
             self.after.owners != self.worker.index
         )
         for mover in self.movers:
-            if not mover.is_done and mover.is_ready(self.worker, self.at, leaving):
-                if mover.to and (not mover.at_once or self._is_last(mover)):
+            # To find out whether it is ready, all tokens of the process are looked through.
+            acts = self._may_give(mover) or mover.may_take
+            if acts and mover.is_ready(self.worker, self.at, leaving):
+                if self._may_give(mover):
                     self._give(mover)
-                if not mover.to and not mover.has_taken and not mover.missing:
+                if mover.may_take:
                     self._take(mover)
         if self.is_done and not self.is_confirmed:
             # In the next step, what was done so far has been sealed.
@@ -316,6 +318,10 @@ class Migration:
         """Whether no more records that are routed by the old owners can come to a mover."""
         others = self.worker.workers - 1
         return all(each.markers == others for each in self.sidings if each.belongs_to(mover))
+
+    def _may_give(self, mover: Mover) -> bool:
+        """Whether it has state to give, and all has come that goes with it."""
+        return bool(mover.to) and (not mover.at_once or self._is_last(mover))
 
     def _give(self, mover: Mover) -> None:
         """Send the state of the bins that leave to their new owners."""

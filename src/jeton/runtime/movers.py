@@ -55,6 +55,11 @@ class Mover:
         """Whether it has given and taken everything."""
         return not self.to and self.has_taken
 
+    @property
+    def may_take(self) -> bool:
+        """Whether it has given everything, and all state has come that it has not taken."""
+        return not self.to and not self.has_taken and not self.missing
+
     def is_ready(self, worker: Worker, at: int, leaving: npt.NDArray[np.bool_]) -> bool:
         """Whether all before *t* is done, and nothing waits between its operators.
 

@@ -38,7 +38,7 @@ from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch, WorkerPointstamp
-from jeton.progress.relay import Hops, in_groups
+from jeton.progress.relay import Hops, in_groups, misrouted
 from jeton.progress.tracker import Pointstamp, Tracker
 from jeton.runtime.channels import Channel, RoutedChannel
 from jeton.runtime.network import Network
@@ -493,12 +493,15 @@ class Worker:
                 error.located(worker=self.index)
                 raise
         hop = self._hop
-        if hop is None:
-            self._apply(batch.yours, batch.changes)
-            return
-        self._apply(*hop.receive(batch))
-        if hop.pending and not self._posts:
-            self._posts.append(_nothing)
+        here, elsewhere = batch.yours, batch.changes
+        if hop is not None:
+            here, elsewhere = hop.receive(batch)
+            if hop.pending and not self._posts:
+                self._posts.append(_nothing)
+        elif batch.named or batch.mark:
+            raise misrouted(batch, self.index)
+        self.tracker.require_known(here + elsewhere if here else elsewhere)
+        self._apply(here, elsewhere)
 
     # Running
 
