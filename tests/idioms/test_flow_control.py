@@ -268,7 +268,7 @@ def test_the_benchmark_takes_sizes_as_people_write_them(
     assert json.loads(capsys.readouterr().out)["records"] == 100_000
     with pytest.raises(SystemExit):
         memory.main(["--one", "with", "--records", "1.5"])
-    assert "1.5 is not a whole number" in capsys.readouterr().err
+    assert "'1.5' is not a whole number" in capsys.readouterr().err
 
 
 def test_what_makes_no_sense_is_refused() -> None:

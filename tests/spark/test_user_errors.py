@@ -9,9 +9,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions import captured
@@ -22,9 +24,11 @@ from jeton.cluster.failures import Failure
 from jeton.connectors.sinks import DirectSink, SinkContext, Writer
 from jeton.connectors.sources import Batches
 from jeton.errors import JetonError, OperatorFailed, QueryFailed, UserError, WorkerFailed
+from jeton.runtime.agent import Agent
 from jeton.spark import Frames
 from jeton.spark.application import Application
 from jeton.spark.streaming import on_stream
+from jeton.spark.tasks import SparkBatches, SparkLeft
 
 LIMIT = 300
 PRICES: dict[str, int] = {}
@@ -295,6 +299,21 @@ def test_spark_may_need_no_more_rows(spark: SparkSession, monkeypatch: pytest.Mo
     frame = flow.on_spark({"n": spark.range(1_000_000)}, workers=1, shuffle=False)["n"]
     assert frame.limit(5).count() == 5
     assert not failures
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError(), OSError("Expected to be able to read 9 bytes for message body, got 7")],
+)
+def test_a_connection_that_ends_within_a_batch_means_that_spark_has_left(error: OSError) -> None:
+    def cut() -> Iterator[pa.RecordBatch]:
+        raise error
+        yield
+
+    with closing(Agent(jt.Flow("cut"))) as agent:
+        feed = SparkBatches(agent, [], cut())
+        with pytest.raises(SparkLeft, match="needs no more rows"):
+            feed.read(busy=False)
 
 
 def test_an_error_outside_of_operators_names_the_worker() -> None:

@@ -304,7 +304,8 @@ class SparkBatches(NoFeed):
             return False
         try:
             batch = next(self._batches, None)
-        except ConnectionError as error:
+        except OSError as error:
+            # The connection broke, or ended within a batch.
             raise SparkLeft("Spark has ended this task, and needs no more rows of it") from error
         if batch is None:
             self._ended = True
