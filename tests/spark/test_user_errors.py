@@ -302,16 +302,15 @@ def test_spark_may_need_no_more_rows(spark: SparkSession, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ConnectionResetError(), OSError("Expected to be able to read 9 bytes for message body, got 7")],
+    "error", [ConnectionResetError(), OSError("Expected to be able to read 9 bytes, got 7")]
 )
 def test_a_connection_that_ends_within_a_batch_means_that_spark_has_left(error: OSError) -> None:
-    def cut() -> Iterator[pa.RecordBatch]:
+    def cut(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
         raise error
-        yield
 
     with closing(Agent(jt.Flow("cut"))) as agent:
-        feed = SparkBatches(agent, [], cut())
+        feed = SparkBatches(agent, [], cut([]))
         with pytest.raises(SparkLeft, match="needs no more rows"):
             feed.read(busy=False)
 
