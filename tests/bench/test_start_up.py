@@ -7,6 +7,7 @@ import pytest
 from jeton_evaluation.bench import start_up
 
 
+@pytest.mark.long
 def test_each_case_runs_without_compiled_loops_and_with_them() -> None:
     compiled, loaded = start_up.run(lambda text: None, rounds=1, only="in process")
     assert (compiled["loops"], loaded["loops"]) == ("compiled", "loaded")

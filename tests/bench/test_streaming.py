@@ -17,13 +17,8 @@ from jeton_evaluation.bench.streaming_queries import NEED_PROTOBUF, QUERIES
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        name if not at else pytest.param(name, marks=pytest.mark.long)
-        for at, name in enumerate(QUERIES)
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("query", QUERIES)
 def test_all_variants_emit_the_same_rows(spark: SparkSession, tmp_path: Path, query: str) -> None:
     """All but Spark's own running count, which emits less; an open window is not emitted."""
     for batch in range(4):

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 
 def test_demo_tells_what_it_ran_on() -> None:
     done = subprocess.run(
@@ -26,6 +28,7 @@ def test_demo_tells_what_it_ran_on() -> None:
     assert re.fullmatch(r"jeton: query 'bids by second' is at http://127\.0\.0\.1:\d+/\S+/", link)
 
 
+@pytest.mark.long
 def test_demo_prints_one_record_as_json() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "jeton", "demo", "--json"],
