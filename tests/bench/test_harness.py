@@ -49,6 +49,7 @@ from jeton_evaluation.commands import BENCHMARKS
         (["inspect", "--batch", "64,few"], "'few' is not a whole number above zero"),
         (["sweep", "--only", "lunch"], "there is no part lunch: choose from wordcount,"),
         (["peers", "--only", "flink"], "no system is called flink"),
+        (["traffic", "--mechanisms", "gossip"], "there is no mechanism 'gossip'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_runs(

@@ -30,7 +30,7 @@ def flow_rows(name: str, data: Sequence[Columns]) -> pd.DataFrame:
 
 
 def bare_rows(name: str, data: Sequence[Columns]) -> list[Any]:
-    """What the script of a case returns for each batch."""
+    """The results of a case's script, for each batch."""
     script = CASES[name].bare()
     return [script(part) for part in data]
 

@@ -28,7 +28,7 @@ class Workers:
         self.lanes: dict[tuple[int, int], deque[ProgressBatch]] = {}
         self.heard = [ChangeBatch[Key]() for _ in range(workers)]
         self.direct = [ChangeBatch[Key]() for _ in range(workers)]
-        """What each would have heard without relays."""
+        """The changes that each would have heard of without relays."""
         self.units: list[set[str]] = [set() for _ in range(workers)]
         self.batches = 0
 

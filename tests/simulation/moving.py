@@ -459,12 +459,16 @@ class MovingRun:
 
 
 def campaign(
-    seeds: Iterable[int], names: list[str] | None = None, *, spills: bool = False
+    seeds: Iterable[int],
+    names: list[str] | None = None,
+    *,
+    spills: bool = False,
+    kind: type[MovingRun] = MovingRun,
 ) -> Counter[str]:
     """Run some seeds; returns how often what has happened."""
     facts: Counter[str] = Counter()
     for seed in seeds:
-        moving = MovingRun(seed, names, spills)
+        moving = kind(seed, names, spills)
         try:
             moving.run()
         except BaseException as error:

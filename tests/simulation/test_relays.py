@@ -6,8 +6,7 @@ equality when the flow is at rest; results are those without relays.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation import test_breakpoints, test_checkpoints
-from tests.simulation.moving import MovingRun
+from tests.simulation.moving import MovingRun, campaign
 from tests.simulation.programs import Case, cases, records
 
 import jeton as jt
@@ -86,21 +85,8 @@ class RelayedRun(MovingRun):
         return Run(self.flow, workers=workers, hops=in_groups_of(group), seed=seed, restore=restore)
 
 
-def campaign(seeds: Iterable[int], names: list[str] | None = None) -> Counter[str]:
-    facts: Counter[str] = Counter()
-    for seed in seeds:
-        moving = RelayedRun(seed, names)
-        try:
-            moving.run()
-        except BaseException as error:
-            error.add_note(f"seed {seed}: {moving.names}")
-            raise
-        facts += moving.facts
-    return facts
-
-
 def test_state_moves_while_progress_goes_through_relays() -> None:
-    facts = campaign(range(4))
+    facts = campaign(range(4), kind=RelayedRun)
     assert facts["migrations"] > 8, facts
     for fact in ("crashes", "fluid", "groups of 2", "groups of 3"):
         assert facts[fact] > 0, facts
@@ -109,14 +95,14 @@ def test_state_moves_while_progress_goes_through_relays() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("start", range(0, 300, 50))
 def test_three_hundred_seeds(start: int) -> None:
-    facts = campaign(range(start, start + 50))
+    facts = campaign(range(start, start + 50), kind=RelayedRun)
     print(dict(facts))
     assert facts["crashes while state moves"] > 0
 
 
 @pytest.mark.parametrize("name", ["delayed", "later pipeline", "distinct in a loop"])
 def test_records_that_are_sent_early_and_loops(name: str) -> None:
-    assert campaign([1], [name])["migrations"] > 1
+    assert campaign([1], [name], kind=RelayedRun)["migrations"] > 1
 
 
 # Agents that obey a driver, and rest together

@@ -31,7 +31,7 @@ from jeton.progress.relay import Hops, Relay, in_groups_of
 from jeton.runtime.in_process import Run
 from jeton.runtime.network import SimulatedNetwork
 from jeton.runtime.worker import Worker
-from jeton_evaluation.bench.harness import Line, Say, Table, command, numbers
+from jeton_evaluation.bench.harness import Line, OptionError, Say, Table, command, numbers
 from jeton_evaluation.programs.chain import chain
 from jeton_evaluation.programs.mechanisms import MECHANISMS
 from jeton_evaluation.programs.word_count import word_count
@@ -71,9 +71,13 @@ def run(
     mechanisms: Annotated[str, "M,M,…"] = ",".join(COMPARED),
 ) -> Iterator[Line]:
     """Count all cases."""
-    say("for each time that is completed on all workers:\n" + TABLE.head)
+    known = ("tokens", RELAYED, *MECHANISMS[1:])
     wanted = mechanisms.split(",")
-    chosen = [each for each in ("tokens", RELAYED, *MECHANISMS[1:]) if each in wanted]
+    for each in wanted:
+        if each not in known:
+            raise OptionError(f"there is no mechanism {each!r}: choose from {', '.join(known)}")
+    say("for each time that is completed on all workers:\n" + TABLE.head)
+    chosen = [each for each in known if each in wanted]
     for case in cases(numbers(workers), numbers(lengths), chosen):
         line = case.line()
         row = TABLE.row(line | {"mechanism": f"   {line['mechanism']}"})

