@@ -24,6 +24,7 @@ BENCHMARKS = {
     "chain": "a chain of idle operators under an open-loop load of timestamps",
     "nexmark": "NEXMark queries under an open-loop load: latency and sustained rate",
     "verbs": "NEXMark queries in the library's verbs, compared with those written by hand",
+    "dataframes": "NEXMark queries over DataFrames, compared with a plain mapInArrow",
     "memory": "memory with and without flow control when one record makes very many",
     "large_batches": "batches several times as large as the memory of the workers",
     "priority": "cost of a pending time: in columns, in a heap, with a token for each",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
-from jeton.dataflow.operators import spread
+from jeton.dataflow.operators import partial_windows
 from jeton.dataflow.operators.panes import has_panes
 from jeton.dataflow.operators.windows import Sliding
 from tests.operators.twins import ALL_TIMES, Row, Schedule, assert_same, run_twin, schedules
@@ -168,7 +168,7 @@ def test_sliding_windows_of_panes_equal_their_twin(
     """Windows of a whole number of steps, of aggregates that panes can be added up of."""
     with pytest.MonkeyPatch.context() as patch:
         # Panes are sent before they are complete once there are more than this.
-        patch.setattr(spread, "MOST_PARTIAL", most)
+        patch.setattr(partial_windows, "MOST_PARTIAL", most)
         check_panes(rows, steps, offset, schedule)
 
 

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def flow_of(program: str) -> jt.Flow:
+def flow_of(program: str, workers: int) -> jt.Flow:
     """The program, from the input ``records`` to the output ``reported``."""
     flow = jt.Flow(program)
     if program == "word count":
@@ -46,7 +46,8 @@ def flow_of(program: str) -> jt.Flow:
         answers = records.key_by("key").running().count()
     else:
         records = flow.input("records", schema={"key": int, "value": int}, lateness=1000)
-        answers = records.key_by("key").tumbling(10_000).mean("value")
+        # A worker has many records of a key in a window: it combines its own before they travel.
+        answers = records.key_by("key", combine=workers > 1).tumbling(10_000).mean("value")
     flow.output("reported", answers.unary_frontier(tally, schema={"reported": str}))
     return flow
 
@@ -102,7 +103,7 @@ def batches(records: int, data: Path, partition: int, partitions: int) -> Iterat
 def in_process(program: str, workers: int, records: int, data: Path) -> list[dict[str, Any]]:
     """The report of the only worker."""
     share = batches(records, data, 0, 1)
-    with flow_of(program).open(workers=workers) as run:
+    with flow_of(program, workers).open(workers=workers) as run:
         for batch in share:
             run.input("records").send(batch)
             run.run_to_rest()
@@ -119,7 +120,7 @@ def on_spark(program: str, workers: int, records: int, data: Path) -> list[dict[
     def make(partition: int, partitions: int) -> Iterator[jt.Batch]:
         return batches(records, data, partition, partitions)
 
-    query = flow_of(program).start(
+    query = flow_of(program, workers).start(
         local_session(workers),
         sources={"records": sources.Batches(make)},
         sinks={"reported": sinks.Memory()},

@@ -16,6 +16,7 @@ from jeton.core.errors import GraphError
 from jeton.dataflow.hints import no_group_method
 from jeton.dataflow.operators.group_join import Matching, add_group_join
 from jeton.dataflow.operators.panes import add_paned_windows, has_panes
+from jeton.dataflow.operators.partial_windows import add_combined_windows
 from jeton.dataflow.operators.rolling import add_rolling, checked_size
 from jeton.dataflow.operators.running import add_running
 from jeton.dataflow.operators.session_window import add_session_window, checked_gap
@@ -633,6 +634,8 @@ class Windows(Grouped):
             add: Callable[..., Stream] = add_spread_windows
         elif has_panes(self.keyed, self._assigner, aggregates):
             add = add_paned_windows
+        elif self.keyed.combine:
+            add = add_combined_windows
         else:
             add = add_windows
         return add(

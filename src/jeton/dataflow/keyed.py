@@ -23,6 +23,7 @@ from jeton.dataflow.operators.interval_join import add_interval_join
 from jeton.dataflow.operators.join import add_join
 from jeton.dataflow.operators.join_static import StaticHow, add_join_static
 from jeton.dataflow.operators.joined import AsofHow, How, pacts
+from jeton.dataflow.operators.partial_windows import checked_combine
 from jeton.dataflow.operators.spread import checked_spread
 from jeton.dataflow.operators.stateful_map import Transition, add_stateful_map
 from jeton.dataflow.operators.stateful_timers import (
@@ -73,11 +74,20 @@ class KeyedStream:
 
             raise no_keyed_method(self, name, Stream, Windows)
 
-    def __init__(self, stream: Stream, key: tuple[str, ...], *, spread: int | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        key: tuple[str, ...],
+        *,
+        spread: int | None = None,
+        combine: bool = False,
+    ) -> None:
         self.stream = stream
         self.key = key
         self.spread = None if spread is None else checked_spread(spread)
         """The most workers among which the records of a hot key are divided."""
+        self.combine = checked_combine(combine, spread)
+        """Whether each worker aggregates its own records before they travel."""
 
     def __dir__(self) -> list[str]:
         return [
@@ -88,13 +98,17 @@ class KeyedStream:
         return f"<{type(self).__name__} by {', '.join(map(repr, self.key)) or 'no column'}>"
 
     def require_whole(self, operator: str) -> None:
-        """Refuse an operator that needs all records of a key on one worker, if it is spread."""
+        """Refuse an operator that needs all records of a key on one worker, if it has parts."""
         if self.spread is not None:
-            raise GraphError(
-                f"{operator}() needs all records of a key on one worker, but the key is spread "
-                f"over {self.spread}: spread= is for aggregates of each_time(), tumbling(), "
-                "sliding() and until()"
-            ).located(operator=operator)
+            how, option = f"the key is spread over {self.spread}", "spread="
+        elif self.combine:
+            how, option = "each worker combines its own first", "combine="
+        else:
+            return
+        raise GraphError(
+            f"{operator}() needs all records of a key on one worker, but {how}: {option} is for "
+            "aggregates of each_time(), tumbling(), sliding() and until()"
+        ).located(operator=operator)
 
     def named(self, name: str) -> KeyedStream:
         """These records, with a name of its own for the operator that comes next.
@@ -106,7 +120,8 @@ class KeyedStream:
         >>> orders.named("bought").running().count()
         <Stream of bought[0]>
         """
-        return KeyedStream(self.stream.named(name), self.key, spread=self.spread)
+        stream = self.stream.named(name)
+        return KeyedStream(stream, self.key, spread=self.spread, combine=self.combine)
 
     @property
     def pact(self) -> Pact:

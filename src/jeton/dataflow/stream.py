@@ -349,7 +349,9 @@ class Stream(StreamBase):
         """
         return add_broadcast(self, name=name)
 
-    def key_by(self, *columns: str, spread: int | None = None) -> KeyedStream:
+    def key_by(
+        self, *columns: str, spread: int | None = None, combine: bool = False
+    ) -> KeyedStream:
         """Group records by the values of ``columns``: integers, text, several of them.
 
         Nulls are a key of their own, and so is NaN. Without columns, all records are one group,
@@ -360,6 +362,11 @@ class Stream(StreamBase):
         end of a window. It is for aggregates of ``each_time``, ``tumbling``, ``sliding`` and
         ``until``, whose results are the same as without, and come at the same time; sums of
         floating-point numbers may differ in their last digits. `fold` needs a ``merge`` function.
+
+        With ``combine``, each worker aggregates its own records of all keys first, and sends one
+        partial result for each key and window to the owner of the key. That is faster where a
+        worker has many records of a key in a window, and slower where it has few. It is for the
+        same aggregates, with the same results.
 
         >>> import jeton as jt
         >>> flow = jt.Flow("bids")
@@ -375,7 +382,7 @@ class Stream(StreamBase):
         [{'time': 0, 'item': 7, 'max': 4}, {'time': 0, 'item': 8, 'max': 2}]
         """
         self.require_columns(*columns, operator="key_by")
-        return KeyedStream(self, columns, spread=spread)
+        return KeyedStream(self, columns, spread=spread, combine=combine)
 
     def distinct(self, *columns: str) -> Stream:
         """Each distinct combination of values in ``columns``, once: see `KeyedStream.distinct`.

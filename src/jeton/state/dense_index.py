@@ -7,7 +7,7 @@ or times outgrow them, `KeySlots` goes over to hashing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,15 @@ class DirectIndex:
         return self._live
 
 
+class Grid(NamedTuple):
+    """Windows of equal size that follow each other."""
+
+    size: int
+    offset: int
+    beyond: int = 0
+    """How far the end of a window is from the time that it is known by."""
+
+
 class PanedIndex(SlotPool):
     """Keys of a time and one small integer, while no more than 16 times are open.
 
@@ -150,18 +159,17 @@ class PanedIndex(SlotPool):
         return slots, new[:found].copy()
 
     def fold(
-        self, grid: tuple[int, int], times: Times, keys: Hashes, folding: Folding
+        self, grid: Grid, times: Times, keys: Hashes, folding: Folding
     ) -> tuple[int, Slots, Slots]:
         """Find the keys in the windows of their times, and fold values in, in one loop.
 
-        Windows have the size and the offset of ``grid``. The loop ends at the first row that needs
-        more room. Returns how many rows there were before it, the slots of all of these (valid
-        until the next call), and the rows of new keys.
+        The loop ends at the first row that needs more room. Returns how many rows there were before
+        it, the slots of all of these (valid until the next call), and the rows of new keys.
         """
         slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
         done, found = fused.fold_in_windows(
             self._cells, self._times, self._open, *self.stored, self.free, self.state,
-            grid[0], grid[1], times, keys, *folding, slots, new,
+            *grid, times, keys, *folding, slots, new,
         )  # fmt: skip
         return done, slots[:done], new[:found]
 

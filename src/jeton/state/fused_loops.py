@@ -57,7 +57,7 @@ def pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
 @nb.njit(cache=True)
 def fold_in_windows(  # type: ignore[no-untyped-def]
     cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
-    size, offset, times, keys, how, value, seen, values, slots, new,
+    size, offset, beyond, times, keys, how, value, seen, values, slots, new,
 ):  # fmt: skip
     """Find keys in the windows of their times, and fold values in.
 
@@ -80,7 +80,7 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
                 return i, found
             end = time + (size - into)
             start = max(time, LEAST + into) - into
-            pane = pane_of(pane_times, open_keys, np.uint64(end))
+            pane = pane_of(pane_times, open_keys, np.uint64(end - beyond))
         key = keys[i]
         if pane < 0 or key >= width:
             return i, found
@@ -98,7 +98,7 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
                 state[0] += 1
             cells[pane, key] = slot
             open_keys[pane] += 1
-            stored_ends[slot] = np.uint64(end)
+            stored_ends[slot] = np.uint64(end - beyond)
             stored_keys[slot] = key
             new[found] = i
             found += 1

@@ -26,7 +26,7 @@ from jeton.state.accumulators import (
 )
 from jeton.state.aggregates import Aggregate
 from jeton.state.changes import NONE, Changes, Cut, Guard, Rows
-from jeton.state.dense_index import DirectIndex, PanedIndex
+from jeton.state.dense_index import DirectIndex, Grid, PanedIndex
 from jeton.state.key_slots import KeySlots
 from jeton.state.python_fold import NullFold
 from jeton.state.slot_pool import Slots
@@ -79,11 +79,11 @@ class Groups:
             self.changes.made(slots[new])
         return slots, new
 
-    def fold_in_windows(self, batch: Batch, grid: tuple[int, int]) -> tuple[int, Slots]:
+    def fold_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots]:
         """Find the groups of records in their windows and fold them in, in one loop if possible.
 
-        Windows have the size and the offset of ``grid``. Returns how many of the first records
-        are done, which may be none, and the slots of the groups that they opened.
+        Returns how many of the first records are done, which may be none, and the slots of the
+        groups that they opened.
         """
         column = batch.columns.get(self._only_key)
         words = self._keys.quick_words(column)
@@ -330,9 +330,13 @@ class Groups:
 
         There are ``size`` slots.
         """
-        for name in self.aggregates:
-            own = f"of.{name}."
-            parts = {n[len(own) :]: c for n, c in saved.items() if n.startswith(own)}
+        by_aggregate: dict[str, dict[str, Column]] = {name: {} for name in self.aggregates}
+        for column, values in saved.items():
+            if column.startswith("of."):
+                # The names of aggregates may have dots, those of parts have none.
+                name, _, part = column.removeprefix("of.").rpartition(".")
+                by_aggregate[name][part] = values
+        for name, parts in by_aggregate.items():
             seen = parts.get("seen")
             if seen is not None and not isinstance(seen, np.ndarray):
                 # Groups of a worker that had seen nothing but nulls, beside those of others.

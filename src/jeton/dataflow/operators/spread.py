@@ -12,41 +12,33 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from jeton.columns.batch import Batch
-from jeton.columns.column import Column
-from jeton.columns.time_columns import Times
 from jeton.core.antichain import Antichain
 from jeton.core.checks import described
 from jeton.core.errors import GraphError
-from jeton.core.tokens import TimestampToken, TokenRef
+from jeton.core.tokens import TimestampToken
 from jeton.dataflow.operators.binary import add_binary
 from jeton.dataflow.operators.collecting import add_collecting
-from jeton.dataflow.operators.windows import (
-    Assigner,
-    BoundedAssigner,
-    LastTimes,
-    OpenWindows,
-    with_bounds,
+from jeton.dataflow.operators.partial_windows import (
+    CombinedWindows,
+    PartialWindows,
+    require_partial,
+    reserved,
 )
+from jeton.dataflow.operators.windows import Assigner, BoundedAssigner, LastTimes, with_bounds
 from jeton.dataflow.pacts import GUEST, Pipeline, SpreadExchange
 from jeton.dataflow.plan import OperatorInfo, Step
 from jeton.dataflow.ports import Input, Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.shapes import shape_of
-from jeton.state.slot_pool import Slots
-from jeton.state.tagged_state import BoundedState
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
-
-MOST_PARTIAL: Final = 1 << 17
-"""Partial windows that a worker keeps; with more, it sends them before they are complete."""
 
 
 def checked_spread(spread: object) -> int:
@@ -75,19 +67,9 @@ def add_spread_windows(
 ) -> Stream:
     """Add the operators of windows whose keys are spread; see `add_windows`."""
     key, stream = keyed.key, keyed.stream
-    for label, aggregate in aggregates.items():
-        if not aggregate.merges:
-            raise GraphError(
-                f"{label!r} cannot be computed for a spread key, since its partial results have to "
-                "become one: give fold() a merge function"
-            ).located(operator=name)
-    taken = [c for c in (*key, stream.time_name) if c.startswith(("of.", "type."))]
+    require_partial(keyed, aggregates, name=name, why="spread=")
     if GUEST in (*key, *(aggregate.column for aggregate in aggregates.values())):
-        taken.append(GUEST)
-    if taken:
-        raise GraphError(
-            f"column {taken[0]!r} has a name that partial results use: rename it before spread="
-        ).located(operator=name)
+        raise reserved(GUEST, "spread=").located(operator=name)
     windows = str(assigner)
     own = stream.next_name
     # Where an aggregate is cheap, sending records costs more than it. One in plain Python is worth
@@ -153,36 +135,3 @@ def _add_split(keyed: KeyedStream, name: str, *, stays: bool) -> tuple[Stream, S
 
     streams = builder.build(build, notify="never")
     return streams[own], streams[guests]
-
-
-class PartialWindows(OpenWindows, BoundedState):
-    """Windows of some records of their keys, whose memory is sent to be combined.
-
-    That is at their last times, or sooner once there are many: a window may come in any number of
-    parts.
-    """
-
-    def emit(self, frontier: Antichain, output: Output) -> None:
-        """Send windows that are complete, or all of them if there are many, and forget them."""
-        super().emit(frontier if len(self._groups) <= MOST_PARTIAL else Antichain(), output)
-
-    def _columns(self, slots: Slots, times: Times, output: Output) -> dict[str, Column]:
-        return self._groups.partial(slots)
-
-    def restore(self, state: pa.Table, tokens: Sequence[TimestampToken]) -> None:
-        """Open the windows again: there may be several parts of one, from different workers."""
-        if state.num_rows:
-            ends = state.column("end").to_numpy()
-            batch = self._groups.read(state.drop_columns(["end"]))
-            slots, new = self._groups.absorb(batch, self._words(ends))
-            self._open(tokens[0], ends[new], slots[new])
-
-
-class CombinedWindows(OpenWindows):
-    """The windows of all records of their keys: of records, and of partial windows."""
-
-    def combine(self, right: TokenRef, batch: Batch) -> None:
-        """Add partial windows to those there, opening new ones."""
-        ends = batch.times + 1 if self._assigner.inclusive else batch.times
-        slots, new = self._groups.absorb(batch, self._words(ends))
-        self._open(right, ends[new], slots[new])

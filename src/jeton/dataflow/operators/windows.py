@@ -38,6 +38,7 @@ from jeton.dataflow.operators.collecting import add_collecting
 from jeton.dataflow.ports import Output
 from jeton.state.aggregates import Aggregate
 from jeton.state.changes import Cut, Guard
+from jeton.state.dense_index import Grid
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.shapes import shape_of
@@ -61,8 +62,8 @@ class Assigner(ABC):
     """Whether a window is complete once all times before its end are."""
     columns: tuple[str, ...] = ()
     """The columns that decide, besides the time."""
-    grid: tuple[int, int] | None = None
-    """The size and the offset of windows that follow each other, of equal size."""
+    grid: Grid | None = None
+    """The windows, if they follow each other and are of equal size."""
 
     @abstractmethod
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
@@ -102,7 +103,7 @@ class Tumbling(BoundedAssigner):
             raise GraphError(f"a window must be from 1 to {MOST} long, not {size}")
         self._size = size
         self._offset = offset % size
-        self.grid = (self._size, self._offset)
+        self.grid = Grid(self._size, self._offset)
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The end of the window that each record is in."""
@@ -258,6 +259,8 @@ class LastTimes(Assigner):
         self._windows = windows
         self._beyond = int(windows.inclusive)
         """How far the end of a window is from its last time."""
+        if windows.grid is not None:
+            self.grid = windows.grid._replace(beyond=self._beyond)
 
     def assign(self, batch: Batch) -> tuple[Times, Rows | None]:
         """The last times of the windows that records are in."""

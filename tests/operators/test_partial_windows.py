@@ -1,4 +1,4 @@
-"""Spread keys: the same results as without ``spread``, however records are divided."""
+"""Keys with ``spread`` or ``combine``: the same results as without, however records are divided."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.dataflow.operators import partial_windows
 from jeton.dataflow.pacts import SpreadExchange
-from jeton.errors import BatchError, GraphError, SnapshotError
+from jeton.errors import BatchError, GraphError, SnapshotError, TimeError
 from jeton.state.bins import Placement
 from tests.operators.twins import Row, Schedule, assert_same, run_twin, schedules
 from tests.operators.value_types import VALUE_TYPES, typed_rows
@@ -84,32 +85,46 @@ def every_aggregate(name: str) -> dict[str, Any]:
     return found
 
 
+Parts = dict[str, Any]
+"""The options of `key_by` with which groups are aggregated in parts."""
+
+PARTS: list[Parts] = [{"spread": 2}, {"spread": 3}, {"spread": 8}, {"combine": True}]
+
+
 def both(
-    flow: jt.Flow, key: tuple[str, ...], when: Grouping, aggregates: dict[str, Any], spread: int
+    flow: jt.Flow, key: tuple[str, ...], when: Grouping, aggregates: dict[str, Any], parts: Parts
 ) -> None:
-    """The same groups twice: as they are, and with a spread key."""
+    """The same groups twice: as they are, and in parts."""
     rows = flow.input("rows")
     flow.output("plain", when(rows.key_by(*key)).aggregate(**aggregates))
-    flow.output("spread", when(rows.key_by(*key, spread=spread)).aggregate(**aggregates))
+    flow.output("parts", when(rows.key_by(*key, **parts)).aggregate(**aggregates))
 
 
 @pytest.mark.parametrize("name", VALUE_TYPES)
 @settings(max_examples=12)
-@given(data=st.data(), schedule=schedules(), spread=st.sampled_from([2, 3, 8]))
+@given(
+    data=st.data(),
+    schedule=schedules(),
+    parts=st.sampled_from(PARTS),
+    most=st.sampled_from([0, 2, 1000]),
+)
 def test_every_aggregate_of_every_type(
-    name: str, data: st.DataObject, schedule: Schedule, spread: int
+    name: str, data: st.DataObject, schedule: Schedule, parts: Parts, most: int
 ) -> None:
     rows = [row | {"ends": row["time"] + row["key"]} for row in data.draw(typed_rows(name))]
     when = WINDOWS[data.draw(st.sampled_from(list(WINDOWS)))]
     kinds = {"time": pa.int64(), "key": pa.int64(), "value": VALUE_TYPES[name].kind}
-    found = run_twin(
-        lambda flow: both(flow, ("key",), when, every_aggregate(name), spread),
-        {"rows": rows},
-        schedule,
-        schema={"rows": pa.schema(kinds | {"ends": pa.int64()})},
-    )
-    assert_same(found["spread"], found["plain"])
-    assert len(rows) == 0 or found["spread"]
+    with pytest.MonkeyPatch.context() as patch:
+        # Partial windows are sent before they are complete once there are more than this.
+        patch.setattr(partial_windows, "MOST_PARTIAL", most)
+        found = run_twin(
+            lambda flow: both(flow, ("key",), when, every_aggregate(name), parts),
+            {"rows": rows},
+            schedule,
+            schema={"rows": pa.schema(kinds | {"ends": pa.int64()})},
+        )
+    assert_same(found["parts"], found["plain"])
+    assert len(rows) == 0 or found["parts"]
 
 
 KEYS = [("key",), ("word",), ("x",), ("key", "word"), ()]
@@ -117,9 +132,9 @@ KEYS = [("key",), ("word",), ("x",), ("key", "word"), ()]
 
 @pytest.mark.parametrize("key", KEYS, ids=repr)
 @settings(max_examples=25)
-@given(data=st.data(), schedule=schedules())
+@given(data=st.data(), schedule=schedules(), parts=st.sampled_from(PARTS))
 def test_keys_with_nulls_and_nan(
-    key: tuple[str, ...], data: st.DataObject, schedule: Schedule
+    key: tuple[str, ...], data: st.DataObject, schedule: Schedule, parts: Parts
 ) -> None:
     row = st.fixed_dictionaries(
         {
@@ -140,12 +155,12 @@ def test_keys_with_nulls_and_nan(
         "words": jt.agg.collect("word"),
     }
     found = run_twin(
-        lambda flow: both(flow, key, when, aggregates, 4),
+        lambda flow: both(flow, key, when, aggregates, parts),
         {"rows": rows},
         schedule,
         schema={"rows": pa.schema(kinds | {"ends": pa.int64()})},
     )
-    assert_same(found["spread"], found["plain"])
+    assert_same(found["parts"], found["plain"])
 
 
 NUMBERS = {
@@ -165,11 +180,12 @@ NUMBERS = {
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("when", ["each time", "tumbling", "sliding"])
-def test_types_that_differ_between_workers(when: str, seed: int) -> None:
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+def test_types_that_differ_between_workers(when: str, seed: int, parts: Parts) -> None:
     random = Random(f"{when} {seed}")
     kinds = [pa.null(), pa.int8(), pa.int64(), pa.float32(), pa.float64()]
     flow = jt.Flow("types")
-    both(flow, ("key",), WINDOWS[when], NUMBERS, 2)
+    both(flow, ("key",), WINDOWS[when], NUMBERS, parts)
     with flow.open(workers=3, seed=seed) as run:
         for _ in range(random.choice([2, 12])):
             kind = random.choice(kinds)
@@ -188,7 +204,7 @@ def test_types_that_differ_between_workers(when: str, seed: int) -> None:
             for _ in range(random.randrange(4)):
                 run.turn()
         found = run.finish()
-    assert_same(found["spread"].to_pylist(), found["plain"].to_pylist())
+    assert_same(found["parts"].to_pylist(), found["plain"].to_pylist())
 
 
 DECIMAL = pa.array([Decimal("1.00")], pa.decimal128(5, 2))
@@ -231,10 +247,11 @@ def destinations(records: int) -> list[int]:
     return [worker for _ in range(records) for worker, _ in route(single)]
 
 
-def test_results_come_at_the_same_frontier_as_without() -> None:
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+def test_results_come_at_the_same_frontier_as_without(parts: Parts) -> None:
     for name, when in WINDOWS.items():
         flow = jt.Flow("frontiers")
-        both(flow, ("key",), when, {"n": jt.agg.count()}, 2)
+        both(flow, ("key",), when, {"n": jt.agg.count()}, parts)
         with flow.open(workers=2) as run:
             source = run.input("rows")
             run.input("rows", 1).close()
@@ -243,32 +260,35 @@ def test_results_come_at_the_same_frontier_as_without() -> None:
                 source.advance_to(time)
                 run.run_to_rest()
                 found = run.results()
-                assert_same(found["spread"].to_pylist(), found["plain"].to_pylist())
-                assert found["spread"].num_rows or time < 30, name
+                assert_same(found["parts"].to_pylist(), found["plain"].to_pylist())
+                assert found["parts"].num_rows or time < 30, name
 
 
-def test_calendar_windows_and_zones() -> None:
+@pytest.mark.parametrize("parts", [{"spread": 3}, {"combine": True}], ids=str)
+def test_calendar_windows_and_zones(parts: Parts) -> None:
     flow = jt.Flow("months")
     days = np.arange("2024-01-25", "2024-04-05", dtype="datetime64[D]").astype("datetime64[us]")
     stamps = pa.array(days).cast(pa.timestamp("us", "UTC"))
-    for name, spread in (("plain", None), ("spread", 3)):
-        keyed = flow.input(f"{name} rows").key_by("key", spread=spread)
+    options: dict[str, Parts] = {"plain": {}, "parts": parts}
+    for name, option in options.items():
+        keyed = flow.input(f"{name} rows").key_by("key", **option)
         months = keyed.tumbling("1 month", zone="Europe/Berlin", bounds=True)
         flow.output(f"{name} months", months.count())
         flow.output(f"{name} weeks", keyed.tumbling("1 week").count())
         sliding = keyed.sliding("2 months", every="1 month", bounds=True)
         flow.output(f"{name} sliding", sliding.last("key"))
     table = pa.table({"time": stamps, "key": [n % 2 for n in range(len(days))]})
-    found = flow.run({"plain rows": table, "spread rows": table}, workers=3)
+    found = flow.run({"plain rows": table, "parts rows": table}, workers=3)
     for what in ("months", "weeks", "sliding"):
-        assert found[f"spread {what}"].schema == found[f"plain {what}"].schema
-        assert_same(found[f"spread {what}"].to_pylist(), found[f"plain {what}"].to_pylist())
-        assert found[f"spread {what}"].num_rows
+        assert found[f"parts {what}"].schema == found[f"plain {what}"].schema
+        assert_same(found[f"parts {what}"].to_pylist(), found[f"plain {what}"].to_pylist())
+        assert found[f"parts {what}"].num_rows
 
 
-def test_distinct_keys_of_windows() -> None:
+@pytest.mark.parametrize("parts", [{"spread": 4}, {"combine": True}], ids=str)
+def test_distinct_keys_of_windows(parts: Parts) -> None:
     flow = jt.Flow("visitors")
-    keyed = flow.input("visits").key_by("who", spread=4)
+    keyed = flow.input("visits").key_by("who", **parts)
     flow.output("out", keyed.tumbling(10).distinct())
     visits = {"time": [1, 2, 12, 3], "who": ["ann", "ann", "ann", "bob"]}
     found = flow.run({"visits": visits}, workers=3)["out"].to_pylist()
@@ -282,20 +302,21 @@ def test_a_schema_is_the_same_with_and_without() -> None:
     schema = {"key": str, "value": float, "ends": int}
     for when in WINDOWS.values():
         streams = [
-            when(jt.Flow("f").input("rows", schema=schema).key_by("key", spread=spread)).aggregate(
+            when(jt.Flow("f").input("rows", schema=schema).key_by("key", **parts)).aggregate(
                 n=jt.agg.count(), mean=jt.agg.mean("value")
             )
-            for spread in (None, 8)
+            for parts in ({}, *PARTS)
         ]
-        assert streams[0].schema == streams[1].schema
-        assert streams[1].schema is not None
+        assert all(stream.schema == streams[0].schema for stream in streams)
+        assert streams[0].schema is not None
 
 
 @pytest.mark.parametrize("seed", [None, *range(5)])
-def test_each_time_in_a_loop(seed: int | None) -> None:
-    def halves(spread: int | None) -> Callable[[jt.Stream], tuple[jt.Stream, jt.Stream]]:
+@pytest.mark.parametrize("parts", [{"spread": 3}, {"combine": True}], ids=str)
+def test_each_time_in_a_loop(seed: int | None, parts: Parts) -> None:
+    def halves(parts: Parts) -> Callable[[jt.Stream], tuple[jt.Stream, jt.Stream]]:
         def body(numbers: jt.Stream) -> tuple[jt.Stream, jt.Stream]:
-            sums = numbers.key_by("key", spread=spread).each_time().sum("n", name="n")
+            sums = numbers.key_by("key", **parts).each_time().sum("n", name="n")
             smaller = sums.with_columns(n=lambda batch: batch["n"] // 2)
             return smaller.filter(lambda batch: batch["n"] > 0), smaller
 
@@ -303,26 +324,38 @@ def test_each_time_in_a_loop(seed: int | None) -> None:
 
     flow = jt.Flow("halves")
     rows = flow.input("rows")
-    flow.output("plain", rows.iterate(halves(None)))
-    flow.output("spread", rows.iterate(halves(3)))
+    flow.output("plain", rows.iterate(halves({})))
+    flow.output("parts", rows.iterate(halves(parts)))
     numbers = {"time": [0, 0, 0, 1, 1], "key": [1, 1, 2, 1, 1], "n": [5, 7, 9, 100, 3]}
     found = flow.run({"rows": numbers}, workers=3, seed=seed)
-    assert_same(found["spread"].to_pylist(), found["plain"].to_pylist())
+    assert_same(found["parts"].to_pylist(), found["plain"].to_pylist())
 
 
-def counts(spread: int | None, *, name: str | None = None) -> jt.Flow:
+def counts(parts: Parts, *, name: str | None = None) -> jt.Flow:
     flow = jt.Flow("counts")
     rows = flow.input("rows")
-    keyed = (rows if name is None else rows.named(name)).key_by("key", spread=spread)
+    keyed = (rows if name is None else rows.named(name)).key_by("key", **parts)
     flow.output("out", keyed.tumbling(10).aggregate(n=jt.agg.count(), all=jt.agg.collect("v")))
     return flow
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, 8), (2, 8), (8, 2)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"spread": 8}),
+        ({"spread": 2}, {"spread": 8}),
+        ({"spread": 8}, {"spread": 2}),
+        ({}, {"combine": True}),
+        ({"combine": True}, {"combine": True}),
+        ({"spread": 8}, {"combine": True}),
+        ({"combine": True}, {"spread": 2}),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(("workers", "workers_after"), [(1, 3), (3, 2), (2, 4)])
 @pytest.mark.parametrize("name", [None, "by key"])
-def test_a_snapshot_goes_on_with_another_spread(
-    before: int | None, after: int, workers: int, workers_after: int, name: str | None
+def test_a_snapshot_goes_on_in_other_parts(
+    before: Parts, after: Parts, workers: int, workers_after: int, name: str | None
 ) -> None:
     halves = (
         {"time": [1, 2, 3, 12, 13], "key": [7, 7, 8, 7, 7], "v": [1, 2, 3, 4, 5]},
@@ -344,19 +377,21 @@ def test_a_snapshot_goes_on_with_another_spread(
     assert_same(found, expected)
 
 
-def test_without_spread_a_snapshot_of_partial_windows_is_refused() -> None:
-    with counts(2).open(workers=2) as run:
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+def test_without_parts_a_snapshot_of_partial_windows_is_refused(parts: Parts) -> None:
+    with counts(parts).open(workers=2) as run:
         for worker in range(2):
             run.input("rows", worker).send({"time": [1] * 8, "key": [7] * 8, "v": [1] * 8})
         run.run_to_rest()
         snapshot = run.snapshot()
     with pytest.raises(SnapshotError, match=r"no operators \['count-collect-partial'\]"):
-        counts(None).open(restore=snapshot)
+        counts({}).open(restore=snapshot)
 
 
-def test_a_fold_begins_once_for_each_partial_result() -> None:
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+def test_a_fold_begins_once_for_each_partial_result(parts: Parts) -> None:
     flow = jt.Flow("folds")
-    rows = flow.input("rows").key_by("key", spread=2).tumbling(10)
+    rows = flow.input("rows").key_by("key", **parts).tumbling(10)
     flow.output("out", rows.fold("v", 0, one_more, merge=added, name="n"))
     nulls = pa.array([None, None, 1, None, 2, 3], pa.int64())
     table = pa.table({"time": [0] * 6, "key": [1] * 6, "v": nulls})
@@ -369,9 +404,13 @@ def test_the_plan_shows_all_operators(capsys: pytest.CaptureFixture[str]) -> Non
     rows = flow.input("rows", schema={"key": int, "v": int})
     flow.output("sums", rows.key_by("key", spread=8).tumbling(10).sum("v"))
     flow.output("counts", rows.named("hits").key_by(spread=4).each_time().count())
+    flow.output("means", rows.key_by("key", combine=True).tumbling(10).mean("v"))
     flow.explain()
     _, *lines, waits = capsys.readouterr().out.splitlines()
-    assert waits == "Waits for times to pass: 2 sum-partial, 3 sum, 6 hits-partial, 7 hits"
+    assert waits == (
+        "Waits for times to pass: 2 sum-partial, 3 sum, 6 hits-partial, 7 hits, 9 mean-partial, "
+        "10 mean"
+    )
     shown = [line.split(maxsplit=1)[1] for line in lines]
     assert [" ".join(line.split()) for line in shown] == [
         "rows input, times in 'time' → key: int64, v: int64",
@@ -383,6 +422,9 @@ def test_the_plan_shows_all_operators(capsys: pytest.CaptureFixture[str]) -> Non
         "hits-partial from 5 hits-split",
         "hits from 5 hits-split; 6 hits-partial by Gather → count: int64",
         "counts output, from 7 hits",
+        "mean-partial from 0 rows",
+        "mean from 9 mean-partial by 'key' → key: int64, mean: double",
+        "means output, from 10 mean",
     ]
 
 
@@ -415,13 +457,18 @@ WHOLE: dict[str, Callable[[jt.KeyedStream, jt.KeyedStream], Any]] = {
 
 
 @pytest.mark.parametrize("operator", WHOLE)
-def test_other_operators_need_whole_keys(operator: str) -> None:
+@pytest.mark.parametrize(
+    ("parts", "how"),
+    [({"spread": 8}, "spread over 8"), ({"combine": True}, "combines its own first")],
+    ids=str,
+)
+def test_other_operators_need_whole_keys(operator: str, parts: Parts, how: str) -> None:
     flow = jt.Flow("f")
     schema = {"key": int, "v": int}
     left, right = (flow.input(name, schema=schema) for name in ("left", "right"))
-    said = rf"{operator}\(\) needs all records of a key on one worker.*spread over 8"
+    said = rf"{operator}\(\) needs all records of a key on one worker.*{how}"
     with pytest.raises(GraphError, match=said):
-        WHOLE[operator](left.key_by("key", spread=8), right.key_by("key"))
+        WHOLE[operator](left.key_by("key", **parts), right.key_by("key"))
 
 
 @pytest.mark.parametrize("operator", ["join", "asof_join", "interval_join", "cogroup"])
@@ -432,16 +479,104 @@ def test_so_does_the_other_side_of_a_join(operator: str) -> None:
         WHOLE[operator](left.key_by("key"), right.key_by("key", spread=2))
 
 
-def test_aggregates_that_do_not_merge_are_refused() -> None:
-    windows = jt.Flow("f").input("rows").key_by("key", spread=2).tumbling(10)
-    with pytest.raises(GraphError, match=r"'last_two' cannot .* spread key.*merge function"):
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+@pytest.mark.parametrize("when", WINDOWS)
+def test_aggregates_that_do_not_merge_are_refused(parts: Parts, when: str) -> None:
+    windows = WINDOWS[when](jt.Flow("f").input("rows").key_by("key", **parts))
+    said = rf"'last_two' cannot .* {next(iter(parts))}=.*merge function"
+    with pytest.raises(GraphError, match=said):
         windows.fold("v", (), lambda state, v: (*state, v)[-2:], name="last_two")
 
 
-@pytest.mark.parametrize("column", ["of.n.count", "type.n", "jeton.guest"])
-def test_keys_with_names_that_partial_results_use_are_refused(column: str) -> None:
-    windows = jt.Flow("f").input("rows").key_by(column, spread=2).tumbling(10)
+@pytest.mark.parametrize(
+    ("column", "parts"),
+    [
+        ("of.n.count", {"spread": 2}),
+        ("type.n", {"spread": 2}),
+        ("jeton.guest", {"spread": 2}),
+        ("of.n.count", {"combine": True}),
+        ("type.n", {"combine": True}),
+    ],
+)
+def test_keys_with_names_that_partial_results_use_are_refused(column: str, parts: Parts) -> None:
+    windows = jt.Flow("f").input("rows").key_by(column, **parts).tumbling(10)
     with pytest.raises(
         GraphError, match=rf"'{column}' has a name that partial results use: rename"
     ):
         windows.count()
+
+
+@pytest.mark.parametrize("parts", [{"spread": 2}, {"combine": True}], ids=str)
+@pytest.mark.parametrize("when", ["tumbling", "sliding"])
+def test_names_of_aggregates_that_begin_alike(when: str, parts: Parts) -> None:
+    aggregates = {"x": jt.agg.sum("v"), "x.n": jt.agg.count(), "x.value": jt.agg.count("v")}
+    flow = jt.Flow("names")
+    both(flow, ("key",), WINDOWS[when], aggregates, parts)
+    with flow.open(workers=2) as run:
+        for worker, values in enumerate((pa.array([5] * 8), pa.nulls(8))):
+            columns = {"time": [1] * 8, "key": [1, 2] * 4, "v": values}
+            run.input("rows", worker).send(pa.table(columns))
+        found = run.finish()
+    assert_same(found["parts"].to_pylist(), found["plain"].to_pylist())
+
+
+def test_nothing_but_nulls_beside_a_name_that_begins_alike() -> None:
+    flow = jt.Flow("names")
+    aggregates = {"x": jt.agg.sum("v"), "x.n": jt.agg.count()}
+    both(flow, ("key",), WINDOWS["tumbling"], aggregates, {"combine": True})
+    found = flow.run({"rows": pa.table({"time": [1], "key": [1], "v": pa.nulls(1)})})
+    assert_same(found["parts"].to_pylist(), found["plain"].to_pylist())
+
+
+@pytest.mark.parametrize("parts", [{}, {"combine": True}], ids=str)
+@pytest.mark.parametrize("how", ["count", "first"])
+def test_the_last_sliding_window_may_not_end_after_the_end_of_time(parts: Parts, how: str) -> None:
+    windows = (flow := jt.Flow("end")).input("rows").key_by("key", **parts).sliding(16, every=8)
+    flow.output("out", windows.count() if how == "count" else windows.first("v"))
+    for time in (2**63 - 10, 2**63 - 2):
+        with pytest.raises(TimeError, match=r"window of (16|8) would end after"):
+            flow.run({"rows": {"time": [time], "key": [1], "v": [1]}}, workers=2)
+    fits = {"time": [2**63 - 18], "key": [1], "v": [1]}
+    assert flow.run({"rows": fits}, workers=2)["out"].num_rows == 2
+
+
+@pytest.mark.parametrize("combine", [None, 1, "yes", 0.0])
+def test_combine_is_a_boolean(combine: Any) -> None:
+    with pytest.raises(GraphError, match=r"combine= is True or False, not ") as caught:
+        jt.Flow("f").input("rows").key_by("key", combine=combine)
+    assert caught.value.operator == "key_by"
+
+
+def test_a_key_is_spread_or_combined_but_not_both() -> None:
+    with pytest.raises(GraphError, match="Leave one of them out"):
+        jt.Flow("f").input("rows").key_by("key", spread=2, combine=True)
+
+
+@pytest.mark.parametrize("value", [int, float])
+@pytest.mark.parametrize("offset", [0, 7])
+def test_many_records_of_small_keys_in_few_windows(value: type, offset: int) -> None:
+    """Loops that find groups and fold values in one pass know partial windows by other times."""
+    random = np.random.default_rng(5)
+    times = np.sort(random.integers(-300, 300, 20_000)) + random.integers(0, 20, 20_000)
+    rows = {"time": times, "key": random.integers(0, 50, 20_000), "v": np.arange(20_000)}
+    flow = jt.Flow("small keys")
+    stream = flow.input("rows", schema={"key": int, "v": value})
+    for name, keyed in (
+        ("plain", stream.key_by("key")),
+        ("parts", stream.key_by("key", combine=True)),
+    ):
+        for how in ("sum", "count", "mean"):
+            windows = keyed.tumbling(100, offset=offset, bounds=True)
+            column = () if how == "count" else ("v",)
+            flow.output(f"{name} {how}", getattr(windows, how)(*column))
+    with flow.open(workers=3) as run:
+        for part in range(20):
+            here = slice(part * 1000, (part + 1) * 1000)
+            run.input("rows", part % 3).send({n: column[here] for n, column in rows.items()})
+            for worker in range(3):
+                run.input("rows", worker).advance_to(int(times[here.start :].min()))
+            run.run_to_rest()
+        found = run.finish()
+    for how in ("sum", "count", "mean"):
+        assert found[f"parts {how}"].num_rows > 300
+        assert_same(found[f"parts {how}"].to_pylist(), found[f"plain {how}"].to_pylist())
