@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jeton as jt
+from jeton.mesh.shared_link import ring_size
 from jeton.runtime.agent import MOST_OUT, Agent
 from tests.mesh.harness import gathered, run
 
@@ -121,7 +122,8 @@ def test_a_slow_consumer_slows_the_source_and_memory_stays_bounded(workers: int)
     for report in reports:
         stats = report.stats
         # What the source has sent before it hears that the one in the middle has enough.
-        assert stats["backlog"] < 2 * MOST_OUT + 4 * BATCH * 16, stats
+        most = 2 * MOST_OUT + ring_size(workers) + 4 * BATCH * 16
+        assert stats["backlog"] < most, stats
         grown = stats["memory"] - stats["memory_before"]
         assert grown < sent / 2, f"{grown >> 20} MB more, while {sent >> 20} MB passed"
 

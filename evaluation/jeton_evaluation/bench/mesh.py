@@ -1,6 +1,7 @@
-"""The cost of a message between two worker processes: Unix sockets, TCP, TLS, a raw socket.
+"""The cost of a message between two worker processes: memory, sockets, TCP, TLS.
 
-The one benchmark that looks behind the public API, since it measures the wire itself.
+The one benchmark that looks behind the public API, since it measures the wire itself. Memory is
+polled, as by workers that are busy; at sockets both processes sleep until something comes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,31 +22,39 @@ from jeton.mesh.certificates import issue
 from jeton.mesh.link import Link
 from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.receive import receive_exactly
+from jeton.mesh.ring import SUPPORTED
+from jeton.mesh.shared_link import SharedLink, accept_memory, offer_memory, ring_size
 from jeton.mesh.tls import Tls
 from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import Decoder, Encoder, Kind
 from jeton_evaluation.bench.harness import Line, Say, in_turn
 
+Connect = Callable[[], tuple[socket.socket, socket.socket]]
+MakeLink = Callable[[socket.socket, bool], Link]
+"""A link over a socket; says whether it is the end that asks."""
+
 
 def mesh(say: Say) -> Line:
     """Round trips and throughput of links between two processes, and of a raw Unix socket."""
     figures: Line = {}
-    tls = Tls(issue(1)[1])
+    kinds: dict[str, tuple[str, Connect, MakeLink]] = {
+        "": ("a link", socket.socketpair, _plain),
+        "_tcp": ("by TCP", _tcp, _plain),
+        "_tls": ("with TLS", _tcp, partial(_secret, Tls(issue(1)[1]))),
+    }
+    if SUPPORTED:
+        kinds["_memory"] = ("in memory", socket.socketpair, _shared)
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
         count = 3000 if size == 8 else 300
         raw, *links = in_turn(
             3,
             partial(_raw, batch, count),
-            partial(_link, batch, count, socket.socketpair, None),
-            partial(_link, batch, count, _tcp, None),
-            partial(_link, batch, count, _tcp, tls),
+            *(partial(_link, batch, count, connect, make) for _, connect, make in kinds.values()),
         )
         figures[f"round_trip_raw_us_{size * 8}"] = raw * 1e6
         said = [f"a raw socket {raw * 1e6:.0f} µs"]
-        for suffix, name, link in zip(
-            ("", "_tcp", "_tls"), ("a link", "by TCP", "with TLS"), links, strict=True
-        ):
+        for (suffix, (name, *_)), link in zip(kinds.items(), links, strict=True):
             figures[f"round_trip{suffix}_us_{size * 8}"] = link * 1e6
             said.append(f"{name} {link * 1e6:.0f} µs ({size * 16 / link / 1e6:,.0f} MB/s)")
         say(f"round trip of {label}: {', '.join(said)}")
@@ -76,17 +85,31 @@ def _raw(batch: jt.Batch, count: int) -> float:
     return _between(echo, ask, count, socket.socketpair)
 
 
-def _link(
-    batch: jt.Batch,
-    count: int,
-    connect: Callable[[], tuple[socket.socket, socket.socket]],
-    tls: Tls | None,
-) -> float:
+def _plain(sock: socket.socket, asks: bool) -> Link:
+    return link_over(sock, int(asks))
+
+
+def _secret(tls: Tls, sock: socket.socket, asks: bool) -> Link:
+    if asks:
+        sock = tls.to_worker(sock)
+        sock.sendall(b"!")
+        sock.recv(1)
+    else:
+        sock = tls.accept(sock)
+        sock.sendall(sock.recv(1))
+    return link_over(sock, int(asks))
+
+
+def _shared(sock: socket.socket, asks: bool) -> Link:
+    size, deadline = ring_size(2), monotonic() + 10
+    memory = offer_memory(sock, size) if asks else accept_memory(sock, size, 0, deadline)
+    assert memory is not None, "this machine has no memory to share"
+    return SharedLink(sock, int(asks), memory, first=asks)
+
+
+def _link(batch: jt.Batch, count: int, connect: Connect, make: MakeLink) -> float:
     def echo(sock: socket.socket) -> None:
-        if tls is not None:
-            sock = tls.accept(sock)
-            sock.sendall(sock.recv(1))
-        link, encoder, decoder = link_over(sock, 0), Encoder(), Decoder()
+        link, encoder, decoder = make(sock, False), Encoder(), Decoder()
         for _ in range(count):
             _send(link, encoder.message(1, *_next(link, decoder)))
 
@@ -94,11 +117,7 @@ def _link(
 
     def ask(sock: socket.socket) -> None:
         if not state:
-            if tls is not None:
-                sock = tls.to_worker(sock)
-                sock.sendall(b"!")
-                sock.recv(1)
-            state.extend((link_over(sock, 1), Encoder(), Decoder()))
+            state.extend((make(sock, True), Encoder(), Decoder()))
         link, encoder, decoder = state
         _send(link, encoder.message(1, 0, batch))
         _next(link, decoder)
@@ -112,7 +131,7 @@ def _between(
     echo: Callable[[socket.socket], None],
     ask: Callable[[socket.socket], None],
     count: int,
-    connect: Callable[[], tuple[socket.socket, socket.socket]],
+    connect: Connect,
 ) -> float:
     """Seconds for one round trip between two processes."""
     here, there = connect()
@@ -137,7 +156,8 @@ def _alone(echo: Callable[[socket.socket], None], sock: socket.socket) -> None:
 def _send(link: Link, buffers: list[Any]) -> None:
     link.send(buffers)
     while link.waiting:
-        select.select([], [link.sock], [])
+        if type(link) is not SharedLink:
+            select.select([], [link.sock], [])
         link.flush()
 
 
@@ -149,6 +169,6 @@ def _next(link: Link, decoder: Decoder) -> tuple[Any, jt.Batch]:
                 decoder.layout(number, payload)
             else:
                 message = decoder.message(payload)
-        if message is None:
+        if message is None and type(link) is not SharedLink:
             select.select([link.sock], [], [])
     return message

@@ -68,7 +68,7 @@ class Link:
         if not self._out:
             # Mostly all of it goes at once, and nothing needs to be kept.
             size = sum(map(len, buffers))
-            sent = self._send_now(buffers, size)
+            sent = self._put(buffers)
             if sent == size:
                 return
         else:
@@ -81,8 +81,27 @@ class Link:
                 self.waiting += len(buffer) - sent
                 sent = 0
 
-    def _send_now(self, buffers: Sequence[Buffer], size: int) -> int:
-        """How many bytes of the buffers could be sent."""
+    def flush(self) -> bool:
+        """Send the bytes that wait; returns whether all are sent."""
+        out = self._out
+        while out:
+            sent = self._put([out[i] for i in range(min(len(out), _AT_ONCE))])
+            if not sent:
+                return False
+            self.waiting -= sent
+            while sent:
+                first = out[0]
+                if sent >= first.nbytes:
+                    sent -= first.nbytes
+                    out.popleft()
+                else:
+                    out[0] = first[sent:]
+                    sent = 0
+        return True
+
+    def _put(self, buffers: Sequence[Buffer]) -> int:
+        """How many bytes of the buffers, which are not empty, could be sent now."""
+        size = sum(map(len, buffers))
         try:
             if size <= _SMALL:
                 sent = self.sock.send(b"".join(buffers))
@@ -93,36 +112,13 @@ class Link:
         except OSError as error:
             if not self.closing:
                 raise self._lost(error) from error
+            # A peer that has said good-bye has no use for what is left.
             return size
         self.bytes_out += sent
         return sent
 
-    def flush(self) -> bool:
-        """Send the bytes that wait; returns whether all are sent."""
-        out = self._out
-        while out:
-            try:
-                sent = self.sock.sendmsg([out[i] for i in range(min(len(out), _AT_ONCE))])
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                if not self.closing:
-                    raise self._lost(error) from error
-                # A peer that has said good-bye has no use for what is left.
-                out.clear()
-                self.waiting = 0
-                return True
-            self.waiting -= sent
-            self.bytes_out += sent
-            while sent:
-                first = out[0]
-                if sent >= first.nbytes:
-                    sent -= first.nbytes
-                    out.popleft()
-                else:
-                    out[0] = first[sent:]
-                    sent = 0
-        return True
+    def before_waiting(self) -> None:
+        """The worker is about to check this link, and to wait at its socket after that."""
 
     def receive(self) -> list[tuple[int, int, Buffer]]:
         """The frames that have arrived, up to a bound: kind, number, payload."""

@@ -2,8 +2,8 @@
 
 Between two workers there are two links: one for data, whose reading stops while the reader has
 more than enough to do, so that back-pressure reaches the sender; and one for progress, which never
-waits behind data. Unix sockets join workers on one machine, TCP those on different ones, with TLS
-(see `tls`) where it is asked for.
+waits behind data. Workers on one machine share memory (see `ring`), and wake each other by Unix
+sockets; those on different ones are joined by TCP, with TLS (see `tls`) where it is asked for.
 
 A worker that stops early sends the reason on all its progress links, or forwards the one that it
 received, so that all fail with the first cause. A worker that cannot send anything any more is
@@ -29,6 +29,8 @@ from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.liveness import Keepalive, Lifeline, prepare
 from jeton.mesh.open_files import make_room_for
+from jeton.mesh.ring import SUPPORTED
+from jeton.mesh.shared_link import SharedLink, accept_memory, offer_memory, ring_size
 from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
@@ -44,6 +46,10 @@ SILENCE: Final = 30.0
 """Seconds without a byte from a peer, not even a heartbeat, after which the log mentions it."""
 LAST_WORDS: Final = 1.0
 """Seconds to wait for the last frames of a peer whose connection broke."""
+CONTROL_RING: Final = 1 << 18
+"""Bytes of a ring for progress."""
+SOCKETS_EVERY: Final = 16
+"""Polls of shared memory after which sockets are polled too, where nothing is sent on them."""
 
 
 class PeerFailed(JetonError):
@@ -69,7 +75,9 @@ class Mesh:
         *,
         timeout: float = 30.0,
         keepalive: Keepalive | None = None,
+        share_memory: bool = SUPPORTED,
     ) -> None:
+        """``share_memory`` lets workers of one machine pass bytes in memory, if all say so."""
         self.worker = worker
         self.workers = len(addresses)
         self.messages = self.progress_batches = self.progress_bytes = 0
@@ -78,6 +86,8 @@ class Mesh:
         self._data: dict[int, Link] = {}
         self._control: dict[int, Link] = {}
         self._lifelines: list[Link | Lifeline] = []
+        self._shared: list[SharedLink] = []
+        self._polls = 0
         self._encoders: dict[int, Encoder] = {}
         self._decoders: dict[int, Decoder] = {}
         self._heard: dict[int, float] = {}
@@ -101,10 +111,14 @@ class Mesh:
         make_room_for(3 * self.workers)
         listener.open(epoch)
         deadline = time.monotonic() + timeout
+        peers = [peer for peer in sorted(addresses) if peer != worker]
         try:
-            for peer in sorted(addresses):
-                if peer != worker:
-                    self._join(peer, addresses[peer], listener, deadline, keepalive or Keepalive())
+            for peer in peers:
+                self._join(peer, addresses[peer], listener, deadline, keepalive or Keepalive())
+            if share_memory:
+                self._share_memory(deadline)
+            for link in (*self._data.values(), *self._control.values()):
+                self._selector.register(link.sock, selectors.EVENT_READ, link)
         except BaseException:
             self.close()
             raise
@@ -119,8 +133,7 @@ class Mesh:
             return prepare(sock, keepalive)
 
         for purpose, links in ((DATA, self._data), (CONTROL, self._control)):
-            link = links[peer] = link_over(connection(purpose), peer)
-            self._selector.register(link.sock, selectors.EVENT_READ, link)
+            links[peer] = link_over(connection(purpose), peer)
         if self._data[peer].sock.family != socket.AF_UNIX:
             lifeline = Lifeline(connection(LIFELINE), peer)
             self._lifelines.append(lifeline)
@@ -128,6 +141,26 @@ class Mesh:
         self._encoders[peer] = Encoder()
         self._decoders[peer] = Decoder()
         self._heard[peer] = time.monotonic()
+
+    def _share_memory(self, deadline: float) -> None:
+        """Have the links to workers of this machine go through memory; the lower number makes it.
+
+        All offers come first, so that no worker waits for one that waits for it.
+        """
+        sizes = ((self._data, ring_size(self.workers)), (self._control, CONTROL_RING))
+        for offers in (True, False):
+            for links, size in sizes:
+                for peer, link in links.items():
+                    if link.sock.family != socket.AF_UNIX or offers != (self.worker < peer):
+                        continue
+                    if offers:
+                        memory = offer_memory(link.sock, size)
+                    else:
+                        memory = accept_memory(link.sock, size, peer, deadline)
+                    if memory is not None:
+                        shared = SharedLink(link.sock, peer, memory, first=offers)
+                        links[peer] = shared
+                        self._shared.append(shared)
 
     def attach(self, receiver: Receiver) -> None:
         """Set the receiver of messages and progress."""
@@ -174,6 +207,35 @@ class Mesh:
             raise
 
     def _poll(self, timeout: float) -> bool:
+        shared = self._shared
+        if not shared:
+            return self._poll_sockets(timeout)
+        did = self._poll_memory()
+        if did or not timeout:
+            self._polls += 1
+            if self._polls % SOCKETS_EVERY and len(shared) == 2 * len(self._data):
+                return did
+            return self._poll_sockets(0.0) or did
+        for link in shared:
+            link.before_waiting()
+        # Something may have come before the peers knew that they have to wake this worker.
+        did = self._poll_memory()
+        did = self._poll_sockets(0.0 if did else timeout) or did
+        for link in shared:
+            link.after_waiting()
+        return self._poll_memory() or did
+
+    def _poll_memory(self) -> bool:
+        """Receive frames from memory, and send waiting ones."""
+        did = False
+        for link in self._shared:
+            if link.waiting:
+                link.flush()
+            if link.has_bytes and not self._leaves_alone(link):
+                did = self._receive(link) or did
+        return did
+
+    def _poll_sockets(self, timeout: float) -> bool:
         did = False
         for key, events in self._selector.select(timeout):
             link = key.data
@@ -183,6 +245,11 @@ class Mesh:
                 continue
             if type(link) is Lifeline:
                 self._check(link)
+                continue
+            if type(link) is SharedLink:
+                link.listen()
+                if not self._leaves_alone(link):
+                    did = self._receive(link) or did
                 continue
             if events & selectors.EVENT_WRITE and link.flush():
                 self._update_interest(link)
@@ -251,6 +318,7 @@ class Mesh:
         while waiting and time.monotonic() < deadline:
             still = []
             for link in waiting:
+                link.before_waiting()
                 with suppress(JetonError):
                     if not link.flush():
                         still.append(link)
@@ -365,6 +433,7 @@ class Mesh:
         deadline = time.monotonic() + LAST_WORDS
         while link is not None and not link.closing and time.monotonic() < deadline:
             found: PeerFailed | PeerLost | None = None
+            link.before_waiting()
             try:
                 for kind, number, payload in link.receive():
                     if kind in (Kind.FAILED, Kind.LOST):
@@ -376,14 +445,17 @@ class Mesh:
                 raise found from None
             _await([link], selectors.EVENT_READ, deadline)
 
+    def _leaves_alone(self, link: Link) -> bool:
+        """Whether nothing is read from a link for now."""
+        return self._paused and link is self._data.get(link.peer)
+
     def _interest(self, link: Link) -> int:
-        reading = not (self._paused and link is self._data.get(link.peer))
-        events = selectors.EVENT_READ if reading else 0
+        events = 0 if self._leaves_alone(link) else selectors.EVENT_READ
         return events | (selectors.EVENT_WRITE if link.waiting else 0)
 
     def _update_interest(self, link: Link) -> None:
         """Register with the selector the events that the link waits for now."""
-        if not link.closing:
+        if not link.closing and type(link) is not SharedLink:
             events = self._interest(link)
             registered = link.sock in self._selector.get_map()
             if not events:
@@ -401,12 +473,15 @@ class Mesh:
 
 
 def _await(links: Sequence[Link], events: int, deadline: float) -> None:
-    """Wait until one of the links is ready, or until the deadline."""
+    """Wait until one of the links may be ready, or until the deadline."""
     with selectors.DefaultSelector() as selector:
         for link in links:
-            selector.register(link.sock, events)
-        if links:
-            selector.select(max(0.0, deadline - time.monotonic()))
+            # The peer wakes this worker by a byte on the socket, whatever it waits for.
+            shared = type(link) is SharedLink
+            selector.register(link.sock, selectors.EVENT_READ if shared else events, link)
+        for key, _ in selector.select(max(0.0, deadline - time.monotonic())) if links else ():
+            if type(key.data) is SharedLink:
+                key.data.listen()
 
 
 def _last_words(kind: int, number: int, payload: Buffer) -> PeerFailed | PeerLost:

@@ -359,8 +359,9 @@ def _column_buffers(column: Column) -> list[memoryview | None]:
         whole = pa.record_batch([column], names=["column"])
         with pa.ipc.new_stream(stream, whole.schema) as writer:
             writer.write_batch(whole)
-        return [memoryview(stream.getvalue())]
-    return [None if buffer is None else memoryview(buffer) for buffer in column.buffers()]
+        return [memoryview(stream.getvalue()).cast("B")]
+    # Arrow's bytes have a sign.
+    return [None if each is None else memoryview(each).cast("B") for each in column.buffers()]
 
 
 def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) -> Column:

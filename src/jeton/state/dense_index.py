@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LIMIT: Final = 1 << 21
 """Keys from here on are not small."""
 _PANES: Final = 16
+"""Panes at first: a power of two."""
 _CELLS: Final = 1 << 22
 """The most cells of all panes together: 16 MiB."""
 
@@ -126,7 +127,9 @@ class Grid(NamedTuple):
 
 
 class PanedIndex(SlotPool):
-    """Keys of a time and one small integer, while no more than 16 times are open.
+    """Keys of a time and one small integer, while keys and open times are few enough.
+
+    Workers that are ahead of others have many windows open, so the number of panes grows too.
 
     >>> ends = np.array([10, 10, 20], dtype=np.uint64)
     >>> PanedIndex().find_or_add((ends, np.array([7, 7, 7], dtype=np.uint64)))
@@ -155,7 +158,7 @@ class PanedIndex(SlotPool):
         )  # fmt: skip
         if unfit >= 0:
             self.remove(slots[new[:found]])
-            return self.find_or_add(words) if self._widen(int(keys[unfit])) else None
+            return self.find_or_add(words) if self._make_room(int(keys[unfit])) else None
         return slots, new[:found].copy()
 
     def fold(
@@ -188,15 +191,23 @@ class PanedIndex(SlotPool):
         require_in_use(_forget(self._cells, self._times, self._open, *self.stored, slots))
         self.release(slots)
 
-    def _widen(self, key: int) -> bool:
-        """Make room for a greater key; returns whether that was what was missing."""
-        panes, keys = self._cells.shape
-        wanted = 1 << key.bit_length()
-        if wanted <= keys or panes * wanted > _CELLS:
+    def _make_room(self, key: int) -> bool:
+        """Make room for a key, or for one more time if it fits; returns whether there is any."""
+        panes, width = self._cells.shape
+        if key >= width:
+            width = 1 << key.bit_length()
+        else:
+            panes *= 2
+        if panes * width > _CELLS:
             return False
-        wider = np.full((panes, wanted), -1, dtype=np.int32)
-        wider[:, :keys] = self._cells
-        self._cells = wider
+        before, times, opened = self._cells, self._times, self._open
+        self._cells = np.full((panes, width), -1, dtype=np.int32)
+        self._times = np.zeros(panes, dtype=np.uint64)
+        self._open = np.zeros(panes, dtype=np.int64)
+        for pane in np.flatnonzero(opened):
+            place = fused.pane_of(self._times, self._open, times[pane])
+            self._cells[place, : before.shape[1]] = before[pane]
+            self._open[place] = opened[pane]
         return True
 
 
@@ -266,10 +277,8 @@ def _forget(cells, times, open_keys, stored_ends, stored_keys, slots):  # type: 
     for slot in slots:
         time = stored_ends[slot]
         if open_keys[pane] == 0 or times[pane] != time:
-            for other in range(len(times)):
-                if open_keys[other] and times[other] == time:
-                    pane = other
-        if open_keys[pane] == 0 or cells[pane, stored_keys[slot]] != slot:
+            pane = fused.pane_of(times, open_keys, time)
+        if pane < 0 or open_keys[pane] == 0 or cells[pane, stored_keys[slot]] != slot:
             return False
         cells[pane, stored_keys[slot]] = -1
         open_keys[pane] -= 1

@@ -18,6 +18,8 @@ NOTHING: Final = -2
 """In place of the code of a fold: slots are found, and nothing is folded."""
 COUNT: Final = -1
 """The same: records are counted."""
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+"""A multiplier that spreads times over panes."""
 
 
 @nb.njit(cache=True)
@@ -41,14 +43,21 @@ def count_up(present, count, keys, out, new):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
-    """The pane of a time, an empty one if it has none yet, or -1."""
+    """The pane of a time, an empty one if it has none yet, or -1.
+
+    The number of panes is a power of two. A time is looked for from a place of its own on, so that
+    one that has a pane is found at once; only a new one goes past all of them.
+    """
+    last = len(times) - 1
+    pane = int((time * _SPREAD) >> np.uint64(40)) & last
     empty = -1
-    for pane in range(len(times)):
+    for _ in range(len(times)):
         if open_keys[pane] == 0:
             if empty < 0:
                 empty = pane
         elif times[pane] == time:
             return pane
+        pane = (pane + 1) & last
     if empty >= 0:
         times[empty] = time
     return empty

@@ -1,0 +1,162 @@
+"""Links in shared memory: whole frames like on any link, between workers of one machine.
+
+The bytes are in two rings, one for each direction. The socket that the workers have opened to each
+other stays: it wakes a worker that sleeps, and it closes when a worker ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from jeton.core.errors import ProtocolError
+from jeton.mesh import ring
+from jeton.mesh.link import Link, PeerLost
+from jeton.mesh.ring import Ring
+from jeton.mesh.wire import Buffer
+
+_MEMORY, _NONE = b"m", b"n"
+"""The first byte on a socket: memory comes with it, or none."""
+_BELL: Final = b"!"
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Memory that became smaller would kill the process that touches what is gone."""
+_ALL_RINGS: Final = 1 << 26
+"""Bytes of all rings between a worker and its peers, as a rule."""
+_SMALLEST, _LARGEST = 1 << 18, 1 << 22
+
+
+def ring_size(workers: int) -> int:
+    """Bytes of a ring for data, by the number of workers, which may be on one machine.
+
+    >>> [ring_size(workers) >> 10 for workers in (2, 8, 32, 1024)]
+    [4096, 4096, 1024, 256]
+    """
+    share = _ALL_RINGS // max(2 * (workers - 1), 1)
+    return min(max(1 << (share.bit_length() - 1), _SMALLEST), _LARGEST)
+
+
+def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
+    """Make memory for two rings of ``size`` bytes, and send it to the peer; ``None`` if it fails.
+
+    It has no name by which another process could open it.
+    """
+    try:
+        file = os.memfd_create("jeton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        sock.sendall(_NONE)
+        return None
+    try:
+        os.ftruncate(file, ring.shared_size(size))
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        memory = mmap.mmap(file, ring.shared_size(size))
+        socket.send_fds(sock, [_MEMORY], [file])
+        return memory
+    finally:
+        os.close(file)
+
+
+def accept_memory(sock: socket.socket, size: int, peer: int, deadline: float) -> mmap.mmap | None:
+    """The memory that a peer offers for two rings of ``size`` bytes, ``None`` if it has none."""
+    sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+    try:
+        said, files, _, _ = socket.recv_fds(sock, 1, 1)
+    except OSError as error:
+        raise PeerLost(f"worker {peer} offered no memory to share: {error}", peer) from error
+    try:
+        if said == _NONE:
+            return None
+        if said != _MEMORY or len(files) != 1:
+            raise PeerLost(f"worker {peer} hung up before it offered memory to share", peer)
+        length = os.fstat(files[0]).st_size
+        if length != ring.shared_size(size) or fcntl.fcntl(files[0], fcntl.F_GET_SEALS) != _SEALS:
+            raise ProtocolError(
+                f"worker {peer} offered {length} bytes of memory to share, and not "
+                f"{ring.shared_size(size)} whose number is fixed"
+            )
+        return mmap.mmap(files[0], length)
+    finally:
+        sock.setblocking(False)
+        for file in files:
+            os.close(file)
+
+
+class SharedLink(Link):
+    """A link whose bytes go through memory; ``first`` is true at one of its two ends."""
+
+    def __init__(self, sock: socket.socket, peer: int, memory: mmap.mmap, *, first: bool) -> None:
+        super().__init__(sock, peer)
+        self._memory = memory
+        self._outgoing, self._incoming = Ring(memory, int(not first)), Ring(memory, int(first))
+        self._hung_up = False
+        self._error: OSError | None = None
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there is something to receive."""
+        return self._incoming.has_bytes
+
+    def before_waiting(self) -> None:
+        """Have the peer wake this worker when there is something to do."""
+        room = ring.FOR_BYTES_OR_ROOM if self.waiting else ring.FOR_BYTES
+        self._incoming.sleep(room)
+
+    def after_waiting(self) -> None:
+        """The worker is awake: the peer need not wake it."""
+        self._incoming.sleep(ring.AWAKE)
+
+    def listen(self) -> None:
+        """Take what has come on the socket: the peer woke this worker, or has hung up."""
+        try:
+            self._hung_up = self._hung_up or not self.sock.recv(4096)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._hung_up, self._error = True, error
+
+    def _put(self, buffers: Sequence[Buffer]) -> int:
+        sent = self._outgoing.write(buffers)
+        if sent:
+            self.bytes_out += sent
+            if self._outgoing.wakes(ring.FOR_BYTES):
+                self._wake_peer()
+        elif self.closing:
+            # Nobody looks at its socket any more.
+            self.listen()
+            if self._hung_up:
+                return sum(map(len, buffers))
+        return sent
+
+    def _read(self, into: memoryview) -> int:
+        # What the peer wrote before it hung up is there by the time that this is known.
+        hung_up = self._hung_up
+        size = self._incoming.read_into(into)
+        if size:
+            self.bytes_in += size
+            if self._outgoing.wakes(ring.FOR_BYTES_OR_ROOM):
+                self._wake_peer()
+        elif hung_up:
+            if self.closing:
+                return -1
+            raise self._lost(self._error)
+        return size
+
+    def _wake_peer(self) -> None:
+        try:
+            self.sock.send(_BELL)
+        except BlockingIOError:
+            # It has more than enough bytes that wake it.
+            pass
+        except OSError as error:
+            self._hung_up, self._error = True, error
+
+    def close(self) -> None:
+        """Close the socket, and let go of the memory."""
+        super().close()
+        self._outgoing.close()
+        self._incoming.close()
+        self._memory.close()
