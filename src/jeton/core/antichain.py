@@ -38,7 +38,7 @@ class Antichain:
 
         Comparing them again would cost the square of their number.
         """
-        made = cls.__new__(cls)
+        made = Antichain()
         made._elements = list(elements)
         made._frozen = False
         return made

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Literal
 
-_OURS: Final = str(Path(__file__).parents[1])
+_OURS: Final = (str(Path(__file__).parents[1]), "jeton/")
+"""This library's files, whose names begin with that of the package in compiled modules."""
 _PYTHON: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 

@@ -88,38 +88,26 @@ class Input:
 
     def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
         """Take the messages that are there now, each with a reference for this step."""
-        queue, consumed, location = self._queue, self._side.consumed, self.location
-        for _ in range(len(queue)):
-            if not queue:
-                return
-            time, batch = queue.popleft()
-            self._moment.time = time
-            consumed((location, time), -1)
-            ref = self._live = TokenRef(self._connections, time)
-            try:
-                yield ref, batch
-            finally:
-                ref.expire()
+        return _Messages(self)
 
     def by_time(self) -> Iterator[tuple[TokenRef, Batch]]:
         """The same, but each step has records of one exact time, as in the paper.
 
         Leaving the loop early puts the times that are left back.
         """
-        for whole, batch in self:
-            parts = deque(batch.by_time())
-            self._left = (whole.time, parts)
-            try:
-                while parts:
-                    time, part = parts.popleft()
-                    self._moment.time = time
-                    ref = self._live = TokenRef(self._connections, time)
-                    try:
-                        yield ref, part
-                    finally:
-                        ref.expire()
-            finally:
-                self._put_back()
+        return _Times(self)
+
+    def _take(self) -> tuple[Time, Batch]:
+        """Take the first message."""
+        time, batch = self._queue.popleft()
+        self._side.consumed((self.location, time), -1)
+        return time, batch
+
+    def _refer(self, time: Time) -> TokenRef:
+        """A reference for one step of a loop."""
+        self._moment.time = time
+        ref = self._live = TokenRef(self._connections, time)
+        return ref
 
     def end(self) -> None:
         """End the invocation, and with it a loop that was left early."""
@@ -159,6 +147,77 @@ class Input:
 
     def __bool__(self) -> bool:
         return bool(self._queue)
+
+
+class _Messages:
+    """A loop over the messages of an input. No generator: it ends as soon as it is left."""
+
+    __slots__ = ("_left", "_port", "_ref")
+
+    def __init__(self, port: Input) -> None:
+        self._port = port
+        self._left = len(port)
+        self._ref: TokenRef | None = None
+
+    def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ref is not None:
+            self._ref.expire()
+            self._ref = None
+        port = self._port
+        if not self._left or not port:
+            self._left = 0
+            raise StopIteration
+        self._left -= 1
+        time, batch = port._take()
+        self._ref = port._refer(time)
+        return self._ref, batch
+
+    def __del__(self) -> None:
+        if self._ref is not None:
+            self._ref.expire()
+
+
+class _Times:
+    """A loop over the times of the messages of an input, one by one."""
+
+    __slots__ = ("_left", "_parts", "_port", "_ref")
+
+    def __init__(self, port: Input) -> None:
+        self._port = port
+        self._left = len(port)
+        self._parts: deque[tuple[Time, Batch]] = deque()
+        self._ref: TokenRef | None = None
+
+    def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ref is not None:
+            self._ref.expire()
+            self._ref = None
+        port = self._port
+        while not self._parts:
+            port._left = None
+            if not self._left or not port:
+                self._left = 0
+                raise StopIteration
+            self._left -= 1
+            stamp, batch = port._take()
+            self._parts = deque(batch.by_time())
+            port._left = (stamp, self._parts)
+        time, part = self._parts.popleft()
+        self._ref = port._refer(time)
+        return self._ref, part
+
+    def __del__(self) -> None:
+        if self._ref is not None:
+            self._ref.expire()
+            left = self._port._left
+            if left is not None and left[1] is self._parts:
+                self._port._put_back()
 
 
 class Edge(Protocol):
@@ -291,11 +350,11 @@ class PostedOutput(Output):
     thread that steps the worker, and between steps, which an output cannot know.
     """
 
-    __slots__ = ("_post", "_real")
+    __slots__ = ("_inner", "_post")
 
     def __init__(self, real: Output, post: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(real.book, real.time_name, real.units)
-        self._real = real
+        self._inner = real
         self._post = post
 
     def send(self, time: Time, batch: Batch) -> None:
@@ -303,7 +362,7 @@ class PostedOutput(Output):
 
         def act() -> None:
             try:
-                self._real.send(time, batch)
+                self._inner.send(time, batch)
             except JetonError as error:
                 error.located(
                     operator=self.book.operator, time=time, moment=self.book.in_words(time)

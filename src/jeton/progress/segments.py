@@ -12,7 +12,7 @@ an exchange, which any of them could have come by.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -90,7 +90,7 @@ def lay_out(graph: ProgressGraph) -> SegmentLayout:
     )
 
 
-class Segment(ABC):
+class Segment:
     """Counts along one segment, and the frontiers that they imply."""
 
     __slots__ = ("_at", "_crossing", "_entry")
@@ -152,8 +152,8 @@ class _TotalSegment(Segment):
 
     def __init__(self, crossing: list[int]) -> None:
         self._crossing = crossing
-        self._entry: tuple[TotalCounts, TotalCounts] = (TotalCounts(), TotalCounts())
-        self._at: tuple[dict[int, TotalCounts], dict[int, TotalCounts]] = ({}, {})
+        self._entry = (TotalCounts(), TotalCounts())
+        self._at = ({}, {})
         self._exits: list[Time | None] = [None, None]
 
     def count(self, position: int, time: Time, delta: int, side: Side) -> bool:
@@ -243,9 +243,8 @@ class _PartialSegment(Segment):
 
     def __init__(self, crossing: list[int]) -> None:
         self._crossing = crossing
-        self._entry: tuple[MutableAntichain, MutableAntichain]
         self._entry = (MutableAntichain(), MutableAntichain())
-        self._at: tuple[dict[int, MutableAntichain], dict[int, MutableAntichain]] = ({}, {})
+        self._at = ({}, {})
         self._exits: list[tuple[Time, ...]] = [(), ()]
 
     def count(self, position: int, time: Time, delta: int, side: Side) -> bool:

@@ -29,7 +29,7 @@ from jeton.progress.graph import ProgressGraph
 from jeton.progress.relay import Hops, in_groups
 from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
-from jeton.runtime.metrics import MeasuredWorker, WorkerMetrics, operator_metrics, plain
+from jeton.runtime.metrics import WorkerMetrics, measure, operator_metrics, plain
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
 from jeton.runtime.why import Question
@@ -281,8 +281,7 @@ class Agent:
         self._thread = get_ident()
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._line = _Line(self.peers)
-        kind = MeasuredWorker if measured else Worker
-        self.worker = kind(
+        self.worker = Worker(
             flow.operators,
             progress_graph(flow.operators) if graph is None else graph,
             index=index,
@@ -296,6 +295,8 @@ class Agent:
             memory_budget=memory_budget,
             hops=hops,
         )
+        if measured:
+            measure(self.worker)
         self.peers.attach(self.worker)
         self.breakpoints = Breakpoints(self.worker, flow)
         """The breakpoint that holds its inputs, if one is set."""

@@ -194,10 +194,10 @@ class FullLog:
 
 def log_invocations(worker: Worker, settings: LogSettings) -> None:
     """Have a worker write a full log from now on, until it is closed; twice is an error."""
-    measured = measure(worker)
-    if measured.log is not None:
+    meter = measure(worker)
+    if meter.log is not None:
         raise GraphError(f"worker {worker.index} writes an event log already")
-    log = measured.log = FullLog(settings, worker)
+    log = meter.log = FullLog(settings, worker)
     worker.at_end(log.close)
 
 

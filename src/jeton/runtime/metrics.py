@@ -7,17 +7,15 @@ a worker that is *measured* keeps them too, from the moment when someone begins 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from random import Random
 from time import perf_counter
 from typing import Any, Final, Protocol
 
 from jeton.columns.batch import Batch
 from jeton.core.times import Product, Time
 from jeton.dataflow.ports import Edge
-from jeton.progress.protocol import ProgressBatch
 from jeton.runtime.latency import Latencies
 from jeton.runtime.operator import Operator
 from jeton.runtime.worker import Worker
@@ -231,7 +229,7 @@ def operator_metrics(worker: Worker) -> tuple[OperatorMetrics, ...]:
 
 def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     inputs, spill = operator.inputs, operator.spill
-    measured = _MEASURED if isinstance(worker, MeasuredWorker) else ()
+    measured = () if worker.meter is None else _MEASURED
     return OperatorMetrics(
         operator.plan.name,
         operator.invocations,
@@ -249,30 +247,28 @@ def _of(worker: Worker, operator: Operator) -> OperatorMetrics:
     )
 
 
-def measure(worker: Worker) -> MeasuredWorker:
-    """Have a worker keep the time spent in operators, and what goes in and out of them.
-
-    It does from now on, so that a worker that is not looked at does not pay for it.
+def measure(worker: Worker) -> Meter:
+    """Have a worker measure its operators from now on: a worker that nobody looks at does not.
 
     >>> import jeton as jt
     >>> flow = jt.Flow("echo")
     >>> flow.output("out", flow.input("in"))
     >>> with flow.open() as run:
-    ...     measured = measure(run.workers[0])
+    ...     _ = measure(run.workers[0])
     ...     run.input("in").send({"n": [1, 2]})
     ...     run.run_to_rest()
     ...     [each.records_out for each in operator_metrics(run.workers[0])]
     [2, 0]
     """
-    if not isinstance(worker, MeasuredWorker):
-        # The class needs nothing that a worker does not have when it is made.
-        worker.__class__ = MeasuredWorker
+    meter = worker.meter
+    if meter is None:
+        meter = worker.meter = Meter(worker)
         for operator in worker.operators:
             for output in operator.outputs:
-                output.connect(counting(operator, output.edges))
-    assert isinstance(worker, MeasuredWorker)
-    _ = worker.latencies  # from now on
-    return worker
+                if output.edges:
+                    output.connect([_Counting(operator, output.edges[0]), *output.edges[1:]])
+    assert isinstance(meter, Meter)
+    return meter
 
 
 class InvocationLog(Protocol):
@@ -283,39 +279,23 @@ class InvocationLog(Protocol):
         ...
 
 
-class MeasuredWorker(Worker):
-    """A worker that keeps the time spent in operators, and what goes in and out of them."""
+class Meter:
+    """The time spent in the operators of a worker, and what goes in and out of them."""
 
-    log: InvocationLog | None = None
-    _latencies: Latencies | None = None
+    def __init__(self, worker: Worker) -> None:
+        self.log: InvocationLog | None = None
+        self._latencies = Latencies(worker)
 
-    def step(self, random: Random | None = None) -> None:
-        """Take a step, and note how long it takes until results are complete."""
-        latencies = self.latencies
-        latencies.begin()
-        super().step(random)
-        latencies.end()
+    def step_begins(self) -> None:
+        """A step begins, from which on it is noted how long results take."""
+        self._latencies.begin()
 
-    def receive_progress(self, batch: ProgressBatch) -> None:
-        """Apply a progress batch of another worker."""
-        super().receive_progress(batch)
-        self.latencies.end()
+    def frontiers_moved(self) -> None:
+        """A step has ended, or news of another worker has come."""
+        self._latencies.end()
 
-    @property
-    def latencies(self) -> Latencies:
-        """How long results take."""
-        if self._latencies is None:
-            self._latencies = Latencies(self)
-        return self._latencies
-
-    def receive_message(self, location: int, time: Time, batch: Batch) -> None:
-        """A message has arrived at an input."""
-        super().receive_message(location, time, batch)
-        if location >= len(self._by_location):
-            return  # state that moves
-        found = self._by_location[location]
-        assert found is not None
-        operator = self.operators[found[0]]
+    def arrived(self, operator: Operator, batch: Batch) -> None:
+        """A message has arrived at an input of an operator."""
         if len(batch):  # the others announce types
             operator.batches_in += 1
             operator.records_in += len(batch)
@@ -323,23 +303,16 @@ class MeasuredWorker(Worker):
             if not operator.outputs:
                 operator.sample = batch
 
-    def _invoke(self, operator: Operator) -> None:
+    def invoke(self, operator: Operator, act: Callable[[Operator], None]) -> None:
+        """Invoke an operator, and note how long it takes."""
         began = perf_counter()
         try:
-            super()._invoke(operator)
+            act(operator)
         finally:
             seconds = perf_counter() - began
             operator.seconds += seconds
             if self.log is not None:
                 self.log.invoked(operator, began, seconds)
-
-    def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
-        return counting(operator, edges)
-
-
-def counting(operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
-    """The edges of an output, the first of which counts what is sent."""
-    return [_Counting(operator, edges[0]), *edges[1:]] if edges else edges
 
 
 class _Counting:

@@ -26,7 +26,7 @@ Tokens = Mapping[tuple[str, str], str]
 """For containers, by operator and name, the tokens of their states that were stored last."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Operator:
     """An operator of a worker's copy of the graph."""
 
@@ -164,7 +164,7 @@ class Operator:
         return None if unit in (None, INTEGER) else in_words(time, unit)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Watch:
     """An input whose frontier an operator watches."""
 
@@ -173,7 +173,7 @@ class Watch:
     seen: tuple[Time, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class Watches:
     """The inputs that want to know, by segment and position."""
 

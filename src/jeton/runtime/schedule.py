@@ -25,14 +25,14 @@ class Schedule:
     >>> for operator in (3, 0, 1):
     ...     schedule.activate(operator)
     >>> order = []
-    >>> for operator in schedule.sweep():
+    >>> while (operator := schedule.take()) is not None:
     ...     order.append(operator)
     ...     if operator == 2:
     ...         schedule.activate(1)
     ...     if operator == 1:
     ...         schedule.activate(2)
-    >>> order, schedule.goes_on, list(schedule.sweep()), list(schedule.sweep_sources())
-    ([1, 2, 3], True, [1], [0])
+    >>> order, schedule.goes_on, schedule.take(), schedule.take(), schedule.take_sources()
+    ([1, 2, 3], True, 1, None, [0])
     """
 
     def __init__(self, operators: int, sources: Iterable[int]) -> None:
@@ -54,17 +54,16 @@ class Schedule:
             else:
                 heappush(self._now if operator > self._at else self._next, operator)
 
-    def sweep(self) -> Iterator[int]:
-        """Take out the operators of one sweep, each when its turn has come."""
+    def take(self) -> int | None:
+        """Take out the next operator of a sweep; ``None`` ends it, and then another one begins."""
         now = self._now
-        try:
-            while now:
-                operator = self._at = heappop(now)
-                self._waits[operator] = 0
-                yield operator
-        finally:
-            self._at = -1
-            self._now, self._next = self._next, now
+        if now:
+            operator = self._at = heappop(now)
+            self._waits[operator] = 0
+            return operator
+        self._at = -1
+        self._now, self._next = self._next, now
+        return None
 
     def is_for_sources(self) -> bool:
         """Whether it is the sources' turn: nothing else waits, or they were passed over too often.
@@ -82,7 +81,7 @@ class Schedule:
         self._passed_over = 0
         return True
 
-    def sweep_sources(self) -> list[int]:
+    def take_sources(self) -> list[int]:
         """Take out the sources, unless they are held."""
         if self._holding:
             return []

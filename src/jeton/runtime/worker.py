@@ -83,6 +83,26 @@ class Migrating(Protocol):
         ...
 
 
+class Measuring(Protocol):
+    """What a worker that is measured reports as it goes: see `jeton.runtime.metrics`."""
+
+    def step_begins(self) -> None:
+        """A step begins."""
+        ...
+
+    def frontiers_moved(self) -> None:
+        """A step has ended, or news of another worker has come."""
+        ...
+
+    def arrived(self, operator: Operator, batch: Batch) -> None:
+        """A message has arrived at an input of an operator."""
+        ...
+
+    def invoke(self, operator: Operator, act: Callable[[Operator], None]) -> None:
+        """Invoke an operator by calling ``act``."""
+        ...
+
+
 class Worker:
     """One worker's copy of the graph, its view of progress, and the step that drives both."""
 
@@ -112,6 +132,10 @@ class Worker:
         """The owners of the bins."""
         self.migration: Migrating | None = None
         """The migration that is under way, if there is one."""
+        self.meter: Measuring | None = None
+        """What measures it, once someone looks at it."""
+        self.running: Operator | None = None
+        """The operator that is invoked now: for other threads, which say what it is busy with."""
         self.workers = workers
         self.graph = graph
         self.tracker = Tracker(graph, elsewhere=workers - 1)
@@ -141,7 +165,7 @@ class Worker:
         self.units = Units(domain)
         self._announced_unit: str | None = None
         self._lock = Lock()
-        self._thread: int | None = None
+        self._on_thread: int | None = None
         self._frontiers: dict[int, Antichain] = {}
         self._watches = Watches(self.tracker.places)
         sources = (plan.index for plan in plans if not plan.inputs)
@@ -212,21 +236,17 @@ class Worker:
         for operator in self.operators:
             for output in operator.outputs:
                 found = edges.get((operator.index, output.index), ())
-                output.connect(self._edges(operator, found))
-
-    def _edges(self, operator: Operator, edges: Sequence[Edge]) -> Sequence[Edge]:
-        """The edges of an output; a worker that is measured counts what goes over them."""
-        return edges
+                output.connect(found)
 
     def _build(self) -> None:
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         try:
             places = origins([operator.plan for operator in self.operators])
             for operator, origin in zip(self.operators, places, strict=True):
                 operator.origin = origin
                 self._build_one(operator)
         finally:
-            self._thread = None
+            self._on_thread = None
 
     def _build_one(self, operator: Operator) -> None:
         plan = operator.plan
@@ -327,7 +347,7 @@ class Worker:
     @property
     def present(self) -> bool:
         """Whether this worker is running here and now."""
-        return self._thread == get_ident()
+        return self._on_thread == get_ident()
 
     def from_outside(self, book: Bookkeeping, changes: Changes) -> None:
         """Changes by activating tokens: one act, taken in order with everything posted."""
@@ -397,6 +417,8 @@ class Worker:
                 return
             raise ProtocolError(f"a message came for location {location}, which is not an input")
         operator, port, guard = found
+        if self.meter is not None:
+            self.meter.arrived(self.operators[operator], batch)
         if guard is not None and not self.admits(operator, guard, location, time, batch):
             return
         port.deliver(time, batch)
@@ -500,6 +522,8 @@ class Worker:
             raise misrouted(batch, self.index)
         self.tracker.require_known(here + elsewhere if here else elsewhere)
         self._apply(here, elsewhere)
+        if self.meter is not None:
+            self.meter.frontiers_moved()
 
     # Running
 
@@ -558,8 +582,11 @@ class Worker:
 
         With ``random``, only some of them are invoked, in any order: for simulation.
         """
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         self.step_began = self._clock()
+        meter = self.meter
+        if meter is not None:
+            meter.step_begins()
         try:
             self._take_posts()
             if self.timers.next is not None:
@@ -577,21 +604,23 @@ class Worker:
                 if self.dirty:
                     self._harvest()
         finally:
-            self._thread = None
+            self._on_thread = None
         self._settle()
         if self.workers > 1:
             self._tell()
+        if meter is not None:
+            meter.frontiers_moved()
 
     def _go_on(self) -> None:
         """Invoke sources or the others, never both, so that progress is sent sooner."""
         schedule, operators = self._schedule, self.operators
         if schedule.is_for_sources():
-            for index in schedule.sweep_sources():
+            for index in schedule.take_sources():
                 self._invoke(operators[index])
             return
         for _ in range(ROUNDS):
-            for index in schedule.sweep():
-                self._invoke(operators[index])
+            while (operator := schedule.take()) is not None:
+                self._invoke(operators[operator])
             self._settle()
             if not schedule.goes_on:
                 break
@@ -613,9 +642,16 @@ class Worker:
                 self._harvest()
 
     def _invoke(self, operator: Operator) -> None:
+        if self.meter is None:
+            self._call(operator)
+        else:
+            self.meter.invoke(operator, self._call)
+
+    def _call(self, operator: Operator) -> None:
         step = operator.step
         if step is None:
             return
+        self.running = operator
         operator.invocations += 1
         moment = operator.moment
         moment.begin()
@@ -629,6 +665,8 @@ class Worker:
                 output.flush()
         except BaseException as error:
             operator.fail(error, "", self.index)
+        finally:
+            self.running = None
         for port in operator.inputs:
             port.end()
         if self.dirty:

@@ -64,6 +64,9 @@ _ACTIONS: Final = {
 }
 """The acts of an agent, by the function that it is in, and the one that this has called."""
 
+_RUNNING: Final = ("jeton.runtime.agent", "jeton.runtime.worker")
+"""The modules whose functions invoke operators; the second has no frames where it is compiled."""
+
 T = TypeVar("T")
 Heads = dict[int, tuple[Any, float]]
 """For each input with a queue its first message, and when a `BusyWatch` first saw it there."""
@@ -367,8 +370,9 @@ def _doing(
 ) -> BusyFact | None:
     """The action of an agent whose thread is at a frame; none if it waits or does something else.
 
-    The operator, the output and the input are in the frames: nothing has to note them.
+    The output and the input are in the frames: nothing has to note them.
     """
+    running = agent.worker.running
     stack: list[str] = []
     line: SourceLine | None = None
     name: str | None = None
@@ -376,8 +380,8 @@ def _doing(
     while frame is not None:
         code = frame.f_code
         line = _note(frame, stack, line)
-        if code is Worker._invoke.__code__:
-            operator = frame.f_locals["operator"].plan.name
+        if running is not None and frame.f_globals.get("__name__") in _RUNNING:
+            operator = running.plan.name
             return BusyFact(f"runs {operator!r}", seconds, operator, line, stack[::-1])
         name = _end_named(agent, frame) or name
         if frame.f_globals.get("__name__") == "jeton.runtime.agent":
