@@ -140,9 +140,9 @@ class Pairs:
         self._kind = kind
         self._ids, self._clock = KeyIds(), Clock(kind)
         types = KeyTypes()
-        self._chaining = Chaining()
+        self._chaining = Chaining(self._ids)
         outer = joined.left_outer or joined.right_outer
-        if outer or not kind.total or len(joined.left_key) != 1:
+        if outer or not kind.total or not joined.left_key:
             self._chaining.give_up()
 
         def side(key: tuple[str, ...], lower: int, upper: int, outer: bool) -> PairSide:
@@ -175,9 +175,9 @@ class Pairs:
 
         Nothing, if there are none.
         """
+        batch = mine.kept.known(batch)
         slots = mine.kept.slots(batch)
         if slots is None:
-            # An empty batch may have other types.
             if len(batch):
                 self._chaining.give_up()
             return batch
