@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.columns.column import to_arrow
 from jeton.state import row_chains
 from jeton.state.row_chains import RowChains
 
@@ -21,7 +22,8 @@ Kept = list[tuple[int, int, str | None]]
 
 def batch_of(rows: Kept) -> jt.Batch:
     keys, times, words = zip(*rows, strict=True)
-    return jt.Batch({"key": np.array(keys), "word": pa.array(words, pa.string())}, np.array(times))
+    columns = {"key": np.array(keys), "at": np.array(times), "word": pa.array(words, pa.string())}
+    return jt.Batch(columns, np.array(times))
 
 
 def rows_of(batch: jt.Batch) -> Kept:
@@ -86,13 +88,20 @@ def is_near(mine: Any, row: Any, lower: int, limit: int) -> bool:
 
 def pairs(chains: RowChains, asking: Kept, lower: int, upper: int, limit: int) -> list[Any]:
     keys, times, _ = (np.array(column) for column in zip(*asking, strict=True))
-    found, start = [], 0
+    pairs, start = list[Any](), 0
     while start < len(asking):
-        mine, others, start, slow = chains.partners(keys, times, lower, upper, start, 4)
-        assert not slow
-        rows = rows_of(chains.take(others))
-        found += [(asking[at], row) for at, row in zip(mine, rows, strict=True) if row[1] >= limit]
-    return sorted(found, key=repr)
+        found = chains.partners(keys, times, lower, upper, start, 4)
+        start = found.stop
+        assert not found.is_slow
+        assert chains.take(found.rows, ["key", "at"]).keys() == {"word"}
+        columns = [to_arrow(column).to_pylist() for column in chains.take(found.rows).values()]
+        rows = [
+            (asking[n], row)
+            for n, row in zip(found.asking, zip(*columns, strict=True), strict=True)
+        ]
+        assert found.times.tolist() == [max(at(mine), at(other)) for mine, other in rows]
+        pairs += [(mine, other) for mine, other in rows if at(other) >= limit]
+    return sorted(pairs, key=repr)
 
 
 def test_rows_that_are_over_go_from_the_front() -> None:

@@ -8,7 +8,8 @@ would be slow: the loops notice that and stop.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,20 @@ class IntegerKeys:
             index.remove(np.flatnonzero(unused).astype(np.int64))
 
 
+class Found(NamedTuple):
+    """Pairs of rows, and where to go on."""
+
+    asking: Slots
+    rows: Slots
+    """The partners of asking rows."""
+    times: Integers
+    """The later time of each pair."""
+    stop: int
+    """The first asking row that has not been looked at."""
+    is_slow: bool
+    """Whether chains are too slow to go on."""
+
+
 class RowChains:
     """Rows in the order in which they came, and chains through those of a key.
 
@@ -94,9 +109,9 @@ class RowChains:
     True
     >>> chains.add(keys, batch, slots_made=9)
     True
-    >>> asking, found, stop, slow = chains.partners(np.array([7]), np.array([5]), -3, 0, 0, 100)
-    >>> chains.take(found).rows(), stop, slow
-    ([{'time': 3, 'key': 7}], 1, False)
+    >>> found = chains.partners(np.array([7]), np.array([5]), -3, 0, 0, 100)
+    >>> chains.take(found.rows), found.times, found.stop, found.is_slow
+    ({'key': array([7])}, array([5]), 1, False)
     """
 
     def __init__(self) -> None:
@@ -177,24 +192,22 @@ class RowChains:
 
     def partners(
         self, slots: Slots, times: Integers, lower: int, upper: int, start: int, most: int
-    ) -> tuple[Slots, Slots, int, bool]:
+    ) -> Found:
         """Pairs of asking rows from ``start`` on with rows here, ``lower`` to ``upper`` from them.
 
-        Asking rows are taken until there are ``most`` pairs. Returns the asking rows, their
-        partners, where to go on, and whether chains are too slow to do so.
+        Asking rows are taken until there are ``most`` pairs.
         """
-        found: tuple[Slots, Slots, int, bool] = _partners(
-            self._head, self._before, self._times, self._base, self._first,
-            slots, times, lower, upper, start, most, _patience(len(slots)),
+        return Found(
+            *_partners(
+                self._head, self._before, self._times, self._base, self._first,
+                slots, times, lower, upper, start, most, _patience(len(slots)),
+            )
         )  # fmt: skip
-        return found
 
-    def take(self, rows: Slots, names: list[str] | None = None) -> Batch:
-        """Some rows that `partners` found, with some of their columns."""
+    def take(self, rows: Slots, without: Collection[str] = ()) -> dict[str, Column]:
+        """The columns of some rows that `partners` found, but for some."""
         kept = self._columns or {}
-        columns: dict[str, Column]
-        columns = {name: kept[name].take(rows) for name in (kept if names is None else names)}
-        return Batch.trusted(columns, self._times.take(rows), self._time_name)
+        return {name: c.take(rows) for name, c in kept.items() if name not in without}
 
     def batch(self) -> Batch:
         """All rows, in arrays whose values do not change."""
@@ -329,14 +342,18 @@ def _partners(  # type: ignore[no-untyped-def]
     size = np.uint64(len(head))
     asking = np.empty(max(64, len(slots) // 4), np.int64)
     found = np.empty(len(asking), np.int64)
+    later = np.empty(len(asking), np.int64)
     count = 0
+    stop = len(slots)
+    slow = False
     for i in range(start, len(slots)):
         slot = np.uint64(slots[i])
         row = np.int64(head[slot]) if slot < size else np.int64(-1)
         if row < begin:
             continue
         if count >= most:
-            return asking[:count], found[:count], i, False
+            stop = i
+            break
         time = times[i]
         if (lower > 0 and time > MOST - lower) or (upper < 0 and time < LEAST - upper):
             continue  # all of it lies beyond an end of time
@@ -346,13 +363,18 @@ def _partners(  # type: ignore[no-untyped-def]
             row = np.int64(before[row - base])
             patience -= 1
             if patience < 0:
-                return asking[:count], found[:count], i, True
+                break
+        if patience < 0:
+            stop, slow = i, True
+            break
         while row >= begin and rows_at[row - base] >= first:
             if count == len(asking):
                 asking = np.concatenate((asking, np.empty_like(asking)))
                 found = np.concatenate((found, np.empty_like(found)))
+                later = np.concatenate((later, np.empty_like(later)))
             asking[count] = i
             found[count] = row - base
+            later[count] = max(time, rows_at[row - base])
             count += 1
             row = np.int64(before[row - base])
-    return asking[:count], found[:count], len(slots), False
+    return asking[:count], found[:count], later[:count], stop, slow
