@@ -108,7 +108,7 @@ class ChainedSide(JoinSide):
         chains, columns = self.chains, batch.columns
         if not len(batch) or not all(name in columns for name in self._key):
             return None
-        first = chains.names is None
+        first = chains.is_new
         if not chains.fits(batch):
             return None
         if first:

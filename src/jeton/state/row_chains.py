@@ -134,9 +134,9 @@ class RowChains:
         self._latest = LEAST
 
     @property
-    def names(self) -> list[str] | None:
-        """The names of the columns, once there have been rows."""
-        return None if self._columns is None else list(self._columns)
+    def is_new(self) -> bool:
+        """Whether there have been no rows yet."""
+        return self._columns is None
 
     def fits(self, batch: Batch) -> bool:
         """Whether chains can have a batch's columns, beside the rows here.
