@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import UnaryStep, consume, dropping, seeded
 
 import jeton as jt
-from jeton.dataflow.pacts import GUEST, SpreadExchange
+from jeton.dataflow.pacts import GUEST, KeyExchange, SpreadExchange
 from jeton.errors import BatchError, GraphError
 from jeton.state.bins import Placement
 
@@ -304,3 +304,27 @@ def test_keys_that_become_hot_and_cold_again_go_back_to_their_owners() -> None:
         assert hot in found
         # Those that share the place of the hot one by chance.
         assert len(found) < 30
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_only_the_columns_that_are_read_travel_and_to_the_same_workers(workers: int) -> None:
+    keys = KEYS["text"]
+    batch = jt.Batch({"a": np.arange(len(keys)), "key": keys, "b": keys}, np.arange(len(keys)))
+    whole = dict(KeyExchange("key").route(batch, workers))
+    for columns in (("key",), ("key", "a"), ("key", "a", "time"), ("key", "a", "b")):
+        some = KeyExchange("key", columns=frozenset(columns))
+        assert repr(some) == repr(KeyExchange("key"))
+        parts = dict(some.route(batch, workers))
+        assert parts.keys() == whole.keys()
+        for worker, part in parts.items():
+            names = [name for name in batch.names if name in columns]
+            assert list(part.names) == names
+            assert part.to_arrow().equals(whole[worker].select(*names).to_arrow())
+
+
+def test_a_column_that_is_missing_is_named_with_all_that_there_are() -> None:
+    flow = jt.Flow("missing")
+    flow.output("out", flow.input("in").key_by("k").tumbling(10).sum("price"))
+    rows = {"time": [1, 2, 3], "k": [1, 2, 3], "cost": [5, 6, 7], "who": ["a", "b", "c"]}
+    with pytest.raises(BatchError, match=r"no column 'price' \(there are: 'k', 'cost', 'who'"):
+        flow.run({"in": rows}, workers=2)

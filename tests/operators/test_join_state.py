@@ -13,6 +13,7 @@ import pytest
 import jeton as jt
 from jeton.errors import BatchError, GraphError
 from jeton.state import join_side
+from jeton.state.chained_side import ChainedSide
 from jeton.state.join_side import JoinSide
 from jeton.state.key_ids import KeyIds, KeyTypes
 
@@ -83,6 +84,50 @@ def test_state_stays_small_while_times_advance(join: str, key: str) -> None:
     # Both sides, what is in reach, and as much again that is let go of only now and then.
     assert most <= 2 * 2 * (reach + 2) * PER_TIME
     assert numbered <= 4096 + 2 * most + 2 * PER_TIME
+
+
+@pytest.mark.parametrize("key", [["key"], ["word"], ["key", "word"], ["at"], ["flag", "key"]])
+def test_usual_keys_and_columns_are_in_chains(key: list[str]) -> None:
+    """Nulls in keys and values, and batches with and without them, change nothing about it."""
+    flow = jt.Flow("chains")
+    left, right = flow.input("left"), flow.input("right")
+    flow.output("out", left.key_by(*key).interval_join(right.key_by(*key), -1000, 1000))
+    random = np.random.default_rng(7)
+    sent: dict[str, list[Any]] = {"left": [], "right": []}
+    with flow.open() as run:
+        for time in range(0, 200, 20):
+            for name in sent:
+                table = nullable(time, random, nulls=time % 60 == 40)
+                sent[name] += zip(*(table[each].to_pylist() for each in key), strict=True)
+                run.input(name).send(table)
+            run.run_to_rest()
+        sides = [side for side in kept(run) if isinstance(side, ChainedSide)]
+        assert [len(side.chains) for side in sides] == [
+            sum(None not in one for one in keys) for keys in sent.values()
+        ]
+        assert all(side.memory_bytes() > 0 and not side.runs for side in sides)
+        known = [one for one in sent["left"] if None not in one]
+        assert run.results()["out"].num_rows == sum(map(sent["right"].count, known)) > 0
+        for name in sent:
+            run.input(name).close()
+        run.run_to_rest()
+        assert not any(map(len, sides))
+
+
+def nullable(time: int, random: np.random.Generator, *, nulls: bool) -> pa.Table:
+    """Rows of many types, of which some have nulls."""
+    numbers = random.integers(0, 10, 20)
+    mask = random.random(20) < 0.3 if nulls else None
+    return pa.table(
+        {
+            "time": np.arange(time, time + 20),
+            "key": pa.array(numbers, mask=mask),
+            "word": pa.array([f"word {number}" for number in numbers], mask=mask),
+            "at": pa.array(numbers, pa.timestamp("us"), mask=mask),
+            "flag": numbers > 4,
+            "there": pa.array(numbers, pa.timestamp("us", "UTC"), mask=mask),
+        }
+    )
 
 
 @pytest.mark.parametrize("join", list(JOINS))

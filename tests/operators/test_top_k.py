@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -61,17 +63,16 @@ def best(
     by: str,
     ascending: bool,
     own_times: bool,
-    *,
     ties: bool = False,
-    by_key: bool = True,
+    key: Sequence[str] = ("key",),
 ) -> list[Row]:
     """The twin: sort each group by value, time and all columns, and number the first."""
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         for end in ends(row["time"]):
-            groups[end, row["key"] if by_key else None].append(row)
+            groups[end, *(row[name] for name in key)].append(row)
     found = []
-    for (end, _), group in groups.items():
+    for (end, *_), group in groups.items():
         names = [name for name in group[0] if name != "time"]
         group.sort(
             key=lambda row: (
@@ -118,7 +119,7 @@ def test_top_k_equals_its_twin(
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("by", ["price", "who", "number"])
-@pytest.mark.parametrize("by_key", [True, False])
+@pytest.mark.parametrize("key", [["key"], []], ids=str)
 @settings(max_examples=20)
 @given(
     rows=rows(),
@@ -130,7 +131,7 @@ def test_top_k_equals_its_twin(
 def test_top_k_with_ties_and_of_all_records_together(
     when: str,
     by: str,
-    by_key: bool,
+    key: list[str],
     rows: list[Row],
     k: int,
     ascending: bool,
@@ -148,11 +149,11 @@ def test_top_k_with_ties_and_of_all_records_together(
     schema = SCHEMA.append(pa.field("number", pa.int64()))
 
     def build(flow: jt.Flow) -> None:
-        keyed = flow.input("in").key_by(*["key"][: int(by_key)])
+        keyed = flow.input("in").key_by(*key)
         flow.output("out", windows(keyed).top_k(k, by=by, ascending=ascending, ties=ties))
 
     found = run_twin(build, {"in": many}, schedule, schema={"in": schema})
-    expected = best(many, ends, k, by, ascending, own_times, ties=ties, by_key=by_key)
+    expected = best(many, ends, k, by, ascending, own_times, ties, key)
     assert_same(found["out"], expected)
 
 
@@ -216,6 +217,41 @@ def test_memory_stays_small_however_many_records_a_window_has() -> None:
     assert [(row["k"], row["n"], row["rank"]) for row in sorted(found, key=lambda r: -r["n"])] == [
         (1, 9999, 1), (0, 9998, 1), (1, 9997, 2), (0, 9996, 2), (1, 9995, 3), (0, 9994, 3),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [["number"], ["key"], ["key", "number"], []], ids=str)
+@pytest.mark.parametrize("by", ["large", "price", "who", "at"])
+@pytest.mark.parametrize(("ascending", "ties"), [(False, False), (True, True)])
+def test_many_records_in_batches_that_are_merged_equal_the_twin(
+    key: list[str], by: str, ascending: bool, ties: bool
+) -> None:
+    """So many that records are sorted as words, and that those waiting are thinned out."""
+    random = Random(len(by))
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {
+            "time": random.randrange(3000),
+            "key": random.choice(["a", "b", "a longer key", None]),
+            "number": random.choice([-(2**62), 0, 1, 2**62]),
+            "price": random.choice([1.0, 2.0, -0.5, None, float("nan"), random.random()]),
+            "large": 2**60 + random.randrange(9) * random.choice([1, 1, 2**61 // 9]),
+            "who": random.choice(["ann", "bob", None]),
+            "at": start + timedelta(microseconds=random.randrange(4)),
+        }
+        for _ in range(4000)
+    ]
+    fields = [("number", pa.int64()), ("large", pa.int64()), ("at", pa.timestamp("us", "UTC"))]
+    schema = pa.schema([*SCHEMA, *fields])
+    rows = pa.Table.from_pylist(rows, schema).to_pylist()
+
+    def build(flow: jt.Flow) -> None:
+        keyed = flow.input("in").key_by(*key)
+        flow.output("out", keyed.tumbling(1000).top_k(40, by, ascending=ascending, ties=ties))
+
+    schedule = Schedule(workers=2, seed=7, piece=100, restart=0.5, workers_after=1, mixed=False)
+    found = run_twin(build, {"in": rows}, schedule, schema={"in": schema})
+    expected = best(rows, lambda t: [(t // 1000 + 1) * 1000], 40, by, ascending, True, ties, key)
+    assert_same(found["out"], expected)
 
 
 def test_what_top_k_cannot_do_is_refused() -> None:

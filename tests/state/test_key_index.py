@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jeton.errors import BatchError
+from jeton.state.dense_index import PanedIndex
 from jeton.state.hash_index import HashIndex
 from jeton.state.key_slots import KeySlots
 
@@ -63,6 +64,23 @@ def test_a_single_time_stands_for_all_keys(keys: list[int], time: int, before: l
     expected, expected_new = full.find([words], len(words), many)
     assert found.tolist() == expected.tolist()
     assert new.tolist() == expected_new.tolist()
+
+
+@pytest.mark.parametrize("each", [1, 5, 900])
+def test_times_with_few_keys_are_hashed(each: int) -> None:
+    """Panes that are all but empty would take far more memory than their keys, and as much time."""
+    keys, known = KeySlots(1, timed=True), dict[tuple[int, int], int]()
+    random = np.random.default_rng(each)
+    for first in range(0, 300, 20):
+        words = np.tile(random.permutation(900)[:each].astype(np.uint64), 20)
+        times = np.repeat(np.arange(first, first + 20, dtype=np.uint64), each)
+        slots, new = keys.find([words], len(words), times)
+        assert len(new) == len(words)
+        known |= zip(zip(times.tolist(), words.tolist(), strict=True), slots.tolist(), strict=True)
+        assert len(set(known.values())) == len(known)
+    times, words = (np.array(each, np.uint64) for each in zip(*known, strict=True))
+    assert keys.lookup([words], len(words), times).tolist() == list(known.values())
+    assert isinstance(keys.index, PanedIndex if each == 900 else HashIndex)
 
 
 @pytest.mark.parametrize("rows", [1, 5000])

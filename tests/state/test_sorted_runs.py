@@ -56,6 +56,31 @@ def test_merges_drop_rows_that_are_not_needed() -> None:
     assert taken.times[-1] == 99
 
 
+@pytest.mark.parametrize("different", [1, 50, 3000, 10**9])
+def test_rows_that_must_stay_are_looked_at_seldom_and_others_do_not_pile_up(different: int) -> None:
+    """Of each number the row with the least time is kept."""
+    looked_at = 0
+
+    def first(batch: jt.Batch) -> jt.Batch:
+        nonlocal looked_at
+        looked_at += len(batch)
+        return batch.take(np.sort(np.unique(batch.column("n"), return_index=True)[1]))
+
+    random = np.random.default_rng(different)
+    runs = jt.state.SortedRuns(jt.concat, shrink=first)
+    least: dict[int, int] = {}
+    for turn in range(500):
+        numbers, times = random.integers(0, different, 40), turn * 40 + np.arange(40)
+        runs.add(jt.Batch({"n": numbers}, times))
+        for number, time in zip(numbers.tolist(), times.tolist(), strict=True):
+            least.setdefault(number, time)
+        assert len(runs) <= 4 * len(least) + 1000
+    assert looked_at < 6 * 500 * 40
+    taken = runs.take(None)
+    assert taken is not None
+    assert first(taken).times.tolist() == sorted(least.values())
+
+
 @pytest.mark.parametrize("most", [1, 12])
 def test_runs_are_few_and_rows_are_moved_seldom(most: int) -> None:
     random = Random(most)

@@ -20,6 +20,11 @@ Sortable = npt.NDArray[Any]
 
 _MANY: Final = 512
 """The number of rows from which on it pays to sort words in place of rows."""
+_MOST: Final = 1 << 31
+"""The number of rows from which on their places leave too little room in a word."""
+_FEW: Final = 8
+"""The bits of a key up to which it is not worth numbering its values."""
+_WORD: Final = (1 << 64) - 1
 
 
 def sortable(column: Column, *, descending: bool = False) -> Sortable | None:
@@ -67,50 +72,120 @@ def order_by(batch: Batch, *first: Sortable) -> Rows:
     >>> order_by(Batch({"z": [2, 1, 1], "a": [0, 7, 3]}, times=[5, 5, 5]))
     array([2, 1, 0])
     """
-    leading = [*first, *_time_keys(batch)]
-    packed = packed_order(leading)
-    order: Rows = np.lexsort(leading[::-1]) if packed is None else packed
-    same = _same_as_next(leading, order)
+    # Times that are among the first already, as those of windows are, need not be compared again.
+    times = [key for key in time_keys(batch) if not any(key is known for known in first)]
+    leading = [*first, *times]
+    packed = _packed(leading)
+    if packed is None:
+        order: Rows = np.lexsort(leading[::-1])
+        same = _same_as_next(leading, order)
+    else:
+        order, same = packed
     if not same.any():
         return order
     # Only records that are equal so far are compared in all columns: they are few in most batches.
-    tied = np.append(same, False)
-    tied[1:] |= same
-    places = np.flatnonzero(tied)
+    places, groups = _tied(same)
     rows = order[places]
-    groups = np.append(0, np.cumsum(~same))[places]
     order[places] = rows[np.lexsort([groups, *tie_breakers(batch.take(rows))][::-1])]
     return order
+
+
+def time_keys(batch: Batch) -> list[Sortable]:
+    """Arrays that sort like the times of records.
+
+    >>> time_keys(Batch({"n": [2, 1]}, times=[7, 5]))
+    [array([7, 5])]
+    """
+    times = batch.times
+    if times.dtype == object:
+        # Records are then sorted within one time only.
+        return [np.zeros(len(times), dtype=np.int64)]
+    return [times] if times.ndim == 1 else list(times.T)
 
 
 def packed_order(keys: Sequence[Sortable]) -> Rows | None:
     """The order by several arrays of integers, the first one first; those of equal rows stay.
 
-    All values of a row are put into one word, together with its place: such words are sorted many
-    times as fast as rows. ``None`` if they do not fit, or if there are too few for it to pay.
+    ``None`` if there are other arrays, or if there are too few rows for it to pay.
 
     >>> packed_order([np.arange(1000)[::-1] // 500])[:3]
     array([500, 501, 502])
     >>> packed_order([np.array([2, 1])])
     """
+    packed = _packed(keys)
+    return None if packed is None else packed[0]
+
+
+def _packed(keys: Sequence[Sortable]) -> tuple[Rows, npt.NDArray[np.bool_]] | None:
+    """`packed_order`, and whether each row but the last is equal to the next one in that order.
+
+    All values of a row are put into one word, together with its place: such words are sorted many
+    times as fast as rows. Where values do not fit, rows are sorted by the bits that do, and those
+    that are equal so far by the others.
+    """
     rows = len(keys[0]) if keys else 0
-    if rows < _MANY or any(key.dtype.kind not in "iu" or key.ndim != 1 for key in keys):
+    if not _MANY <= rows < _MOST or any(k.dtype.kind not in "iub" or k.ndim != 1 for k in keys):
         return None
     places = rows.bit_length()
-    spans = [(int(key.min()), int(key.max())) for key in keys]
-    widths = [(greatest - least).bit_length() for least, greatest in spans]
-    if sum(widths) + places > 63:
-        return None
-    words = np.zeros(rows, dtype=np.int64)
-    for key, (least, _), width in zip(keys, spans, widths, strict=True):
-        wide = key if key.dtype == np.uint64 else key.astype(np.int64, copy=False)
-        words <<= width
-        words |= (wide - wide.dtype.type(least)).astype(np.int64, copy=False)
-    words <<= places
-    words |= np.arange(rows)
+    room = 64 - places
+    words = np.zeros(rows, dtype=np.uint64)
+    left = []
+    for values, width in _narrow(keys, room):
+        taken = min(width, room)
+        beyond = width - taken
+        if taken:
+            words <<= np.uint64(taken)
+            words |= values >> np.uint64(beyond) if beyond else values
+        if beyond:
+            left.append(values & np.uint64((1 << beyond) - 1))
+        room -= taken
+    words <<= np.uint64(places)
+    words |= np.arange(rows, dtype=np.uint64)
     words.sort()
-    words &= (1 << places) - 1
-    return words
+    order: Rows = (words & np.uint64((1 << places) - 1)).view(np.int64)
+    words >>= np.uint64(places)
+    same = words[1:] == words[:-1]
+    if left and same.any():
+        tied, groups = _tied(same)
+        some = order[tied]
+        others = [groups, *(values[some] for values in left)]
+        found = _packed(others)
+        if found is None:
+            by = np.lexsort(others[::-1])
+            found = by, _same_as_next(others, by)
+        order[tied] = some[found[0]]
+        same[tied[:-1]] = found[1]
+    return order, same
+
+
+def _narrow(keys: Sequence[Sortable], room: int) -> list[tuple[npt.NDArray[np.uint64], int]]:
+    """Keys from zero on, and the bits that they have."""
+    found = []
+    for key in keys:
+        wide = key if key.dtype == np.uint64 else key.astype(np.int64, copy=False).view(np.uint64)
+        least, most = int(key.min()), int(key.max())
+        found.append((wide - np.uint64(least & _WORD), (most - least).bit_length()))
+    for at, (values, width) in enumerate(found):
+        if sum(each for _, each in found) <= room:
+            break
+        # Times mostly come in order, and those of windows are few.
+        if width > _FEW and bool((values[1:] >= values[:-1]).all()):
+            numbers = np.zeros(len(values), dtype=np.uint64)
+            np.cumsum(values[1:] != values[:-1], out=numbers[1:])
+            found[at] = numbers, int(numbers[-1]).bit_length()
+    return found
+
+
+def _tied(same: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """The places of rows that are equal to another one, and the number of those that each equals.
+
+    >>> _tied(np.array([False, True, True, False, True]))
+    (array([1, 2, 3, 4, 5]), array([1, 1, 1, 2, 2]))
+    """
+    tied = np.append(same, False)
+    tied[1:] |= same
+    places = np.flatnonzero(tied)
+    return places, np.append(0, np.cumsum(~same))[places]
 
 
 def stable_order(values: Sortable) -> Rows:
@@ -168,14 +243,6 @@ def _float_keys(column: Sortable, descending: bool) -> Sortable:
     bits = np.abs(numbers).view(np.int64)
     keys: Sortable = np.where(numbers < 0, -bits, bits)
     return ~keys if descending else keys
-
-
-def _time_keys(batch: Batch) -> list[Sortable]:
-    times = batch.times
-    if times.dtype == object:
-        # Records are then sorted within one time only.
-        return [np.zeros(len(times), dtype=np.int64)]
-    return [times] if times.ndim == 1 else list(times.T)
 
 
 def _same_as_next(keys: Sequence[Sortable], order: Rows) -> npt.NDArray[np.bool_]:

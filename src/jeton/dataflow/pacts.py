@@ -197,11 +197,19 @@ class KeyExchange(Exchange):
     Keys of types that are never equal, such as integers and floating-point numbers, have
     different owners: no worker need see both. So the types of keys are announced, and the guard
     at each worker's end refuses those that do not fit.
+
+    Only some ``columns`` of the records travel, if the operator behind uses no others.
+
+    >>> batch = Batch({"word": ["a", "b"], "line": [1, 2], "page": [1, 1]}, times=[0, 0])
+    >>> [(_, part)] = KeyExchange("word", columns=frozenset(("word", "page"))).route(batch, 1)
+    >>> part.names
+    ('word', 'page')
     """
 
-    def __init__(self, *key: str) -> None:
+    def __init__(self, *key: str, columns: frozenset[str] | None = None) -> None:
         super().__init__(*key, announce=True)
         self._names = key
+        self._columns = columns
 
     def announced(self, batch: Batch) -> Mapping[str, Column]:
         """The key columns."""
@@ -210,6 +218,16 @@ class KeyExchange(Exchange):
     def guard(self) -> KeyGuard:
         """A new guard, which knows no types yet."""
         return KeyGuard(self._names)
+
+    def _deal(
+        self, batch: Batch, workers: int, owners: npt.NDArray[np.uint16]
+    ) -> Iterator[tuple[int, Batch]]:
+        wanted = self._columns
+        dealt = self.scatter(batch, workers, owners)
+        # If one is missing, the operator says so, with the names of all that there are.
+        if wanted is not None and all(name in batch for name in wanted):
+            batch = batch.select(*(name for name in batch.names if name in wanted))
+        return _dealt(batch, *dealt)
 
 
 class SpreadExchange(KeyExchange):

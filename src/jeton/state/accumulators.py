@@ -155,7 +155,7 @@ class Numeric(Accumulator):
         """Whether sums of integers are decimals."""
         self._value: Values = np.zeros(0, dtype=np.int64)
         self._carry = np.zeros(0, dtype=np.int64)
-        """How often a sum of integers has wrapped around; only such sums have it."""
+        """How often a sum of integers has wrapped around; empty while none may have."""
         self._bound = 0
         """No sum of integers is farther from zero than this."""
         self._may_wrap = False
@@ -219,7 +219,7 @@ class Numeric(Accumulator):
         """Back to nothing."""
         self._value[slots] = 0
         self._seen[slots] = 0
-        if self._exact:
+        if len(self._carry):
             self._carry[slots] = 0
 
     def save(self, slots: Slots) -> dict[str, Column]:
@@ -227,7 +227,8 @@ class Numeric(Accumulator):
         shown = self._show(self._value[slots], np.ones(len(slots), dtype=bool))
         saved: dict[str, Column] = {"value": shown, "seen": self._seen[slots]}
         if self._exact:
-            saved["carry"] = self._carry[slots]
+            has = len(self._carry) > 0
+            saved["carry"] = self._carry[slots] if has else np.zeros(len(slots), dtype=np.int64)
         return saved
 
     def load(self, slots: Slots, saved: Mapping[str, Column], size: int) -> None:
@@ -240,7 +241,9 @@ class Numeric(Accumulator):
             # Groups of a worker that had seen nothing but nulls, or no integers, have none.
             carried = carry if isinstance(carry, np.ndarray) else filled(carry)
             if self._exact:
-                self._carry[slots] = carried
+                if len(self._carry) or carried.any():
+                    self._make_carry()
+                    self._carry[slots] = carried
             elif self._how in ("sum", "mean"):
                 self._value[slots] += carried * 2.0**64
 
@@ -249,6 +252,7 @@ class Numeric(Accumulator):
     def merge(self, into: Slots, others: Slots) -> None:
         """Fold groups into groups."""
         if self._exact:
+            self._make_carry()
             loops.fold_exactly(self._value, self._carry, self._seen, into, others)
             self._raise_bound(into)
         else:
@@ -275,12 +279,14 @@ class Numeric(Accumulator):
         reach = rows * (int(bits) + 1)
         self._bound = _farthest(self._value) + reach
         self._may_wrap = max(2 * self._bound, reach << 10) > _MOST
+        if self._may_wrap:
+            self._make_carry()
 
     def _raise_bound(self, slots: Slots) -> None:
         """Include the sums of slots that did not come about by adding records."""
         if self._exact and len(slots):
             self._bound = max(self._bound, _farthest(self._value[slots]))
-            self._may_wrap = self._may_wrap or bool(self._carry[slots].any())
+            self._may_wrap = self._may_wrap or bool(len(self._carry) and self._carry[slots].any())
 
     def _prepare(self, column: Column | None, size: int) -> tuple[Values, Mask]:
         """The values as they are kept, with room for them."""
@@ -328,15 +334,19 @@ class Numeric(Accumulator):
         if self._how in ("min", "max") and kept.kind == "f":
             _require_exact(self._value[self._seen > 0], "values before were", kept)
         value = self._value.astype(kept, copy=False)
-        if self._exact and kept.kind == "f":
+        if self._exact and kept.kind == "f" and len(self._carry):
             value = value + self._carry * 2.0**64
             self._carry = np.zeros(0, dtype=np.int64)
         self._value = value
 
     def _grow(self, size: int) -> None:
         self._value, self._seen = roomy(self._value, size), roomy(self._seen, size)
-        if self._exact and len(self._carry) < len(self._value):
-            self._carry = grown(self._carry, len(self._value))
+        if self._exact and (self._may_wrap or len(self._carry)):
+            self._make_carry()
+
+    def _make_carry(self) -> None:
+        """Have room to note for each slot how often its sum wraps around."""
+        self._carry = grown(self._carry, len(self._value))
 
     def _finished(self, values: Values, carry: Values | None, counts: Values) -> Column:
         """Results of what was folded and counted; sums that may have wrapped have a carry."""

@@ -1,22 +1,23 @@
 """ChainedSide: a side of a join in chains of rows by key, or in sorted runs where these are better.
 
-Chains are for the usual case: one key of integers, plain columns, and records of both sides that
-come roughly in order of time. `JoinSide` is for all others.
+Chains are for the usual case: columns of the usual types, and records of both sides that come
+roughly in order of time. `JoinSide` is for all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns.batch import Batch
+from jeton.columns.column import Column, known_rows
 from jeton.columns.time_arithmetic import LEAST
-from jeton.state.join_side import Clock, Expiry, JoinSide
-from jeton.state.key_ids import KeyIds, KeyTypes
+from jeton.state.join_side import Clock, Expiry, JoinRun, JoinSide
+from jeton.state.key_columns import is_exact
+from jeton.state.key_ids import KeyIds, KeyTypes, without_nulls
 from jeton.state.row_chains import IntegerKeys, RowChains
 from jeton.state.slot_pool import Slots
 
@@ -24,8 +25,11 @@ from jeton.state.slot_pool import Slots
 class Chaining:
     """The chains of both sides of a join, which are in use together or not at all."""
 
-    def __init__(self) -> None:
-        self.keys = IntegerKeys()
+    def __init__(self, ids: KeyIds) -> None:
+        self._integers = IntegerKeys()
+        self._ids = ids
+        self._are_integers: bool | None = None
+        """Whether keys are integers, once there have been some."""
         self.sides: list[ChainedSide] = []
         self.is_on = True
 
@@ -36,15 +40,35 @@ class Chaining:
             for side in self.sides:
                 side.leave_chains()
 
-    def slots(self, keys: npt.NDArray[Any]) -> Slots:
-        """The slots of keys."""
+    def slots(self, keys: list[Column], rows: int) -> Slots | None:
+        """The slots of keys, if these are of a kind with those before."""
+        integers = is_exact(keys)
+        if self._are_integers is None:
+            self._are_integers = integers
+        elif self._are_integers is not integers:
+            return None
+        if not integers:
+            return self._ids.of(keys, rows)
+        [words] = keys
+        assert isinstance(words, np.ndarray)
+        if words.dtype.kind == "u" and words.dtype.itemsize == 8:
+            # These are not all words with a sign.
+            return None
         left, right = self.sides
-        return self.keys.slots(keys, left.chains, right.chains)
+        return self._integers.slots(words, left.chains, right.chains)
+
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest slot there may be."""
+        return self._integers.slots_made if self._are_integers else self._ids.slots_made
 
     def sweep(self) -> None:
         """Forget keys without rows, if there are many."""
-        left, right = self.sides
-        self.keys.sweep(left.chains, right.chains)
+        left, right = (side.chains for side in self.sides)
+        if self._are_integers:
+            self._integers.sweep(left, right)
+        else:
+            self._ids.sweep((each.slots() for each in (left, right)), len(left) + len(right))
 
 
 class ChainedSide(JoinSide):
@@ -64,26 +88,46 @@ class ChainedSide(JoinSide):
         self.chains = RowChains()
         self._step = step
         self._chaining = chaining
+        self._is_over = False
+        """Whether rows are not needed any more: the other side is complete."""
         chaining.sides.append(self)
 
+    def known(self, batch: Batch) -> Batch:
+        """Records whose keys have no nulls; the others have no partners."""
+        known = known_rows([batch.column(name) for name in self._key])
+        if known is None:
+            return batch
+        self.learn(batch)
+        return batch.filter(known)
+
     def slots(self, batch: Batch) -> Slots | None:
-        """The slots of a batch's keys, if chains can have its rows."""
-        chains = self.chains
-        if not self._chaining.is_on or not chains.fits(batch):
+        """The slots of a batch's keys, which have no nulls, if chains can have its rows.
+
+        The first rows decide on the types of columns: none do not have any.
+        """
+        chains, columns = self.chains, batch.columns
+        if not len(batch) or not all(name in columns for name in self._key):
             return None
-        column = batch.columns.get(self._key[0])
-        if chains.names is None:
-            if not isinstance(column, np.ndarray) or not _is_chainable(column.dtype):
-                return None
+        first = chains.is_new
+        if not chains.fits(batch):
+            return None
+        if first:
             self.learn(batch)
-        assert isinstance(column, np.ndarray)
-        return self._chaining.slots(column)
+        keys = [without_nulls(columns[name]) for name in self._key]
+        return self._chaining.slots(keys, len(batch))
 
     def chain(self, slots: Slots, batch: Batch) -> bool:
-        """Keep rows in chains; returns whether these are good for them."""
-        good = self.chains.add(slots, batch, self._chaining.keys.slots_made)
+        """Keep rows in chains, as long as they are needed; returns whether chains are good."""
+        if self._is_over:
+            return True
+        good = self.chains.add(slots, batch, self._chaining.slots_made)
         self._changes.added(batch, len(self.chains))
         return good
+
+    def add(self, run: JoinRun) -> None:
+        """Keep a run, as long as rows are needed."""
+        if not self._is_over:
+            super().add(run)
 
     def leave_chains(self) -> None:
         """Have all rows in sorted runs."""
@@ -102,7 +146,8 @@ class ChainedSide(JoinSide):
                 self.chains.drop_before(limit - self._step)
             return
         super().expire(limit)
-        if limit is None:
+        if limit is None and not self._is_over:
+            self._is_over = True
             self.chains = RowChains()
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
@@ -129,13 +174,9 @@ class ChainedSide(JoinSide):
         return [*super()._blocks(), *([self.chains.batch()] if len(self.chains) else ())]
 
     def _put_back(self, batch: Batch) -> None:
-        slots = self.slots(batch)
+        self._is_over = False
+        slots = self.slots(batch) if self._chaining.is_on else None
         if slots is None or not self.chain(slots, batch):
             self._chaining.give_up()
         if slots is None:
             super()._put_back(batch)
-
-
-def _is_chainable(dtype: np.dtype[Any]) -> bool:
-    """Whether all values of a type are 64-bit integers with a sign: keys that are words."""
-    return dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 8)

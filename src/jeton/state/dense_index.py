@@ -27,6 +27,10 @@ _PANES: Final = 16
 """Panes at first: a power of two."""
 _CELLS: Final = 1 << 22
 """The most cells of all panes together: 16 MiB."""
+_FEW: Final = 1 << 18
+"""So few cells of all panes may be empty: 1 MiB."""
+_SPARSE: Final = 16
+"""With more cells than that for each key, times have too few keys for panes of their own."""
 
 
 class Scratch:
@@ -157,8 +161,9 @@ class PanedIndex(SlotPool):
             ends, keys, slots, new,
         )  # fmt: skip
         if unfit >= 0:
+            made = self._make_room(int(keys[unfit]))
             self.remove(slots[new[:found]])
-            return self.find_or_add(words) if self._make_room(int(keys[unfit])) else None
+            return self.find_or_add(words) if made else None
         return slots, new[:found].copy()
 
     def fold(
@@ -194,11 +199,13 @@ class PanedIndex(SlotPool):
     def _make_room(self, key: int) -> bool:
         """Make room for a key, or for one more time if it fits; returns whether there is any."""
         panes, width = self._cells.shape
+        most = _CELLS
         if key >= width:
             width = 1 << key.bit_length()
         else:
             panes *= 2
-        if panes * width > _CELLS:
+            most = min(most, max(_FEW, _SPARSE * len(self)))
+        if panes * width > most:
             return False
         before, times, opened = self._cells, self._times, self._open
         self._cells = np.full((panes, width), -1, dtype=np.int32)

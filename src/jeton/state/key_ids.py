@@ -56,6 +56,11 @@ class KeyIds:
             live = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
             self._table.remove(np.setdiff1d(self._table.live(), live, assume_unique=True))
 
+    @property
+    def slots_made(self) -> int:
+        """One more than the greatest number that a key has."""
+        return 0 if self._table is None else self._table.slots_made
+
     def __len__(self) -> int:
         """How many keys are numbered."""
         return 0 if self._table is None else len(self._table)

@@ -8,7 +8,8 @@ would be slow: the loops notice that and stop.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,14 @@ from jeton.columns.batch import Batch
 from jeton.columns.column import Column, plain
 from jeton.columns.time_arithmetic import LEAST, MOST, Integers
 from jeton.state.hash_index import HashIndex
+from jeton.state.row_columns import RowColumn, Rows, row_column, some_rows
 from jeton.state.slot_pool import Slots
 
 _SMALL: Final = 4096
 """So few rows that are over may stay."""
 _MOST_ROWS: Final = 1 << 30
+_MOST_NUMBER: Final = np.iinfo(np.int32).max
+"""The greatest number of a row."""
 _MOST_SMALL: Final = 1 << 21
 """Keys from here on are not small."""
 _PATIENCE: Final = 16
@@ -78,51 +82,80 @@ class IntegerKeys:
             index.remove(np.flatnonzero(unused).astype(np.int64))
 
 
+class Found(NamedTuple):
+    """Pairs of rows, and where to go on."""
+
+    asking: Slots
+    rows: Slots
+    """The partners of asking rows."""
+    times: Integers
+    """The later time of each pair."""
+    stop: int
+    """The first asking row that has not been looked at."""
+    is_slow: bool
+    """Whether chains are too slow to go on."""
+
+
 class RowChains:
-    """Rows with plain columns, in the order in which they came, and chains through those of a key.
+    """Rows in the order in which they came, and chains through those of a key.
+
+    Rows are numbered as they come, and those that are over go from the front: a number before the
+    first row that is left ends a chain. So rows that come in order are linked once, and never
+    looked at again.
 
     >>> chains, keys = RowChains(), np.array([7, 8, 7])
     >>> batch = Batch({"key": keys}, times=[1, 2, 3])
-    >>> chains.fits(batch), chains.add(keys, batch, slots_made=9)
-    (True, True)
-    >>> asking, found, stop, slow = chains.partners(np.array([7]), np.array([5]), -3, 0, 0, 100)
-    >>> chains.take(found).rows(), stop, slow
-    ([{'time': 3, 'key': 7}], 1, False)
+    >>> chains.fits(batch)
+    True
+    >>> chains.add(keys, batch, slots_made=9)
+    True
+    >>> found = chains.partners(np.array([7]), np.array([5]), -3, 0, 0, 100)
+    >>> chains.take(found.rows), found.times, found.stop, found.is_slow
+    ({'key': array([7])}, array([5]), 1, False)
     """
 
     def __init__(self) -> None:
-        self._rows = 0
+        self._first = 0
+        """The number of the first row that is left."""
+        self._end = 0
+        """One more than the number of the last row."""
+        self._base = 0
+        """The number of the row at the start of the arrays."""
         self._head = np.empty(0, dtype=np.int32)
-        """The latest row of each slot, or -1."""
+        """The latest row of each slot; before the first row, or -1, if it has none."""
         self._before = np.empty(0, dtype=np.int32)
-        """For each row the next one of its chain, which is not later, or -1."""
+        """For each row the next one of its chain, which is not later."""
         self._slots: Slots = np.empty(0, dtype=np.int64)
         self._times: Integers = np.empty(0, dtype=np.int64)
-        self._columns: dict[str, npt.NDArray[Any]] | None = None
+        self._columns: dict[str, RowColumn] | None = None
         self._time_name = ""
         self._full = _SMALL
-        """The number of rows at which to look for those that are over."""
-        self._middle = MOST
-        """Half of the rows were not after this time, when rows were last dropped."""
+        """The number of rows at which to look for those that are over, behind others that stay."""
         self._latest = LEAST
 
     @property
-    def names(self) -> list[str] | None:
-        """The names of the columns, once there have been rows."""
-        return None if self._columns is None else list(self._columns)
+    def is_new(self) -> bool:
+        """Whether there have been no rows yet."""
+        return self._columns is None
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch has nothing but plain columns, of the same types as the rows here."""
-        kept = self._columns
+        """Whether chains can have a batch's columns, beside the rows here.
+
+        The first batch decides on the types of columns.
+        """
+        kept, columns = self._columns, batch.columns
         if kept is None:
-            return all(isinstance(column, np.ndarray) for column in batch.columns.values())
-        if len(kept) != len(batch.columns):
-            return False
-        for name, column in batch.columns.items():
-            mine = kept.get(name)
-            if mine is None or not isinstance(column, np.ndarray):
+            made = {name: row_column(column) for name, column in columns.items()}
+            known = {name: column for name, column in made.items() if column is not None}
+            if len(known) < len(made):
                 return False
-            if column.dtype is not mine.dtype and column.dtype != mine.dtype:
+            self._columns, self._time_name = known, batch.time_name
+            return True
+        if len(kept) != len(columns):
+            return False
+        for name, mine in kept.items():
+            column = columns.get(name)
+            if column is None or not mine.fits(column):
                 return False
         return True
 
@@ -131,119 +164,127 @@ class RowChains:
 
         Returns whether chains are good for these rows. If not, only `batch` works from then on.
         """
-        first, rows = self._rows, len(batch)
-        end = first + rows
-        if self._columns is None:
-            self._columns = {n: np.empty(0, dtype=c.dtype) for n, c in batch.columns.items()}
-            self._time_name = batch.time_name
-        if end > len(self._times):
-            self._reserve(end)
+        rows = len(batch)
+        if self._end + rows - self._base > len(self._times):
+            self._reserve(rows)
         if slots_made > len(self._head):
             head = np.full(slots_made, -1, dtype=np.int32)
             head[: len(self._head)] = self._head
             self._head = head
-        columns = self._columns
-        for name, column in batch.columns.items():
-            columns[name][first:end] = column
+        first = self._end - self._base
+        end = first + rows
+        assert self._columns is not None
+        for name, column in self._columns.items():
+            column.add(first, end, batch.columns[name])
         self._times[first:end] = batch.times
         self._slots[first:end] = slots
-        self._rows = end
+        self._end += rows
+        return self._link(first, end, _patience(rows))
+
+    def _link(self, start: int, end: int, patience: int) -> bool:
+        """Link rows of the arrays into their chains; returns whether that took few steps."""
         linked, latest = _link(
-            self._head, self._before, self._slots, self._times, first, end, _patience(rows)
-        )
-        if latest > self._latest:
-            self._latest = latest
-        return bool(linked == end) and end < _MOST_ROWS
+            self._head, self._before, self._slots, self._times,
+            self._base, self._first, start, end, patience,
+        )  # fmt: skip
+        self._latest = max(self._latest, latest)
+        return bool(linked == end) and len(self) < _MOST_ROWS
 
     def partners(
         self, slots: Slots, times: Integers, lower: int, upper: int, start: int, most: int
-    ) -> tuple[Slots, Slots, int, bool]:
+    ) -> Found:
         """Pairs of asking rows from ``start`` on with rows here, ``lower`` to ``upper`` from them.
 
-        Asking rows are taken until there are ``most`` pairs. Returns the asking rows, their
-        partners, where to go on, and whether chains are too slow to do so.
+        Asking rows are taken until there are ``most`` pairs.
         """
-        found: tuple[Slots, Slots, int, bool] = _partners(
-            self._head, self._before, self._times,
-            slots, times, lower, upper, start, most, _patience(len(slots)),
+        return Found(
+            *_partners(
+                self._head, self._before, self._times, self._base, self._first,
+                slots, times, lower, upper, start, most, _patience(len(slots)),
+            )
         )  # fmt: skip
-        return found
 
-    def take(self, rows: Slots, names: list[str] | None = None) -> Batch:
-        """Some rows, with some of their columns."""
+    def take(self, rows: Slots, without: Collection[str] = ()) -> dict[str, Column]:
+        """The columns of some rows that `partners` found, but for some."""
         kept = self._columns or {}
-        columns: dict[str, Column]
-        columns = {name: kept[name].take(rows) for name in (kept if names is None else names)}
-        return Batch.trusted(columns, self._times.take(rows), self._time_name)
+        return {name: c.take(rows) for name, c in kept.items() if name not in without}
 
     def batch(self) -> Batch:
         """All rows, in arrays whose values do not change."""
-        rows = self._rows
-        kept = self._columns or {}
-        columns: dict[str, Column] = {name: column[:rows] for name, column in kept.items()}
-        return Batch.trusted(columns, self._times[:rows], self._time_name)
+        start, stop = self._first - self._base, self._end - self._base
+        columns: dict[str, Column]
+        columns = {n: column.cut(start, stop) for n, column in (self._columns or {}).items()}
+        return Batch.trusted(columns, self._times[start:stop], self._time_name)
+
+    def slots(self) -> Slots:
+        """The slots of all rows."""
+        return self._slots[self._first - self._base : self._end - self._base]
 
     def drop_before(self, time: int) -> None:
-        """Drop rows before a time: not at once, but before they are the larger part."""
-        if not self._rows:
+        """Drop rows before a time: those behind rows that stay before they are the larger part."""
+        if self._first == self._end:
             return
         if time > self._latest:
-            self.keep(np.empty(0, dtype=np.int64))
-        elif time > self._middle or self._rows >= self._full:
-            self.keep(np.flatnonzero(self._times[: self._rows] >= time))
+            self._first = self._end
+            self._full, self._latest = _SMALL, LEAST
+            return
+        start = self._first - self._base
+        if self._times[start] < time:
+            self._first += _passed(self._times, start, self._end - self._base, time)
+        if len(self) >= self._full:
+            times = self._times[self._first - self._base : self._end - self._base]
+            self.keep(np.flatnonzero(times >= time))
 
     def keep(self, stays: Slots) -> None:
-        """Keep some rows, given in order, and drop the others."""
-        _unlink(self._head, self._slots, self._rows)
-        count = self._rows = len(stays)
-        self._full = room = 2 * count + _SMALL
-        rows: Slots | slice = stays
-        if count and stays[-1] - stays[0] == count - 1:
-            rows = slice(int(stays[0]), int(stays[0]) + count)
-        # In new arrays: a checkpoint may still read those before.
-        self._times = _some(self._times, rows, room)
-        self._slots = _some(self._slots, rows, room)
-        self._before = np.empty(room, dtype=np.int32)
-        if self._columns is not None:
-            self._columns = {name: _some(c, rows, room) for name, c in self._columns.items()}
-        self._middle, self._latest = MOST, LEAST
-        if count:
-            _, latest = _link(self._head, self._before, self._slots, self._times, 0, count, MOST)
-            self._middle = int(np.partition(self._times[:count], count // 2)[count // 2])
-            self._latest = latest
+        """Keep some rows, given by their places in `batch`, and drop the others."""
+        count = len(stays)
+        self._full = 2 * count + _SMALL
+        if count == len(self):
+            return
+        self._move(stays + (self._first - self._base), self._full)
+        self._renumber(self._end, count)
 
     def unmark(self, marks: npt.NDArray[np.bool_]) -> None:
         """Set the marks of slots that have rows to false."""
-        used = self._head[: len(marks)] >= 0
-        marks[: len(used)] &= ~used
+        # Not all chains lead to rows that are over.
+        marks[self.slots()] = False
 
     @property
     def nbytes(self) -> int:
         """About how many bytes of memory the rows take."""
-        arrays = [*(self._columns or {}).values(), self._times, self._slots, self._before]
-        return sum(array.itemsize for array in arrays) * self._rows
+        arrays = (self._times, self._slots, self._before)
+        width = sum(column.width for column in (self._columns or {}).values())
+        return (width + sum(array.itemsize for array in arrays)) * len(self)
 
     def __len__(self) -> int:
         """The number of rows."""
-        return self._rows
+        return self._end - self._first
 
     def _reserve(self, rows: int) -> None:
-        """Make room for rows, in new arrays: a checkpoint may still read those before."""
-        room = max(2 * len(self._times), rows, 1024)
-        every = slice(self._rows)
-        self._times = _some(self._times, every, room)
-        self._slots = _some(self._slots, every, room)
-        self._before = _some(self._before, every, room)
-        if self._columns is not None:
-            self._columns = {name: _some(c, every, room) for name, c in self._columns.items()}
+        """Make room for rows, without those that have gone."""
+        start, stop = self._first - self._base, self._end - self._base
+        self._move(slice(start, stop), max(2 * (stop - start) + rows, 1024))
+        if self._end + rows > _MOST_NUMBER:
+            self._renumber(self._end, stop - start)
+        else:
+            self._base = self._first
 
+    def _renumber(self, first: int, count: int) -> None:
+        """Number and link rows that are at the start of the arrays: from a number on, or anew."""
+        if first + count > _MOST_NUMBER // 2:
+            first = 0
+            self._head.fill(-1)
+        self._base, self._first, self._end = first, first, first + count
+        self._latest = LEAST
+        self._link(0, count, MOST)
 
-def _some(array: npt.NDArray[Any], rows: Slots | slice, room: int) -> npt.NDArray[Any]:
-    """Some rows of an array, in a new one with more room."""
-    taken = array[rows]
-    longer = np.empty(room, dtype=array.dtype)
-    longer[: len(taken)] = taken
-    return longer
+    def _move(self, rows: Rows, room: int) -> None:
+        """Have some rows at the start of new arrays: a checkpoint may still read those before."""
+        self._times = some_rows(self._times, rows, room)
+        self._slots = some_rows(self._slots, rows, room)
+        self._before = some_rows(self._before, rows, room)
+        for column in (self._columns or {}).values():
+            column.reserve(rows, room)
 
 
 def _patience(rows: int) -> int:
@@ -259,67 +300,81 @@ def _greatest(words):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
-def _link(head, before, slots, times, start, end, patience):  # type: ignore[no-untyped-def]
-    """Link rows into their chains; the first that was not linked, and the latest time."""
+def _passed(times, start, end, time):  # type: ignore[no-untyped-def]
+    """How many rows there are from ``start`` to the first that is not before a time."""
+    row = start
+    while row < end and times[row] < time:
+        row += 1
+    return row - start
+
+
+# Rows have numbers in chains, from which their places in the arrays are ``base`` away.
+
+
+@nb.njit(cache=True)
+def _link(head, before, slots, times, base, first, start, end, patience):  # type: ignore[no-untyped-def]
+    """Link rows into their chains; the place of the first that was not, and the latest time."""
     latest = np.int64(LEAST)
     for row in range(start, end):
         slot = np.uint64(slots[row])
         time = times[row]
         latest = max(latest, time)
-        later = head[slot]
-        if later < 0 or times[later] <= time:
+        later = np.int64(head[slot])
+        if later < first or times[later - base] <= time:
             before[row] = later
-            head[slot] = row
+            head[slot] = row + base
             continue
-        earlier = before[later]
-        while earlier >= 0 and times[earlier] > time:
-            later, earlier = earlier, before[earlier]
+        earlier = np.int64(before[later - base])
+        while earlier >= first and times[earlier - base] > time:
+            later, earlier = earlier, np.int64(before[earlier - base])
             patience -= 1
             if patience < 0:
                 return row, latest
         before[row] = earlier
-        before[later] = row
+        before[later - base] = row + base
     return end, latest
 
 
 @nb.njit(cache=True)
-def _unlink(head, slots, rows):  # type: ignore[no-untyped-def]
-    """Have no rows in the chains."""
-    for row in range(rows):
-        head[np.uint64(slots[row])] = -1
-
-
-@nb.njit(cache=True)
 def _partners(  # type: ignore[no-untyped-def]
-    head, before, rows_at, slots, times, lower, upper, start, most, patience
+    head, before, rows_at, base, begin, slots, times, lower, upper, start, most, patience
 ):
     size = np.uint64(len(head))
     asking = np.empty(max(64, len(slots) // 4), np.int64)
     found = np.empty(len(asking), np.int64)
+    later = np.empty(len(asking), np.int64)
     count = 0
+    stop = len(slots)
+    slow = False
     for i in range(start, len(slots)):
         slot = np.uint64(slots[i])
-        row = head[slot] if slot < size else np.int32(-1)
-        if row < 0:
+        row = np.int64(head[slot]) if slot < size else np.int64(-1)
+        if row < begin:
             continue
         if count >= most:
-            return asking[:count], found[:count], i, False
+            stop = i
+            break
         time = times[i]
         if (lower > 0 and time > MOST - lower) or (upper < 0 and time < LEAST - upper):
             continue  # all of it lies beyond an end of time
         first = time + lower if lower > 0 or time >= LEAST - lower else np.int64(LEAST)
         last = time + upper if upper < 0 or time <= MOST - upper else np.int64(MOST)
-        while row >= 0 and rows_at[row] > last:
-            row = before[row]
+        while row >= begin and rows_at[row - base] > last:
+            row = np.int64(before[row - base])
             patience -= 1
             if patience < 0:
-                return asking[:count], found[:count], i, True
-        while row >= 0 and rows_at[row] >= first:
+                break
+        if patience < 0:
+            stop, slow = i, True
+            break
+        while row >= begin and rows_at[row - base] >= first:
             if count == len(asking):
                 asking = np.concatenate((asking, np.empty_like(asking)))
                 found = np.concatenate((found, np.empty_like(found)))
+                later = np.concatenate((later, np.empty_like(later)))
             asking[count] = i
-            found[count] = row
+            found[count] = row - base
+            later[count] = max(time, rows_at[row - base])
             count += 1
-            row = before[row]
-    return asking[:count], found[:count], len(slots), False
+            row = np.int64(before[row - base])
+    return asking[:count], found[:count], later[:count], stop, slow

@@ -66,7 +66,10 @@ class SlotPool:
     def reserve(self, rows: int) -> None:
         """Make room for ``rows`` new slots."""
         if self.slots_made + rows > len(self.free):
-            self.free = grown(self.free, self.slots_made + rows)
+            # Most are unused as long as no key is removed: memory that is not copied is not taken.
+            free = self.free[: int(self.state[1])]
+            size = max(self.slots_made + rows, 2 * len(self.free))
+            self.free = grown(free, size)
             self.stored = tuple(grown(stored, len(self.free)) for stored in self.stored)
 
 

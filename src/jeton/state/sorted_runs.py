@@ -52,13 +52,16 @@ class _Run(NamedTuple, Generic[R]):
     first: int
     last: int
     rows: R
+    needed: int = 0
+    """A number of rows that had to stay when some were to be dropped, if that has been tried."""
 
 
 class SortedRuns(Generic[R]):
     """Blocks of rows in, blocks of rows out, in order of time.
 
-    ``concat`` makes one block of several. ``shrink`` may drop rows of a block whenever runs are
-    merged; it must keep the order of the others.
+    ``concat`` makes one block of several. ``shrink`` may drop rows of a block when runs are merged;
+    it must keep the order of the others. Rows that it had to leave are given to it again once there
+    are as many others among them.
 
     >>> import jeton as jt
     >>> waiting = SortedRuns(jt.concat)
@@ -100,10 +103,12 @@ class SortedRuns(Generic[R]):
         start = merge_from([len(run.rows) for run in self._runs])
         if start is not None:
             merged = self._joined(self._runs[start:])
-            if self._shrink is not None:
+            needed = max(run.needed for run in self._runs[start:])
+            if self._shrink is not None and len(merged) >= 2 * needed:
                 merged = self._shrink(merged)
+                needed = len(merged)
             times = merged.times
-            run = [_Run(int(times[0]), int(times[-1]), merged)] if len(merged) else []
+            run = [_Run(int(times[0]), int(times[-1]), merged, needed)] if len(merged) else []
             self._runs[start:] = run
             self._note_least()
         return int(first)
@@ -119,7 +124,7 @@ class SortedRuns(Generic[R]):
             return None
         done, left = [], []
         for run in self._runs:
-            first, last, rows = run
+            first, last, rows, _ = run
             if limit is None or last < limit or (inclusive and last == limit):
                 done.append(run)
             elif first > limit or (first == limit and not inclusive):

@@ -13,7 +13,7 @@ from jeton.core.times import TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
 from jeton.dataflow.column_use import ColumnUse
 from jeton.dataflow.operators.unary import add_unary
-from jeton.dataflow.pacts import Pact
+from jeton.dataflow.pacts import KeyExchange, Pact
 from jeton.dataflow.plan import OperatorInfo
 from jeton.dataflow.ports import Input, Output
 from jeton.state.snapshot import Stateful
@@ -47,7 +47,7 @@ def add_collecting(
 ) -> Stream:
     """Add an operator whose state is made by ``make``, once for each worker.
 
-    Records come by the pact of the key unless there is another.
+    Records come by the pact of the key unless there is another, with the columns that it reads.
     """
 
     def build(token: TimestampToken, info: OperatorInfo) -> Callable[[Input, Output], None]:
@@ -63,6 +63,8 @@ def add_collecting(
         return step
 
     pact = pact or keyed.pact
+    if type(pact) is KeyExchange and use is not None and not use.passes:
+        pact = KeyExchange(*keyed.key, columns=use.reads)
     return add_unary(
         keyed.stream, build, name=name, notify="held", pact=pact, schema=schema, use=use
     )

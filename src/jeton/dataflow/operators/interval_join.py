@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jeton.columns.batch import Batch
-from jeton.columns.column import plain
+from jeton.columns.column import plain, take
 from jeton.columns.durations import Length
 from jeton.columns.time_arithmetic import MOST, later, shifted
 from jeton.core.antichain import Antichain
@@ -23,9 +23,8 @@ from jeton.state.chained_side import ChainedSide, Chaining
 from jeton.state.join_side import MOST_PAIRS, Clock, Expiry, JoinSide, gathered
 from jeton.state.key_ids import KeyIds, KeyTypes
 from jeton.state.record_queue import RecordQueue
-from jeton.state.row_chains import RowChains
+from jeton.state.row_chains import Found, RowChains
 from jeton.state.shapes import shape_of
-from jeton.state.slot_pool import Slots
 
 if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
@@ -140,9 +139,9 @@ class Pairs:
         self._kind = kind
         self._ids, self._clock = KeyIds(), Clock(kind)
         types = KeyTypes()
-        self._chaining = Chaining()
+        self._chaining = Chaining(self._ids)
         outer = joined.left_outer or joined.right_outer
-        if outer or not kind.total or len(joined.left_key) != 1:
+        if outer or not kind.total or not joined.left_key:
             self._chaining.give_up()
 
         def side(key: tuple[str, ...], lower: int, upper: int, outer: bool) -> PairSide:
@@ -175,43 +174,44 @@ class Pairs:
 
         Nothing, if there are none.
         """
+        batch = mine.kept.known(batch)
         slots = mine.kept.slots(batch)
         if slots is None:
-            # An empty batch may have other types.
             if len(batch):
                 self._chaining.give_up()
             return batch
         times, rows = plain(batch.times), len(batch)
+        others, lower, upper = other.kept.chains, mine.lower, mine.upper
         done, slow = 0, False
         while done < rows and not slow:
-            asking, found, done, slow = other.kept.chains.partners(
-                slots, times, mine.lower, mine.upper, done, MOST_PAIRS
-            )
-            if len(asking):
-                self._send_linked(mine, batch.take(asking), other.kept.chains, found, ref, output)
+            found = others.partners(slots, times, lower, upper, done, MOST_PAIRS)
+            done, slow = found.stop, found.is_slow
+            if len(found.asking):
+                self._send_found(mine, batch, others, found, ref, output)
         some = batch if done == rows else batch.slice(0, done)
         if not mine.kept.chain(slots[:done], some) or slow:
             self._chaining.give_up()
         return None if done == rows else batch.slice(done, rows)
 
-    def _send_linked(
+    def _send_found(
         self,
         mine: PairSide,
-        asking: Batch,
+        batch: Batch,
         others: RowChains,
-        found: Slots,
+        found: Found,
         ref: TokenRef,
         output: Output,
     ) -> None:
-        joined = self._joined
+        joined, asking = self._joined, found.asking
+        right_key = joined.right_key
         if mine is self.left:
-            names = [name for name in others.names or () if name not in joined.right_key]
-            left, right = asking, others.take(found, names)
+            left = {name: take(column, asking) for name, column in batch.columns.items()}
+            right = others.take(found.rows, right_key)
         else:
-            left, right = others.take(found), asking.select(*joined.values(asking))
-        times = np.maximum(left.times, right.times)
+            left = others.take(found.rows)
+            right = {n: take(c, asking) for n, c in batch.columns.items() if n not in right_key}
         # Pairs are not earlier than the record that came last.
-        output.session(ref).give(joined.pair(left, right, times, ref.time))
+        output.session(ref).give(joined.side_by_side(left, right, found.times, ref.time))
 
     def _from_left(self, ref: TokenRef, batch: Batch, output: Output) -> None:
         joined, left = self._joined, self.left

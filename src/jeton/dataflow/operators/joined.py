@@ -82,6 +82,8 @@ class Joined:
                 ).located(operator=operator)
         self._values = None if known is None else _without(known, right.key)
         self._schema = self._known_schema()
+        self._names: dict[tuple[str | None, ...], tuple[str, ...]] = {}
+        """The columns that come out, by those of both sides."""
 
     def add(self, left: StreamBase, right: StreamBase, build: BinaryBuild) -> Stream:
         """Add the operator of a join; ``build`` makes its logic."""
@@ -115,11 +117,23 @@ class Joined:
         """The columns of a right batch that come out."""
         return [name for name in right.names if name not in self.right_key]
 
-    def pair(self, left: Batch, right: Batch, times: Times, bound: Time | None = None) -> Batch:
-        """Left and right records side by side; ``right`` has no key columns.
+    def side_by_side(
+        self, left: dict[str, Column], right: dict[str, Column], times: Times, bound: Time
+    ) -> Batch:
+        """The same as `pair`, of columns where only pairs come out: keys are as they were.
 
-        A lower bound of their times may be known.
+        ``bound`` is a lower bound of the times.
         """
+        names = self._names.get((*left, None, *right))
+        if names is None:
+            one, other = (Batch.trusted(side, times, self._time_name) for side in (left, right))
+            both = one.beside(other, self._suffix)
+            names = self._names[(*left, None, *right)] = both.names
+        columns = dict(zip(names, (*left.values(), *right.values()), strict=True))
+        return Batch.trusted(columns, times, self._time_name, bound)
+
+    def pair(self, left: Batch, right: Batch, times: Times) -> Batch:
+        """Left and right records side by side; ``right`` has no key columns."""
         if self._wider:
             wider = {
                 name: exact_key(left.column(name), field, self._operator)
@@ -127,7 +141,7 @@ class Joined:
             }
             left = left.with_columns(wider)
         both = left.named(self._time_name).beside(right, self._suffix)
-        return Batch.trusted(both.columns, times, self._time_name, bound)
+        return Batch.trusted(both.columns, times, self._time_name)
 
     def left_alone(self, left: Batch) -> Batch:
         """Left records with nulls instead of a partner."""

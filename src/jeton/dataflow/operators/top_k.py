@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column, plain
+from jeton.columns.column import Column, plain, take
 from jeton.columns.keys import hash_columns
-from jeton.columns.ordering import order_by, require_sortable
+from jeton.columns.ordering import order_by, require_sortable, stable_order, time_keys
 from jeton.columns.schema import EVENT_TIME
 from jeton.columns.time_units import stamped
 from jeton.core.antichain import Antichain
@@ -261,39 +262,60 @@ class Best:
         if batch.times.dtype == object:
             return batch
         order, ranks = self._order(batch)
-        return batch.take(np.sort(order[ranks <= self.k]))
+        best = np.zeros(len(batch), dtype=bool)
+        best[order[ranks <= self.k]] = True
+        return batch.filter(best)
 
     def _order(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         columns = [batch.column(name) for name in self._key]
-        times = batch.times
-        groups = [] if times.dtype == object else list(times.reshape(len(times), -1).T)
-        groups += _groups_of(columns, len(batch))
+        groups = [*time_keys(batch), *_groups_of(columns, len(batch))]
         own = [batch.columns[EVENT_TIME]] if self._own_times else []
         # Records of a window have its end as their time: by time means by their own.
         values = own[0] if own and self.by == batch.time_name else batch.column(self.by)
         by = require_sortable(values, self.by, descending=not self.ascending)
         order = order_by(batch, *groups, by, *own)
-        first = np.zeros(len(order), dtype=bool)
-        first[:1] = True
-        for values in groups:
-            ordered = values[order]
-            first[1:] |= ordered[1:] != ordered[:-1]
-        starts = np.flatnonzero(first)
-        places = np.arange(len(order))
-        if self._ties:
-            # The place of the first record of equal value counts.
-            values = by[order]
-            new = first.copy()
-            new[1:] |= values[1:] != values[:-1]
-            places = np.flatnonzero(new)[np.cumsum(new) - 1]
-        return order, places - starts[np.cumsum(first) - 1] + 1
+        words = tuple(map(_words, groups))
+        return order, _ranks(order, words, _words(by if self._ties else by[:0]))
+
+
+def _words(values: np.ndarray) -> npt.NDArray[np.int64]:
+    """Integers as compiled loops compare them: equal ones stay equal, others stay different."""
+    return plain(values.astype(np.int64, copy=False))
+
+
+@nb.njit(cache=True)
+def _ranks(order, groups, values):  # type: ignore[no-untyped-def]
+    """The rank of each row among those of its group, in some order of all.
+
+    Rows of equal values have the same rank, if there are any values.
+    """
+    ranks = np.empty(len(order), np.int64)
+    start = 0
+    for i in range(len(order)):
+        row, before = order[i], order[max(i - 1, 0)]
+        new = i == 0
+        for group in groups:
+            if group[row] != group[before]:
+                new = True
+        if new:
+            start = i
+        if not new and len(values) and values[row] == values[before]:
+            ranks[i] = ranks[i - 1]
+        else:
+            ranks[i] = i - start + 1
+    return ranks
 
 
 def _groups_of(columns: list[Column], rows: int) -> list[np.ndarray]:
-    """Arrays that are equal for records of equal keys, and for no others."""
+    """An array that is equal for records of equal keys, and for no others; none without a key."""
     if not columns:
         return []
     if is_exact(columns):
         return [exact_words(columns[0])]
-    # By hashes first, so that the order of groups does not depend on which came first.
-    return [hash_columns(columns), KeySlots(len(columns)).find(columns, rows)[0]]
+    slots, new = KeySlots(len(columns), compact=True).find(columns, rows)
+    # In the order of hashes, so that the order of groups does not depend on which came first.
+    hashes = np.empty(len(new), dtype=np.uint64)
+    hashes[slots[new]] = hash_columns([take(column, new) for column in columns])
+    number = np.empty(len(new), dtype=np.int64)
+    number[stable_order(hashes)] = np.arange(len(new))
+    return [number[slots]]
