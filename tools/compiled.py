@@ -27,7 +27,7 @@ MODULES: Final = (
     *("core/antichain", "core/bookkeeping", "core/changes"),
     *("progress/protocol", "progress/segments", "progress/tracker"),
     "dataflow/ports",
-    *("mesh/link", "mesh/ring", "mesh/shared_link"),
+    "mesh/ring",
     *("runtime/channels", "runtime/operator", "runtime/schedule", "runtime/timers"),
     "runtime/worker",
 )
