@@ -1,10 +1,10 @@
 # `make help` lists what can be made. Needs only make and Python 3.11 or newer: no root, no Java.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo browser test docs check soak matrix wheel-check lint format lock clean
+.PHONY: help setup demo browser test docs compiled check soak matrix wheel-check lint format lock clean
 
 # make setup PYTHON=/path/to/python3   to use another Python than the newest on the PATH
-# make test ARGS="-k tokens"           to pass options on (test, soak, matrix, wheel-check, demo, lock)
+# make test ARGS="-k tokens"           to pass options on (test, compiled, soak, matrix, wheel-check, demo, lock)
 PYTHON  :=
 ARGS    :=
 MINUTES := 60
@@ -49,6 +49,10 @@ lint: $(READY) ## Check style, types, which floor imports which, dead code and s
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/vulture
 	$(BIN)/codespell
+
+compiled: $(READY) ## Compile the modules on the path of a batch into build/compiled, and run the tests with them
+	$(BIN)/python -m tools.compiled
+	PYTHONPATH=build/compiled:evaluation $(BIN)/pytest -n 2 tests $(ARGS)
 
 check: lint docs ## Check all that lint does, the site, and known holes in dependencies (asks the registry)
 	$(BIN)/pip-audit --require-hashes --disable-pip -r requirements.lock

@@ -58,7 +58,7 @@ class CompiledWheel(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is put together; an editable install stays as it is."""
         if version == "standard" and _is_wanted():
-            folder = Path(self.directory, "extensions").resolve()
+            folder = ROOT / "build/extensions"
             shutil.rmtree(folder, ignore_errors=True)
             compile_into(folder)
             build_data["pure_python"] = False
