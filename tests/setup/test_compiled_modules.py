@@ -11,7 +11,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
 from tools.compiled import MODULES, ROOT, compile_into
 
 TESTS = ("tests/conformance", "tests/core", "tests/dataflow/test_loops.py")
