@@ -165,6 +165,8 @@ class RowChains:
         Returns whether chains are good for these rows. If not, only `batch` works from then on.
         """
         rows = len(batch)
+        if not rows:
+            return True
         if self._end + rows - self._base > len(self._times):
             self._reserve(rows)
         if slots_made > len(self._head):
