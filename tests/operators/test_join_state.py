@@ -114,6 +114,20 @@ def test_usual_keys_and_columns_are_in_chains(key: list[str]) -> None:
         assert not any(map(len, sides))
 
 
+def test_the_first_record_of_a_side_may_lie_far_behind_those_of_the_other() -> None:
+    """Chains are left before any of its rows is in one."""
+    flow = jt.Flow("far behind")
+    left, right = flow.input("left"), flow.input("right")
+    flow.output("out", left.key_by("k").interval_join(right.key_by("k"), -5, 5))
+    with flow.open() as run:
+        run.input("left").send({"time": np.arange(10_000), "k": np.zeros(10_000, np.int64)})
+        run.run_to_rest()
+        run.input("right").send({"time": [7], "k": [0], "n": [1.5]})
+        run.run_to_rest()
+        result = run.finish()["out"]
+    assert sorted(result["time"].to_pylist()) == [*[7] * 6, *range(8, 13)]
+
+
 def nullable(time: int, random: np.random.Generator, *, nulls: bool) -> pa.Table:
     """Rows of many types, of which some have nulls."""
     numbers = random.integers(0, 10, 20)

@@ -121,3 +121,18 @@ def test_rows_that_are_over_go_from_the_front() -> None:
     assert len(chains) <= 4096 + 2 * 101
     chains.drop_before(10**6 + 1)
     assert len(chains) == 0
+
+
+@pytest.mark.parametrize("before", [0, 100, 1024, 1500, 3000, 5000, 20_000])
+def test_row_numbers_begin_anew_before_they_are_too_great(before: int) -> None:
+    """Arrays have room for rows to come: their numbers count too."""
+    chains, keys = RowChains(), np.arange(100) % 3
+    chains._base = chains._first = chains._end = np.iinfo(np.int32).max - before
+    for time in range(300):
+        batch = jt.Batch({"key": keys}, times=np.full(100, time))
+        assert chains.fits(batch)
+        assert chains.add(keys, batch, 3)
+        chains.drop_before(time - 9)
+        found = chains.partners(keys[:1], np.array([time]), -5, 0, 0, 1 << 20)
+        assert len(found.rows) == 34 * min(time + 1, 6)
+    assert chains._end <= 300 * 100

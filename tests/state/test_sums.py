@@ -66,3 +66,16 @@ def test_sums_that_have_wrapped_go_on_after_floating_point_numbers() -> None:
     for _ in range(3):
         memory.add(one, np.array([2**63 - 1]), 300)
     assert exact(memory, one) == [3 * (2**63 - 1)]
+
+
+def test_sums_stay_exact_when_a_new_bound_shows_that_none_wraps() -> None:
+    """The bound grows with each batch, though the sums do not: it is found anew then."""
+    numbers = np.tile([2**42, -(2**42)], 500)
+    slots, one = np.zeros(len(numbers), np.int64), np.array([0])
+    rolled, added = Numeric("sum"), Numeric("sum")
+    for _ in range(5):
+        assert pylist(rolled.roll(slots, numbers, 1)) == [2**42, 0] * 500
+        added.add(slots, numbers, 1)
+        # As after thousands of batches.
+        rolled._bound = added._bound = 2**63 - 1
+    assert exact(rolled, one) == exact(added, one) == [0]

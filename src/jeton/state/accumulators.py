@@ -279,8 +279,8 @@ class Numeric(Accumulator):
         reach = rows * (int(bits) + 1)
         self._bound = _farthest(self._value) + reach
         self._may_wrap = max(2 * self._bound, reach << 10) > _MOST
-        if self._may_wrap:
-            self._make_carry()
+        # The loops that look for it read how often sums have wrapped around even if none has.
+        self._make_carry()
 
     def _raise_bound(self, slots: Slots) -> None:
         """Include the sums of slots that did not come about by adding records."""

@@ -165,6 +165,8 @@ class RowChains:
         Returns whether chains are good for these rows. If not, only `batch` works from then on.
         """
         rows = len(batch)
+        if not rows:
+            return True
         if self._end + rows - self._base > len(self._times):
             self._reserve(rows)
         if slots_made > len(self._head):
@@ -264,19 +266,23 @@ class RowChains:
         """Make room for rows, without those that have gone."""
         start, stop = self._first - self._base, self._end - self._base
         self._move(slice(start, stop), max(2 * (stop - start) + rows, 1024))
-        if self._end + rows > _MOST_NUMBER:
-            self._renumber(self._end, stop - start)
+        if self._outgrow_numbers(self._first):
+            self._renumber(self._first, stop - start)
         else:
             self._base = self._first
 
     def _renumber(self, first: int, count: int) -> None:
         """Number and link rows that are at the start of the arrays: from a number on, or anew."""
-        if first + count > _MOST_NUMBER // 2:
+        if self._outgrow_numbers(first):
             first = 0
             self._head.fill(-1)
         self._base, self._first, self._end = first, first, first + count
         self._latest = LEAST
         self._link(0, count, MOST)
+
+    def _outgrow_numbers(self, base: int) -> bool:
+        """Whether numbers from ``base`` on are too few for all rows that there is room for."""
+        return base + len(self._times) > _MOST_NUMBER
 
     def _move(self, rows: Rows, room: int) -> None:
         """Have some rows at the start of new arrays: a checkpoint may still read those before."""
