@@ -170,7 +170,7 @@ class RowChains:
         if self._end + rows - self._base > len(self._times):
             self._reserve(rows)
         if slots_made > len(self._head):
-            head = np.full(slots_made, -1, dtype=np.int32)
+            head = np.full(max(slots_made, 2 * len(self._head)), -1, dtype=np.int32)
             head[: len(self._head)] = self._head
             self._head = head
         first = self._end - self._base
