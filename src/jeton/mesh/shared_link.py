@@ -49,14 +49,16 @@ def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
     try:
         file = os.memfd_create("jeton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:
-        return _offer_none(sock)
+        _offer_none(sock)
+        return None
     try:
         try:
             os.ftruncate(file, ring.shared_size(size))
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
             memory = mmap.mmap(file, ring.shared_size(size))
         except OSError:
-            return _offer_none(sock)
+            _offer_none(sock)
+            return None
         # A peer that has gone is found missing where its worker is read.
         with suppress(OSError):
             socket.send_fds(sock, [_MEMORY], [file])
