@@ -323,3 +323,27 @@ def test_a_loop_inside_the_loop_takes_the_rest() -> None:
 
     three_messages(step)
     assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("inner", [0, 1], ids=["inner runs to its end", "inner is left too"])
+def test_times_are_put_back_though_another_loop_ran_inside(inner: int) -> None:
+    seen: list[int] = []
+
+    def step(input: jt.Input, output: jt.Output) -> None:
+        for _, batch in input.by_time():
+            seen.extend(batch["n"].tolist())
+            for _, part in input.by_time():
+                seen.extend(part["n"].tolist())
+                if inner:
+                    break
+            break
+
+    flow = jt.Flow("nested")
+    flow.output("out", flow.input("in").unary(dropping(step), name="nested"))
+    with flow.open() as run:
+        handle = run.input("in")
+        handle.send({"time": [1, 2, 3], "n": [1, 2, 3]})
+        handle.send({"time": [4, 5, 6], "n": [4, 5, 6]})
+        handle.close()
+        run.run_to_rest()
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6]

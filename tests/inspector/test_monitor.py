@@ -10,6 +10,7 @@ import pytest
 
 import jeton as jt
 from jeton.inspector.view import View
+from jeton.runtime.agent import Agent
 from jeton.runtime.metrics import measure, operator_metrics
 from jeton.runtime.monitor import Monitor, Observation
 from jeton.runtime.turnstile import Turnstile
@@ -343,3 +344,20 @@ def test_records_are_counted_also_if_a_run_was_paused_when_it_was_first_looked_a
         run.run_to_rest()
         found = operator_metrics(run.workers[0])
         assert [(each.records_in, each.records_out) for each in found] == [(0, 3), (3, 0)]
+
+
+def test_an_agent_that_measures_counts_what_is_sent_while_operators_are_built() -> None:
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        with token, info.outputs[0].session(token) as session:
+            session.give(n=[1, 2, 3])
+        return lambda input, output: None
+
+    flow = jt.Flow("early")
+    flow.output("out", flow.input("in").unary(build, name="early"))
+    agent = Agent(flow, measured=True)
+    agent.worker.handles[flow.handle("input", "in")].close()
+    while not agent.is_complete:
+        agent.turn(block=0.0)
+    _, early, out = operator_metrics(agent.worker)
+    assert (early.records_out, out.records_in) == (3, 3)
+    assert early.bytes_out == out.bytes_in == 48

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import selectors
 import socket
@@ -174,6 +175,34 @@ def test_a_peer_that_has_left_needs_no_bytes(ends: tuple[SharedLink, SharedLink]
     assert here.waiting == 0
 
 
+def test_a_full_ring_to_a_peer_that_was_lost_is_an_error(
+    ends: tuple[SharedLink, SharedLink],
+) -> None:
+    here, there = ends
+    here.send(frame(b"x" * 2 * SIZE))
+    there.sock.close()
+    assert not here.flush()
+    here.listen()
+    with pytest.raises(PeerLost, match="the connection to worker 1 broke"):
+        here.flush()
+
+
+def test_an_offer_that_cannot_be_mapped_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError("no room for a mapping")
+
+    here, there = socket.socketpair()
+    with here, there:
+        monkeypatch.setattr(mmap, "mmap", refuse)
+        assert offer_memory(here, SIZE) is None
+        assert accept_memory(there, SIZE, 4, time.monotonic() + LIMIT) is None
+        there.close()
+        monkeypatch.undo()
+        memory = offer_memory(here, SIZE)
+        assert memory is not None
+        memory.close()
+
+
 def test_memory_of_another_size_or_that_could_shrink_is_refused() -> None:
     for size, seals in ((SIZE, 0), (2 * SIZE, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)):
         here, there = socket.socketpair()
@@ -199,6 +228,8 @@ def test_a_peer_without_memory_and_one_that_goes(monkeypatch: pytest.MonkeyPatch
         # The link goes on by the socket, which must not block.
         assert there.gettimeout() == 0.0
         here.close()
+        # Nor is it an error to make an offer to one that has gone: its loss shows by name later.
+        assert offer_memory(there, SIZE) is None
         with pytest.raises(PeerLost, match="worker 4 hung up before"):
             accept_memory(there, SIZE, 4, time.monotonic() + LIMIT)
 

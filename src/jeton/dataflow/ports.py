@@ -77,7 +77,8 @@ class Input:
         self._connections = connections
         self._moment = moment
         self._live: TokenRef | None = None
-        self._left: tuple[Time, deque[tuple[Time, Batch]]] | None = None
+        self._left: list[tuple[Time, deque[tuple[Time, Batch]]]] = []
+        """What loops over times have not reached yet, the outer ones first."""
         self.location = location
         self.kind = kind
 
@@ -114,16 +115,19 @@ class Input:
         if self._live is not None:
             self._live.expire()
             self._live = None
-            self._put_back()
+            while self._left:
+                self._put_back(self._left[-1][1])
 
-    def _put_back(self) -> None:
+    def _put_back(self, loop: deque[tuple[Time, Batch]]) -> None:
         """Offer times that a loop did not reach again."""
-        if self._left is not None:
-            (stamp, parts), self._left = self._left, None
-            if parts:
-                self._side.consumed((self.location, stamp), +1)
-                self._queue.appendleft((stamp, concat([part for _, part in parts])))
-                parts.clear()
+        for at, (stamp, parts) in enumerate(self._left):
+            if parts is loop:
+                del self._left[at]
+                if parts:
+                    self._side.consumed((self.location, stamp), +1)
+                    self._queue.appendleft((stamp, concat([part for _, part in parts])))
+                    parts.clear()
+                return
 
     def deliver(self, time: Time, batch: Batch) -> None:
         """A message arrives: the worker calls this."""
@@ -200,14 +204,14 @@ class _Times:
             self._ref = None
         port = self._port
         while not self._parts:
-            port._left = None
+            port._put_back(self._parts)
             if not self._left or not port:
                 self._left = 0
                 raise StopIteration
             self._left -= 1
             stamp, batch = port._take()
             self._parts = deque(batch.by_time())
-            port._left = (stamp, self._parts)
+            port._left.append((stamp, self._parts))
         time, part = self._parts.popleft()
         self._ref = port._refer(time)
         return self._ref, part
@@ -215,9 +219,7 @@ class _Times:
     def __del__(self) -> None:
         if self._ref is not None:
             self._ref.expire()
-            left = self._port._left
-            if left is not None and left[1] is self._parts:
-                self._port._put_back()
+        self._port._put_back(self._parts)
 
 
 class Edge(Protocol):

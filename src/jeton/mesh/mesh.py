@@ -108,7 +108,8 @@ class Mesh:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        make_room_for(3 * self.workers)
+        # Two links and a lifeline, or two links whose memory takes a file each.
+        make_room_for(4 * self.workers)
         listener.open(epoch)
         deadline = time.monotonic() + timeout
         peers = [peer for peer in sorted(addresses) if peer != worker]
@@ -145,7 +146,8 @@ class Mesh:
     def _share_memory(self, deadline: float) -> None:
         """Have the links to workers of this machine go through memory; the lower number makes it.
 
-        All offers come first, so that no worker waits for one that waits for it.
+        All offers come first, so that no worker waits for one that waits for it. If a peer has
+        gone before its own, the first poll fails, when all others can be told who it was.
         """
         sizes = ((self._data, ring_size(self.workers)), (self._control, CONTROL_RING))
         for offers in (True, False):
@@ -156,7 +158,11 @@ class Mesh:
                     if offers:
                         memory = offer_memory(link.sock, size)
                     else:
-                        memory = accept_memory(link.sock, size, peer, deadline)
+                        try:
+                            memory = accept_memory(link.sock, size, peer, deadline)
+                        except PeerLost as error:
+                            self._broken = self._broken or error
+                            continue
                     if memory is not None:
                         shared = SharedLink(link.sock, peer, memory, first=offers)
                         links[peer] = shared

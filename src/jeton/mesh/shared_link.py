@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from jeton.core.errors import ProtocolError
@@ -48,16 +49,27 @@ def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
     try:
         file = os.memfd_create("jeton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:
-        sock.sendall(_NONE)
+        _offer_none(sock)
         return None
     try:
-        os.ftruncate(file, ring.shared_size(size))
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        memory = mmap.mmap(file, ring.shared_size(size))
-        socket.send_fds(sock, [_MEMORY], [file])
+        try:
+            os.ftruncate(file, ring.shared_size(size))
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+            memory = mmap.mmap(file, ring.shared_size(size))
+        except OSError:
+            _offer_none(sock)
+            return None
+        # A peer that has gone is found missing where its worker is read.
+        with suppress(OSError):
+            socket.send_fds(sock, [_MEMORY], [file])
         return memory
     finally:
         os.close(file)
+
+
+def _offer_none(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.sendall(_NONE)
 
 
 def accept_memory(sock: socket.socket, size: int, peer: int, deadline: float) -> mmap.mmap | None:
@@ -129,6 +141,9 @@ class SharedLink(Link):
             self.listen()
             if self._hung_up:
                 return sum(map(len, buffers))
+        elif self._hung_up:
+            # Nobody makes room any more.
+            raise self._lost(self._error)
         return sent
 
     def _read(self, into: memoryview) -> int:

@@ -29,7 +29,7 @@ from jeton.progress.graph import ProgressGraph
 from jeton.progress.relay import Hops, in_groups
 from jeton.runtime.breakpoints import Breakpoints, to_bytes
 from jeton.runtime.commands import Checkpoint, Command, Connection, NotDone, QuiescentCommand
-from jeton.runtime.metrics import WorkerMetrics, measure, operator_metrics, plain
+from jeton.runtime.metrics import WorkerMetrics, begin_to_count, measure, operator_metrics, plain
 from jeton.runtime.network import Alone, Peers
 from jeton.runtime.quiescence import STALL
 from jeton.runtime.why import Question
@@ -294,6 +294,7 @@ class Agent:
             domain=flow.domain,
             memory_budget=memory_budget,
             hops=hops,
+            connected=begin_to_count if measured else None,
         )
         if measured:
             measure(self.worker)

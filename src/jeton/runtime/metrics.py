@@ -260,6 +260,13 @@ def measure(worker: Worker) -> Meter:
     ...     [each.records_out for each in operator_metrics(run.workers[0])]
     [2, 0]
     """
+    meter = begin_to_count(worker)
+    meter.begin_to_time()
+    return meter
+
+
+def begin_to_count(worker: Worker) -> Meter:
+    """What measures a worker; its operators may be built later."""
     meter = worker.meter
     if meter is None:
         meter = worker.meter = Meter(worker)
@@ -284,15 +291,22 @@ class Meter:
 
     def __init__(self, worker: Worker) -> None:
         self.log: InvocationLog | None = None
-        self._latencies = Latencies(worker)
+        self._worker = worker
+        self._latencies: Latencies | None = None
+
+    def begin_to_time(self) -> Latencies:
+        """Note from now on how long results take; inputs have been built."""
+        if self._latencies is None:
+            self._latencies = Latencies(self._worker)
+        return self._latencies
 
     def step_begins(self) -> None:
         """A step begins, from which on it is noted how long results take."""
-        self._latencies.begin()
+        self.begin_to_time().begin()
 
     def frontiers_moved(self) -> None:
         """A step has ended, or news of another worker has come."""
-        self._latencies.end()
+        self.begin_to_time().end()
 
     def arrived(self, operator: Operator, batch: Batch) -> None:
         """A message has arrived at an input of an operator."""

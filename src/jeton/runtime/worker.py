@@ -121,8 +121,12 @@ class Worker:
         domain: TimeDomain | None = None,
         memory_budget: int | None = None,
         hops: Hops = in_groups,
+        connected: Callable[[Worker], object] | None = None,
     ) -> None:
-        """``hops`` says how progress gets to the others: through relays, if there are many."""
+        """``hops`` says how progress gets to the others: through relays, if there are many.
+
+        ``connected`` is called before the operators are built, which may send already.
+        """
         self.index = index
         self.bins = require_bins(bins if restore is None else restore.bins, workers)
         """Into how many bins keys are divided; what state goes on from decides it."""
@@ -182,6 +186,8 @@ class Worker:
         """The memory that state may take, if it is bounded."""
         self.operators = [self._make(plan) for plan in plans]
         self._connect()
+        if connected is not None:
+            connected(self)
         self._build()
 
     # Building
