@@ -230,3 +230,20 @@ def test_timers_and_sources_wait_while_all_rest() -> None:
         go_on(agent)
         run_until(agent, lambda there=there: all_more_than(there))
     agent.close()
+
+
+def test_a_moment_that_is_none_is_refused() -> None:
+    """A timer at NaN would never be due, and the flow would wait for it without an end."""
+
+    def build(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[[jt.Output], None]:
+        token.drop()
+
+        def step(output: jt.Output) -> None:
+            info.activator.after(float("nan"))
+
+        return step
+
+    flow = jt.Flow("never")
+    flow.output("out", flow.source(build))
+    with pytest.raises(jt.errors.TimeError, match="after NaN seconds"):
+        flow.run({})

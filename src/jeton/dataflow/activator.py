@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
+
+from jeton.core.errors import TimeError
 
 
 class Wakeable(Protocol):
@@ -48,7 +51,9 @@ class Activator:
 
         In process the clock is simulated: when nothing else is left to do, it jumps.
         """
-        self._worker.activate_after(self._operator, seconds)
+        if math.isnan(seconds):
+            raise TimeError("an operator cannot be invoked after NaN seconds: no moment is that")
+        self._worker.activate_after(self._operator, float(seconds))
 
     def now(self) -> float:
         """The time of the worker's clock, in seconds, to see whether a delay is over."""
