@@ -1,4 +1,4 @@
-"""Compile the modules on the path of a batch, with mypyc: the same answers, at half the fixed cost.
+"""Compile the modules on the path of a batch, with mypyc: the same answers at a lower fixed cost.
 
     .venv/bin/python -m tools.compiled          a copy of the package in build/compiled
     JETON_COMPILE=1 pip wheel --no-deps .       a wheel for this machine's kind and Python

@@ -55,7 +55,7 @@ class Ring:
     >>> reader.read_into(memoryview(into)), bytes(into)
     (6, b'hello,')
     >>> writer.write([b"ou all"]), reader.read_into(memoryview(into)), bytes(into)
-    (6, 6, b' yoou ')
+    (6, 6, b' you a')
     """
 
     def __init__(self, memory: mmap.mmap | bytearray, number: int) -> None:
