@@ -52,7 +52,7 @@ class CompiledWheel(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """What compiling needs besides a C compiler."""
+        """The packages that compiling needs, besides a C compiler."""
         return list(NEEDS) if _is_wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class Input:
         self._moment = moment
         self._live: TokenRef | None = None
         self._left: list[tuple[Time, deque[tuple[Time, Batch]]]] = []
-        """What loops over times have not reached yet, the outer ones first."""
+        """The times that loops over times have not reached yet, outer loops first."""
         self.location = location
         self.kind = kind
 
@@ -154,7 +154,7 @@ class Input:
 
 
 class _Messages:
-    """A loop over the messages of an input. No generator: it ends as soon as it is left."""
+    """A loop over the messages of an input. Not a generator: it ends as soon as it is left."""
 
     __slots__ = ("_left", "_port", "_ref")
 
@@ -167,58 +167,55 @@ class _Messages:
         return self
 
     def __next__(self) -> Any:
-        if self._ref is not None:
-            self._ref.expire()
-            self._ref = None
-        port = self._port
-        if not self._left or not port:
+        self._expire()
+        time, batch = self._take()
+        ref = self._ref = self._port._refer(time)
+        return ref, batch
+
+    def _take(self) -> tuple[Time, Batch]:
+        """Take the next message, of those that were there when the loop began."""
+        if not self._left or not self._port:
             self._left = 0
             raise StopIteration
         self._left -= 1
-        time, batch = port._take()
-        self._ref = port._refer(time)
-        return self._ref, batch
+        return self._port._take()
 
-    def __del__(self) -> None:
-        if self._ref is not None:
-            self._ref.expire()
-
-
-class _Times:
-    """A loop over the times of the messages of an input, one by one."""
-
-    __slots__ = ("_left", "_parts", "_port", "_ref")
-
-    def __init__(self, port: Input) -> None:
-        self._port = port
-        self._left = len(port)
-        self._parts: deque[tuple[Time, Batch]] = deque()
-        self._ref: TokenRef | None = None
-
-    def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
-        return self
-
-    def __next__(self) -> Any:
+    def _expire(self) -> None:
+        """End a step."""
         if self._ref is not None:
             self._ref.expire()
             self._ref = None
-        port = self._port
-        while not self._parts:
-            port._put_back(self._parts)
-            if not self._left or not port:
-                self._left = 0
-                raise StopIteration
-            self._left -= 1
-            stamp, batch = port._take()
-            self._parts = deque(batch.by_time())
-            port._left.append((stamp, self._parts))
-        time, part = self._parts.popleft()
-        self._ref = port._refer(time)
-        return self._ref, part
+
+    def _leave(self) -> None:
+        """End the loop."""
+        self._expire()
 
     def __del__(self) -> None:
-        if self._ref is not None:
-            self._ref.expire()
+        self._leave()
+
+
+class _Times(_Messages):
+    """A loop over the times of the messages of an input, one by one."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, port: Input) -> None:
+        super().__init__(port)
+        self._parts: deque[tuple[Time, Batch]] = deque()
+
+    def __next__(self) -> Any:
+        self._expire()
+        while not self._parts:
+            self._port._put_back(self._parts)
+            stamp, batch = self._take()
+            self._parts = deque(batch.by_time())
+            self._port._left.append((stamp, self._parts))
+        time, part = self._parts.popleft()
+        ref = self._ref = self._port._refer(time)
+        return ref, part
+
+    def _leave(self) -> None:
+        self._expire()
         self._port._put_back(self._parts)
 
 

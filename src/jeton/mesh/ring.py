@@ -33,7 +33,7 @@ _CONTROL: Final = 4096
 """Bytes for the words of both rings, before their data."""
 
 AWAKE, FOR_BYTES, FOR_BYTES_OR_ROOM = range(3)
-"""What a process sleeps for, if it sleeps."""
+"""The events that a sleeping process waits for."""
 
 _fence = Lock()
 """To take a lock is a fence."""

@@ -266,7 +266,7 @@ def measure(worker: Worker) -> Meter:
 
 
 def begin_to_count(worker: Worker) -> Meter:
-    """What measures a worker; its operators may be built later."""
+    """The meter of a worker, made if it has none; its operators may be built later."""
     meter = worker.meter
     if meter is None:
         meter = worker.meter = Meter(worker)

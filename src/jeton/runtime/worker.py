@@ -84,7 +84,7 @@ class Migrating(Protocol):
 
 
 class Measuring(Protocol):
-    """What a worker that is measured reports as it goes: see `jeton.runtime.metrics`."""
+    """The interface of the meter to which a worker reports: see `jeton.runtime.metrics`."""
 
     def step_begins(self) -> None:
         """A step begins."""
@@ -137,7 +137,7 @@ class Worker:
         self.migration: Migrating | None = None
         """The migration that is under way, if there is one."""
         self.meter: Measuring | None = None
-        """What measures it, once someone looks at it."""
+        """The meter of its operators, if they are measured."""
         self.running: Operator | None = None
         """The operator that is invoked now: for other threads, which say what it is busy with."""
         self.workers = workers
