@@ -278,7 +278,7 @@ class Agent:
         self.expects_command = False
         """Whether the driver has said that its next command comes at once."""
         self._clock = clock
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._line = _Line(self.peers)
         self.worker = Worker(
@@ -397,7 +397,7 @@ class Agent:
             worker.hold_sources(self.breakpoints.is_full)
         if not worker.has_work:
             return False
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         worker.step(random)
         return True
 
@@ -405,7 +405,7 @@ class Agent:
         """Take a step for records that wait for state on disk, if there are any."""
         if not self.worker.catch_up():
             return False
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         self.worker.step()
         return True
 
@@ -417,7 +417,7 @@ class Agent:
         If nothing did, it spins briefly and then blocks for up to ``block`` seconds, or until it
         is worth reading again or looking for a command.
         """
-        self._thread = get_ident()
+        self._on_thread = get_ident()
         did = self._poll(0.0)
         worker = self.worker
         if self.breakpoints.at is not None and worker.tracker.is_complete:
@@ -511,7 +511,7 @@ class Agent:
     @property
     def thread(self) -> int:
         """The thread that drives it."""
-        return self._thread
+        return self._on_thread
 
     # Reports
 
@@ -821,7 +821,7 @@ class Agent:
 
     def _wake(self) -> None:
         """Something was posted: from another thread, this one may have to be woken."""
-        if get_ident() != self._thread:
+        if get_ident() != self._on_thread:
             self.peers.wake()
 
 
