@@ -1,13 +1,14 @@
 """SortedRuns: rows in order of time, in a few sorted runs, and the orders to sort and merge by.
 
-A block of rows is sorted once, when it comes. Runs of similar size are merged, so that there are
-few, and a frontier cuts a slice off each of them.
+A block of rows is sorted once, when it comes. Blocks of which each begins where another one ends,
+as those of one sender mostly do, are a run, however many they are. Blocks are merged when there are
+many, or many runs, and a frontier cuts a slice off each run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -20,6 +21,11 @@ from jeton.columns.time_arithmetic import Integers
 from jeton.core.errors import BatchError
 
 _MOST: Final = 12
+"""The number of runs beyond which blocks are merged."""
+_MOST_BLOCKS: Final = 48
+"""The number of blocks beyond which they are merged, though they may be one run."""
+_FEW: Final = 4
+"""The number of runs up to which merging them is faster than sorting their rows."""
 _SMALL: Final = 64
 """The number of rows of equal first key up to which they are sorted by insertion."""
 
@@ -46,7 +52,7 @@ class Rows(Protocol):
 R = TypeVar("R", bound=Rows)
 
 
-class _Run(NamedTuple, Generic[R]):
+class _Block(NamedTuple, Generic[R]):
     """Rows in order of time, and their first and last times."""
 
     first: int
@@ -75,14 +81,16 @@ class SortedRuns(Generic[R]):
     ([50], None)
     """
 
-    __slots__ = ("_concat", "_runs", "_shrink", "least")
+    __slots__ = ("_blocks", "_concat", "_count", "_shrink", "least")
 
     def __init__(
         self, concat: Callable[[Sequence[R]], R], *, shrink: Callable[[R], R] | None = None
     ) -> None:
         self._concat = concat
         self._shrink = shrink
-        self._runs: list[_Run[R]] = []
+        self._blocks: list[_Block[R]] = []
+        """In the order in which they were added."""
+        self._count = 0
         self.least: int | None = None
         """The least time of all rows, if there are any."""
 
@@ -97,21 +105,34 @@ class SortedRuns(Generic[R]):
         in_order, first, last = _span(plain(times))
         if not in_order:
             rows = rows.take(stable_order(times))
-        self._runs.append(_Run(first, last, rows))
+        blocks = self._blocks
+        blocks.append(_Block(first, last, rows))
+        self._count += len(rows)
         if self.least is None or first < self.least:
             self.least = first
-        start = merge_from([len(run.rows) for run in self._runs])
+        start = merge_from([len(block.rows) for block in blocks]) if self._has_many else None
         if start is not None:
-            merged = self._joined(self._runs[start:])
-            needed = max(run.needed for run in self._runs[start:])
+            merged = self._joined(blocks[start:])
+            needed = max(block.needed for block in blocks[start:])
             if self._shrink is not None and len(merged) >= 2 * needed:
                 merged = self._shrink(merged)
                 needed = len(merged)
             times = merged.times
-            run = [_Run(int(times[0]), int(times[-1]), merged, needed)] if len(merged) else []
-            self._runs[start:] = run
-            self._note_least()
+            block = [_Block(int(times[0]), int(times[-1]), merged, needed)] if len(merged) else []
+            self._replace_blocks([*blocks[:start], *block])
         return int(first)
+
+    @property
+    def _has_many(self) -> bool:
+        """Whether blocks should be merged: there are many, or rows may be dropped by that."""
+        blocks = len(self._blocks)
+        if blocks <= _MOST:
+            return False
+        return (
+            self._shrink is not None
+            or blocks > _MOST_BLOCKS
+            or len(_runs_of(self._blocks)[0]) > _MOST
+        )
 
     def take(self, limit: int | None, *, inclusive: bool = False) -> R | None:
         """Take out the rows before ``limit``, in order; all if it is ``None``.
@@ -123,19 +144,18 @@ class SortedRuns(Generic[R]):
         if limit is not None and (limit < self.least or (limit == self.least and not inclusive)):
             return None
         done, left = [], []
-        for run in self._runs:
-            first, last, rows, _ = run
+        for block in self._blocks:
+            first, last, rows, _ = block
             if limit is None or last < limit or (inclusive and last == limit):
-                done.append(run)
+                done.append(block)
             elif first > limit or (first == limit and not inclusive):
-                left.append(run)
+                left.append(block)
             else:
                 times = rows.times
                 cut = int(times.searchsorted(limit, "right" if inclusive else "left"))
-                done.append(_Run(first, int(times[cut - 1]), rows.slice(0, cut)))
-                left.append(_Run(int(times[cut]), last, rows.slice(cut, len(rows))))
-        self._runs = left
-        self._note_least()
+                done.append(_Block(first, int(times[cut - 1]), rows.slice(0, cut)))
+                left.append(_Block(int(times[cut]), last, rows.slice(cut, len(rows))))
+        self._replace_blocks(left)
         return self._joined(done)
 
     def keep(self, stays: Callable[[R], npt.NDArray[np.bool_]]) -> None:
@@ -150,43 +170,73 @@ class SortedRuns(Generic[R]):
         (5, 1)
         """
         left = []
-        for run in self._runs:
-            rows = run.rows.take(np.flatnonzero(stays(run.rows)))
+        for block in self._blocks:
+            rows = block.rows.take(np.flatnonzero(stays(block.rows)))
             if len(rows):
-                left.append(_Run(int(rows.times[0]), int(rows.times[-1]), rows))
-        self._runs = left
-        self._note_least()
+                left.append(_Block(int(rows.times[0]), int(rows.times[-1]), rows))
+        self._replace_blocks(left)
 
     @property
     def times(self) -> list[int]:
         """The distinct times of all rows, in order."""
-        return sorted({int(t) for run in self._runs for t in np.unique(run.rows.times)})
+        return sorted({int(t) for block in self._blocks for t in np.unique(block.rows.times)})
 
     @property
     def whole(self) -> R | None:
         """All rows in one block, in order; they stay."""
-        return self._joined(self._runs) if self._runs else None
+        return self._joined(self._blocks) if self._blocks else None
 
     def __iter__(self) -> Iterator[R]:
-        """The runs, each in order."""
-        return (run.rows for run in self._runs)
+        """The blocks, each in order."""
+        return (block.rows for block in self._blocks)
 
     def __len__(self) -> int:
         """The number of rows."""
-        return sum(len(run.rows) for run in self._runs)
+        return self._count
 
-    def _note_least(self) -> None:
-        self.least = min([run.first for run in self._runs]) if self._runs else None
+    def _replace_blocks(self, blocks: list[_Block[R]]) -> None:
+        self._blocks = blocks
+        self._count = sum([len(block.rows) for block in blocks])
+        self.least = min([block.first for block in blocks]) if blocks else None
 
-    def _joined(self, runs: list[_Run[R]]) -> R:
-        if len(runs) == 1:
-            return runs[0].rows
-        whole = self._concat([run.rows for run in runs])
-        if all(a.last <= b.first for a, b in pairwise(runs)):
+    def _joined(self, blocks: list[_Block[R]]) -> R:
+        if len(blocks) == 1:
+            return blocks[0].rows
+        whole = self._concat([block.rows for block in blocks])
+        heads, following = _runs_of(blocks)
+        if len(heads) == 1:
             return whole
-        if len(runs) == 2:
-            return whole.take(np.argsort(whole.times, kind="stable"))
-        return whole.take(stable_order(whole.times))
+        if len(heads) > _FEW:
+            return whole.take(stable_order(whole.times))
+        starts = np.array([0, *accumulate([len(block.rows) for block in blocks])])
+        times = plain(whole.times.astype(np.int64, copy=False))
+        return whole.take(_merge_runs(times, starts, np.array(following), np.array(heads)))
+
+
+def _runs_of(blocks: Sequence[_Block[Any]]) -> tuple[list[int], list[int]]:
+    """The first block of each run, and for each block the next one of its run, or -1.
+
+    >>> spans = [(0, 5), (2, 4), (6, 9), (4, 8), (9, 9)]
+    >>> _runs_of([_Block(first, last, None) for first, last in spans])
+    ([0, 1], [2, 3, 4, -1, -1])
+    """
+    heads: list[int] = []
+    ends: list[tuple[int, int]] = []
+    """For each run its last time, and its last block."""
+    following = [-1] * len(blocks)
+    for at, block in enumerate(blocks):
+        chosen, latest = -1, 0
+        for run, (last, _) in enumerate(ends):
+            # The run that leaves the least gap, so that others stay open for what comes earlier.
+            if last <= block.first and (chosen < 0 or last > latest):
+                chosen, latest = run, last
+        if chosen < 0:
+            heads.append(at)
+            ends.append((block.last, at))
+        else:
+            following[ends[chosen][1]] = at
+            ends[chosen] = block.last, at
+    return heads, following
 
 
 def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
@@ -295,6 +345,35 @@ def _span(times: Integers) -> tuple[bool, int, int]:
         else:
             last = time
     return in_order, first, last
+
+
+@nb.njit(cache=True)
+def _merge_runs(times, starts, following, heads):  # type: ignore[no-untyped-def]
+    """The order of rows in blocks that make a few runs; rows of equal times stay as they are.
+
+    >>> times, starts = np.array([1, 5, 2, 5, 5, 7]), np.array([0, 2, 4, 6])
+    >>> _merge_runs(times, starts, np.array([2, -1, -1]), np.array([0, 1]))
+    array([0, 2, 1, 3, 4, 5])
+    """
+    runs = len(heads)
+    order = np.empty(len(times), np.intp)
+    at, end, block = starts[heads], starts[heads + 1], heads.copy()
+    for k in range(len(times)):
+        chosen, place, time = -1, 0, times[0]
+        for run in range(runs):
+            here = at[run]
+            if block[run] >= 0 and (
+                chosen < 0 or times[here] < time or (times[here] == time and here < place)
+            ):
+                chosen, place, time = run, here, times[here]
+        order[k] = place
+        at[chosen] += 1
+        if at[chosen] == end[chosen]:
+            following_block = following[block[chosen]]
+            block[chosen] = following_block
+            if following_block >= 0:
+                at[chosen], end[chosen] = starts[following_block], starts[following_block + 1]
+    return order
 
 
 @nb.njit(cache=True)
