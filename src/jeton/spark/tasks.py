@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Thread
@@ -46,6 +46,10 @@ INPUT: Final = "input"
 OUTPUT: Final = "output"
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
+ROWS_IN: Final = 32_768
+"""Rows that are put together from Spark's batches, which have 10,000 by default."""
+BYTES_IN: Final = 16 << 20
+"""Their bytes, if that is fewer rows."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,33 @@ def named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[p
     {'a`b': [1]}
     """
     return (batch.rename_columns(list(names)) for batch in batches)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer and larger batches: an operator has a fixed cost for each.
+
+    >>> some = [pa.RecordBatch.from_pydict({"n": [number] * 10_000}) for number in range(5)]
+    >>> [len(batch) for batch in gathered(some)], next(gathered(some[:1])) is some[0]
+    ([40000, 10000], True)
+    """
+    some: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        some.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROWS_IN or size >= BYTES_IN:
+            yield from _joined(some)
+            some, rows, size = [], 0, 0
+    if some:
+        yield from _joined(some)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) == 1:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def run_task(
@@ -287,7 +318,7 @@ class SparkBatches(NoFeed):
     ) -> None:
         self._agent = agent
         self._inputs = inputs
-        self._batches = batches
+        self._batches = gathered(batches)
         self._ended = False
         for handle in inputs:
             # DataFrames are complete, so nothing in them is late: each input advances at its end.
