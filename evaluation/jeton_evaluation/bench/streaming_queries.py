@@ -1,16 +1,19 @@
 """The queries of `jeton bench streaming`: as flows, with Spark's own operators, with Python state.
 
 All emit the same rows, except Spark's own running count: one count for each key and micro-batch
-instead of the count after each row, for which Spark has no operator.
+instead of the count after each row, for which Spark has no operator. Beside them is a plain
+`mapInArrow`, which looks at no row, and gives back about as many as the answer has: what the way
+of rows to Python and back takes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 
 import jeton as jt
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 WINDOW: Final = "1 second"
 """The length of a window; a million rows fall into it."""
+
+PLAIN: Final = "plain mapInArrow"
+"""The peer that has no state and counts nothing."""
 
 Peer = Callable[["DataFrame"], "DataStreamWriter"]
 """Makes a query of a stream with the columns ``ts``, ``k`` and ``v``."""
@@ -41,6 +47,22 @@ def _flow_count(frame: DataFrame, **options: Any) -> DataStreamWriter:
     flow.output("counts", rows.select("k").key_by("k").running().count())
     frames: Frames = flow.on_spark({"rows": frame}, **options)
     return frames["counts"].writeStream
+
+
+def _rows_in_and_means_out(frame: DataFrame) -> DataStreamWriter:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            yield batch if number == 0 else batch.slice(0, 0)
+
+    return frame.mapInArrow(read, frame.schema).writeStream
+
+
+def _rows_in_and_out(frame: DataFrame) -> DataStreamWriter:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    narrow = frame.selectExpr("ts", "k", "k as count")
+    return narrow.mapInArrow(read, narrow.schema).writeStream
 
 
 def _spark_mean(frame: DataFrame) -> DataStreamWriter:
@@ -176,6 +198,7 @@ QUERIES: Final[dict[str, dict[str, Peer]]] = {
         "flow": _flow_mean,
         "flow without repartition": _as_partitioned(_flow_mean),
         "Spark's own": _spark_mean,
+        PLAIN: _rows_in_and_means_out,
         "applyInPandasWithState": _pandas_mean,
         "transformWithStateInPandas": _state_mean,
     },
@@ -183,6 +206,7 @@ QUERIES: Final[dict[str, dict[str, Peer]]] = {
         "flow": _flow_count,
         "flow without repartition": _as_partitioned(_flow_count),
         "Spark's own": _spark_count,
+        PLAIN: _rows_in_and_out,
         "applyInPandasWithState": _pandas_count,
         "transformWithStateInPandas": _state_count,
     },
