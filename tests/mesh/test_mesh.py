@@ -317,6 +317,9 @@ def test_strangers_that_come_first_are_refused_too() -> None:
         tcp_to(running.addresses[1]) as stranger,
         tcp_to(running.addresses[0]) as liar,
     ):
+        for sock in (stranger, liar):
+            # Once it is greeted, it is counted, whenever what it says is read.
+            assert sock.recv(1)
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
         liar.sendall(b"\0" * 100)
         running.go()

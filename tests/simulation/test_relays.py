@@ -190,7 +190,7 @@ def test_units_that_differ_are_found_whatever_is_under_way() -> None:
     def deliver(worker: int, to: int) -> None:
         for batch in run.network.lanes.pop((worker, to, PROGRESS)):
             assert isinstance(batch, ProgressBatch)
-            run.workers[to].receive_progress(batch)
+            run.workers[to].receive_progress([batch])
 
     say(1, datetime(2024, 1, 1))
     deliver(1, 0)
@@ -221,7 +221,7 @@ def test_progress_that_cannot_be_is_refused(batch: ProgressBatch, group: int) ->
     run = Run(flow, workers=4, hops=in_groups_of(group))
     before = [run.workers[0].tracker.frontier(at) for at in run.graph.locations]
     with pytest.raises(ProtocolError, match="progress batch"):
-        run.workers[0].receive_progress(batch)
+        run.workers[0].receive_progress([batch])
     assert [run.workers[0].tracker.frontier(at) for at in run.graph.locations] == before
 
 
@@ -231,7 +231,7 @@ def test_a_worker_without_relays_refuses_what_is_for_one(more: dict[str, Any]) -
     flow.output("out", flow.input("in"))
     run = Run(flow, workers=3)
     with pytest.raises(ProtocolError, match="batch 0 of worker 1 is not one for worker 0"):
-        run.workers[0].receive_progress(ProgressBatch(1, 0, (), **more))
+        run.workers[0].receive_progress([ProgressBatch(1, 0, (), **more)])
 
 
 def test_workers_know_when_all_have_heard() -> None:

@@ -268,7 +268,7 @@ class Pool:
         """Have all workers know of each other; returns whether there was anything to know."""
         did = self._relay.pending
         for to, batch in self._relay.send(None):
-            workers[to - 1].receive_progress(batch)
+            workers[to - 1].receive_progress([batch])
         return did
 
 

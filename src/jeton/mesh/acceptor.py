@@ -161,6 +161,7 @@ class Acceptor:
             except Exception:
                 log.exception("an error at a listener, which goes on")
                 self._pause_until = time.monotonic() + _PAUSE
+        self.refused += len(self._guests)
         for guest in [*self._guests.values(), *self._trusted.values(), *self._early]:
             guest.sock.close()
         for sock in (*self._listeners, self._wake_in, self._wake_out):

@@ -381,8 +381,12 @@ class Mesh:
         assert receiver is not None, "attach a receiver before polling"
         did = False
         self._heard[peer] = time.monotonic()
+        progress: list[ProgressBatch] = []
         for kind, number, payload in link.receive():
             did = True
+            if progress and kind != PROGRESS:
+                receiver.receive_progress(progress)
+                progress = []
             if kind == MESSAGE:
                 if not self._leaving:
                     self.messages_in += 1
@@ -396,7 +400,7 @@ class Mesh:
                         raise ProtocolError(
                             f"worker {peer} sent a progress batch of worker {batch.worker}"
                         )
-                    receiver.receive_progress(batch)
+                    progress.append(batch)
             elif kind == Kind.LAYOUT:
                 decoder.layout(number, payload)
             elif kind == Kind.GOODBYE:
@@ -410,6 +414,8 @@ class Mesh:
                 raise _last_words(kind, number, payload)
             elif kind != Kind.HEARTBEAT:
                 raise ProtocolError(f"worker {peer} sent a frame of kind {kind}")
+        if progress:
+            receiver.receive_progress(progress)
         if link.closing and link.sock in self._selector.get_map():
             self._selector.unregister(link.sock)
         return did

@@ -8,7 +8,7 @@ none at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
@@ -39,8 +39,8 @@ class Receiver(Protocol):
         """A message arrives."""
         ...
 
-    def receive_progress(self, batch: ProgressBatch) -> None:
-        """A progress batch arrives."""
+    def receive_progress(self, batches: Sequence[ProgressBatch]) -> None:
+        """Progress batches of one worker arrive together, in their order."""
         ...
 
 
@@ -202,31 +202,35 @@ class SimulatedNetwork:
         """Deliver everything that is under way; returns whether there was anything."""
         lanes, self.lanes = self.lanes, {}
         for lane, queue in lanes.items():
-            for packet in queue:
-                self._deliver(lane, packet)
+            self._deliver(lane, queue)
         return bool(lanes)
 
     def deliver_some(self, random: Random) -> None:
         """Deliver a few packets of one lane, both chosen at random."""
         lane = random.choice(list(self.lanes))
         queue = self.lanes[lane]
-        for _ in range(random.randint(1, len(queue))):
-            self._deliver(lane, queue.popleft())
+        self._deliver(lane, [queue.popleft() for _ in range(random.randint(1, len(queue)))])
         if not queue:
             del self.lanes[lane]
 
-    def _deliver(self, lane: Lane, packet: Packet) -> None:
+    def _deliver(self, lane: Lane, packets: Iterable[Packet]) -> None:
+        """Deliver packets of one lane; progress batches arrive together."""
         port = self.ports[lane[1]]
-        if isinstance(packet, bytes):
-            port.rounds.hear(lane[0], packet)
-            return
-        assert port.receiver is not None, "attach a receiver before anything is delivered"
-        if isinstance(packet, ProgressBatch):
-            port.progress_in += 1
-            port.receiver.receive_progress(packet)
-        else:
-            port.messages_in += 1
-            port.receiver.receive_message(*packet)
+        batches: list[ProgressBatch] = []
+        for packet in packets:
+            if isinstance(packet, bytes):
+                port.rounds.hear(lane[0], packet)
+                continue
+            assert port.receiver is not None, "attach a receiver before anything is delivered"
+            if isinstance(packet, ProgressBatch):
+                batches.append(packet)
+            else:
+                port.messages_in += 1
+                port.receiver.receive_message(*packet)
+        if batches:
+            assert port.receiver is not None
+            port.progress_in += len(batches)
+            port.receiver.receive_progress(batches)
 
     def __bool__(self) -> bool:
         """Whether anything is under way."""

@@ -37,6 +37,7 @@ from jeton.dataflow.pacts import KeyGuard, Pact
 from jeton.dataflow.plan import OperatorInfo, OperatorPlan, arrivals, origins
 from jeton.dataflow.ports import Edge, Input, Moment, Output
 from jeton.progress.graph import ProgressGraph
+from jeton.progress.protocol import Changes as PointstampChanges
 from jeton.progress.protocol import Inbox, Outbox, ProgressBatch, WorkerPointstamp
 from jeton.progress.relay import Hops, in_groups, misrouted
 from jeton.progress.tracker import Pointstamp, Tracker
@@ -509,11 +510,28 @@ class Worker:
         for key in keys:
             self._common.pop(key, None)
 
-    def receive_progress(self, batch: ProgressBatch) -> None:
-        """Apply a progress batch of another worker."""
-        self._inbox.accept(batch)
+    def receive_progress(self, batches: Sequence[ProgressBatch]) -> None:
+        """Apply progress batches of another worker, in their order and as one.
+
+        A worker that falls behind gets many at once, and frontiers are derived once for all.
+        """
         if self.migration is not None:
             self.migration.wake()
+        if len(batches) == 1:
+            here, elsewhere = self._accept(batches[0])
+        else:
+            sums: tuple[ChangeBatch[Pointstamp], ...] = ChangeBatch(), ChangeBatch()
+            for batch in batches:
+                for net, changes in zip(sums, self._accept(batch), strict=True):
+                    net.extend(changes)
+            here, elsewhere = tuple(sums[0]), tuple(sums[1])
+        self._apply(here, elsewhere)
+        if self.meter is not None:
+            self.meter.frontiers_moved()
+
+    def _accept(self, batch: ProgressBatch) -> tuple[PointstampChanges, PointstampChanges]:
+        """The changes here and elsewhere of a progress batch that is the next of its worker."""
+        self._inbox.accept(batch)
         if batch.unit is not None:
             try:
                 self.units.hear(batch.unit)
@@ -527,9 +545,7 @@ class Worker:
         elif batch.named or batch.mark:
             raise misrouted(batch, self.index)
         self.tracker.require_known(here + elsewhere if here else elsewhere)
-        self._apply(here, elsewhere)
-        if self.meter is not None:
-            self.meter.frontiers_moved()
+        return here, elsewhere
 
     # Running
 

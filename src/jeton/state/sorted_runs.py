@@ -81,7 +81,7 @@ class SortedRuns(Generic[R]):
     ([50], None)
     """
 
-    __slots__ = ("_blocks", "_concat", "_count", "_shrink", "least")
+    __slots__ = ("_blocks", "_concat", "_count", "_ends", "_shrink", "least")
 
     def __init__(
         self, concat: Callable[[Sequence[R]], R], *, shrink: Callable[[R], R] | None = None
@@ -90,6 +90,8 @@ class SortedRuns(Generic[R]):
         self._shrink = shrink
         self._blocks: list[_Block[R]] = []
         """In the order in which they were added."""
+        self._ends: list[int] = []
+        """The last time of each run."""
         self._count = 0
         self.least: int | None = None
         """The least time of all rows, if there are any."""
@@ -107,6 +109,7 @@ class SortedRuns(Generic[R]):
             rows = rows.take(stable_order(times))
         blocks = self._blocks
         blocks.append(_Block(first, last, rows))
+        _put(last, _run_for(first, self._ends), self._ends)
         self._count += len(rows)
         if self.least is None or first < self.least:
             self.least = first
@@ -128,11 +131,7 @@ class SortedRuns(Generic[R]):
         blocks = len(self._blocks)
         if blocks <= _MOST:
             return False
-        return (
-            self._shrink is not None
-            or blocks > _MOST_BLOCKS
-            or len(_runs_of(self._blocks)[0]) > _MOST
-        )
+        return self._shrink is not None or blocks > _MOST_BLOCKS or len(self._ends) > _MOST
 
     def take(self, limit: int | None, *, inclusive: bool = False) -> R | None:
         """Take out the rows before ``limit``, in order; all if it is ``None``.
@@ -196,6 +195,9 @@ class SortedRuns(Generic[R]):
 
     def _replace_blocks(self, blocks: list[_Block[R]]) -> None:
         self._blocks = blocks
+        self._ends = []
+        for first, last, _, _ in blocks:
+            _put(last, _run_for(first, self._ends), self._ends)
         self._count = sum([len(block.rows) for block in blocks])
         self.least = min([block.first for block in blocks]) if blocks else None
 
@@ -221,22 +223,41 @@ def _runs_of(blocks: Sequence[_Block[Any]]) -> tuple[list[int], list[int]]:
     ([0, 1], [2, 3, 4, -1, -1])
     """
     heads: list[int] = []
-    ends: list[tuple[int, int]] = []
-    """For each run its last time, and its last block."""
+    tails: list[int] = []
+    ends: list[int] = []
     following = [-1] * len(blocks)
     for at, block in enumerate(blocks):
-        chosen, latest = -1, 0
-        for run, (last, _) in enumerate(ends):
-            # The run that leaves the least gap, so that others stay open for what comes earlier.
-            if last <= block.first and (chosen < 0 or last > latest):
-                chosen, latest = run, last
-        if chosen < 0:
+        run = _run_for(block.first, ends)
+        if run == len(ends):
             heads.append(at)
-            ends.append((block.last, at))
         else:
-            following[ends[chosen][1]] = at
-            ends[chosen] = block.last, at
+            following[tails[run]] = at
+        _put(at, run, tails)
+        _put(block.last, run, ends)
     return heads, following
+
+
+def _run_for(first: int, ends: Sequence[int]) -> int:
+    """The run, of those that end at these times, that a block continues; a new one if none.
+
+    It is the run that leaves the least gap, so that others stay open for what comes earlier.
+
+    >>> _run_for(6, [4, 7, 5]), _run_for(3, [4, 7, 5])
+    (2, 3)
+    """
+    chosen = len(ends)
+    for run, last in enumerate(ends):
+        if last <= first and (chosen == len(ends) or last > ends[chosen]):
+            chosen = run
+    return chosen
+
+
+def _put(value: int, at: int, values: list[int]) -> None:
+    """Replace a value of a list, or add it at the end."""
+    if at == len(values):
+        values.append(value)
+    else:
+        values[at] = value
 
 
 def merge_from(sizes: Sequence[int], most: int = _MOST) -> int | None:
