@@ -21,7 +21,7 @@ from jeton.connectors.sinks import SinkContext, Writer
 from jeton.connectors.sinks.driver_sink import RowsToDriver
 from jeton.connectors.source_plan import Deal, SourcePlan
 from jeton.connectors.sources import Source
-from jeton.runtime.agent import Positions
+from jeton.runtime.attachments import Positions
 from jeton.runtime.operator import Operator
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

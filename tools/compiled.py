@@ -26,12 +26,15 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 MODULES: Final = (
     *("core/antichain", "core/bookkeeping", "core/changes"),
     *("progress/protocol", "progress/segments", "progress/tracker"),
-    "dataflow/ports",
-    "mesh/ring",
+    *("dataflow/activator", "dataflow/ports"),
+    *("mesh/link", "mesh/mesh", "mesh/ring", "mesh/shared_link", "mesh/tls_link", "mesh/wire"),
     *("runtime/channels", "runtime/operator", "runtime/schedule", "runtime/timers"),
     "runtime/worker",
 )
-"""Modules of the package: those in which a batch and a change of progress spend their time."""
+"""Modules of the package: those in which a batch and a change of progress spend their time.
+
+The agent stays Python: a `BusyWatch` says by its frames what a worker does.
+"""
 NEEDS: Final = ("mypy==2.4.1", "setuptools>=75")
 WANTED: Final = "JETON_COMPILE"
 _SETTINGS: Final = """

@@ -12,7 +12,8 @@ import pytest
 
 import jeton as jt
 from jeton.errors import JetonError, ProtocolError
-from jeton.runtime.agent import Agent, NoFeed, NoSink
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import NoFeed, NoSink
 from jeton.runtime.commands import Advance, Checkpoint, Command, Fail, QuiescentCommand, Stop, Taken
 from jeton.runtime.metrics import add_metrics
 

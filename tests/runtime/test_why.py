@@ -20,7 +20,8 @@ import pytest
 import jeton as jt
 from jeton.cluster.control import Control
 from jeton.errors import GraphError, TimeError, TokenError
-from jeton.runtime.agent import Agent, NoSink
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import NoSink
 from jeton.runtime.commands import CollectFacts
 from jeton.runtime.why import Question
 from jeton.runtime.worker_facts import BusyWatch, WorkerFacts, collect

@@ -20,7 +20,8 @@ import pyarrow as pa
 from jeton.cluster.failures import blaming
 from jeton.connectors.sinks import Writer
 from jeton.core.errors import JetonError
-from jeton.runtime.agent import Agent, Positions
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import Positions
 from jeton.runtime.commands import Checkpoint, Connection
 from jeton.state.bins import Placement
 from jeton.state.changes import Cut

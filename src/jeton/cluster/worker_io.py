@@ -19,7 +19,8 @@ from jeton.connectors.sinks.driver_sink import Prepare
 from jeton.connectors.source_plan import share
 from jeton.connectors.source_reader import SourceReader
 from jeton.connectors.sources import Source
-from jeton.runtime.agent import Agent, Positions
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import Positions
 from jeton.runtime.commands import Connection
 
 LEAST_PATIENCE: Final = 0.0005

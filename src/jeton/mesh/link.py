@@ -136,8 +136,8 @@ class Link:
                     break
                 self._filled += size
                 drained = self._filled < _AHEAD
-                self._parse(frames)
-                if drained and self._payload is None:
+                is_whole = self._parse(frames)
+                if drained and is_whole:
                     break
         except PeerLost:
             # Its earlier messages come first; the next call will find it gone again.
@@ -145,9 +145,13 @@ class Link:
                 raise
         return frames
 
-    def _parse(self, frames: list[tuple[int, int, Buffer]]) -> None:
-        """Take whole frames out of the bytes read ahead; begin a payload that is longer."""
+    def _parse(self, frames: list[tuple[int, int, Buffer]]) -> bool:
+        """Take whole frames out of the bytes read ahead, and begin a payload that is longer.
+
+        Returns whether there is none of these.
+        """
         at = 0
+        is_whole = True
         view, filled = self._view, self._filled
         while filled - at >= HEADER.size:
             kind, number, length = HEADER.unpack_from(view, at)
@@ -166,11 +170,12 @@ class Link:
             payload[: filled - start] = view[start:filled]
             self._header, self._payload = (kind, number), payload
             self._have, self._length = filled - start, length
-            at = filled
+            at, is_whole = filled, False
         left = filled - at
         if left:
             self._ahead[:left] = self._ahead[at:filled]
         self._filled = left
+        return is_whole
 
     def _fill_payload(self) -> bool:
         payload = self._payload

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.tls import TlsSocket, refusal
@@ -70,8 +70,8 @@ class TlsLink(Link):
             have = 0
             try:
                 while have < len(into):
-                    # With a buffer it returns how many bytes it has put there.
-                    have += cast(int, self._tls.read(len(into) - have, into[have:]))
+                    # With a buffer it returns how many bytes it has put there, and not bytes.
+                    have += cast(Any, self._tls).read(len(into) - have, into[have:])
                 return have
             except ssl.SSLWantReadError:
                 if have or self._from_memory:

@@ -37,7 +37,8 @@ from jeton.dataflow.partitions import follow
 from jeton.dataflow.plan import progress_graph
 from jeton.progress.relay import Hops, in_groups
 from jeton.runtime import steering
-from jeton.runtime.agent import Agent, Feed, PartWriter, Sink
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import Feed, PartWriter, Sink
 from jeton.runtime.breakpoints import ENDED, Predicate, require_predicate
 from jeton.runtime.checker import Checker
 from jeton.runtime.commands import Connection

@@ -15,7 +15,7 @@ from jeton.columns.time_units import INTEGER, type_of
 from jeton.core.errors import JetonError, MissingColumn, TimeError
 from jeton.core.times import IntegerTimes, Time
 from jeton.dataflow.inputs import InputHandle
-from jeton.runtime.agent import NoFeed
+from jeton.runtime.attachments import NoFeed
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow

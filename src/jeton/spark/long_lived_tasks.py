@@ -23,7 +23,7 @@ from jeton.connectors.sinks import Sink, SinkContext, Writer
 from jeton.connectors.sinks.driver_sink import RowsToDriver
 from jeton.connectors.sources import Source
 from jeton.runtime import balance as balance  # its commands are known to workers once imported
-from jeton.runtime.agent import Positions
+from jeton.runtime.attachments import Positions
 from jeton.runtime.commands import Command
 from jeton.runtime.steering import Watch
 from jeton.runtime.worker_facts import BusyWatch

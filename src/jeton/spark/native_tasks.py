@@ -25,7 +25,8 @@ from jeton.connectors.sinks import Sink, SinkContext, Writer
 from jeton.connectors.source_plan import share
 from jeton.connectors.sources import Reader, Source
 from jeton.dataflow.inputs import InputHandle
-from jeton.runtime.agent import Agent, NoSink, Positions
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import NoSink, Positions
 from jeton.spark import store_access
 from jeton.spark.metrics import Counts, counted
 from jeton.spark.tasks import (

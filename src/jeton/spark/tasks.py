@@ -29,7 +29,8 @@ from jeton.dataflow.inputs import InputHandle
 from jeton.mesh.link import PeerLost
 from jeton.mesh.listener import Address, Listener
 from jeton.mesh.mesh import Mesh, PeerFailed
-from jeton.runtime.agent import Agent, NoFeed, NoSink
+from jeton.runtime.agent import Agent
+from jeton.runtime.attachments import NoFeed, NoSink
 from jeton.spark.internals import dumps_by_value, hide_traceback
 from jeton.spark.metrics import Counts, counted
 from jeton.state.snapshot import Snapshot
