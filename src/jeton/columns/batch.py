@@ -24,7 +24,7 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 _INTEGERS = IntegerTimes()
 
 _INTERNAL = frozenset(
-    ("at", "beside", "bound_from", "conform", "extent", "named", "trusted", "unit")
+    ("at", "beside", "bound_from", "conform", "extent", "named", "plus", "trusted", "unit")
 )
 """Names for the library's own use, which completions leave out."""
 
@@ -196,6 +196,11 @@ class Batch:
                     f"column {name!r} has {len(column)} values, but the batch has {len(self)}"
                 )
         return self._with({**self.columns, **added})
+
+    def plus(self, columns: dict[str, Column]) -> Batch:
+        """More value columns, which are known to fit: no checks."""
+        made = {**self.columns, **columns}
+        return Batch.trusted(made, self.times, self.time_name, self._bound, self.unit)
 
     def beside(self, other: Batch, suffix: str = "_right") -> Batch:
         """The columns of another batch beside these, with a suffix where a name is taken.

@@ -362,9 +362,13 @@ class OpenWindows:
         times, slots = self._due.due(frontier, inclusive=self._assigner.inclusive)
         if len(slots) == 0:
             return
-        batch = Batch.trusted(self._columns(slots, times, output), times, output.time_name)
+        columns = self._columns(slots, times, output)
+        batch = Batch.trusted(columns, times, output.time_name)
         if self._kind.total:
-            output.session(self._tokens.token_for(int(times[0]))).give(batch)
+            # In order of time.
+            first = int(times[0])
+            batch = batch.at(times, first)
+            output.session(self._tokens.token_for(first)).give(batch)
         else:
             for time, part in batch.by_time():
                 output.session(self._tokens.token_for(time)).give(part)
