@@ -59,7 +59,10 @@ class TokenSet:
 
     def covers(self, time: Time) -> bool:
         """Whether some held token allows to send at ``time``."""
-        return any(token.time <= time for token in self._tokens)
+        for token in self._tokens:
+            if token.time <= time:
+                return True
+        return False
 
     def token_for(self, time: Time) -> TimestampToken:
         """The held token that allows to send at ``time``; it stays in the set."""
@@ -70,7 +73,9 @@ class TokenSet:
 
     def settle(self, pending: Iterable[Time]) -> None:
         """Hold no more than is needed for the times that are still pending."""
-        least = tuple(Antichain(pending))
+        least = tuple(pending)
+        if len(least) > 1:
+            least = tuple(Antichain(least))
         if least != self.times:
             self.downgrade(least)
 
@@ -108,7 +113,7 @@ class TokenSet:
     @property
     def times(self) -> tuple[Time, ...]:
         """The times of the held tokens."""
-        return tuple(token.time for token in self._tokens)
+        return tuple([token.time for token in self._tokens])
 
     def __iter__(self) -> Iterator[TimestampToken]:
         return iter(self._tokens)

@@ -119,6 +119,10 @@ class DirectIndex:
         """The words of the keys of slots."""
         return (slots.view(np.uint64),)
 
+    def key_words(self, slots: Slots) -> Hashes:
+        """The last of these words, in an array of their own."""
+        return slots.view(np.uint64).copy()
+
     @property
     def slots_made(self) -> int:
         """One more than the greatest slot there may be."""

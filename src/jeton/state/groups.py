@@ -81,29 +81,30 @@ class Groups:
             self.changes.made(slots[new])
         return slots, new
 
-    def fold_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots]:
+    def fold_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots, Times]:
         """Find the groups of records in their windows and fold them in, in one loop if possible.
 
-        Returns how many of the first records are done, which may be none, and the slots of the
-        groups that they opened.
+        Returns how many of the first records are done, which may be none, and the slots and times
+        of the groups that they opened.
         """
         index = self._keys.index
         if type(index) is not PanedIndex or self.changes.is_open:
-            return 0, NONE
+            return 0, NONE, NONE
         words = self._keys.quick_words(batch.columns.get(self._only_key))
         if words is None:
-            return 0, NONE
+            return 0, NONE, NONE
         folding = self._only_folding(batch)
         done, slots, new = index.fold(grid, cols.plain(batch.times), words, folding or NO_FOLDING)
-        opened = NONE
+        opened = times = NONE
         if len(new):
-            opened = slots[new]
+            opened = slots.take(new)
+            times = index.stored[0].take(opened).view(np.int64)
             self.changes.made(opened)
         if folding is None:
             self.add(slots, batch if done == len(batch) else batch.slice(0, done))
         elif self.changes.are_noted:
             self.changes.touch(slots)
-        return done, opened
+        return done, opened, times
 
     def _only_folding(self, batch: Batch) -> Folding | None:
         """The fold of the only aggregate, if a fused loop can do it."""

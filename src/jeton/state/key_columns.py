@@ -110,11 +110,14 @@ class SlotColumn:
         self._put_plain(np.zeros(min(len(column), 1), np.int64), column[:1], 1)
 
     def of_words(self, words: Hashes) -> Column:
-        """Integers of the type that was learnt, which `exact_words` has made words of."""
+        """Integers of the type that was learnt, which `exact_words` has made words of.
+
+        They may share their memory.
+        """
         assert self._values is not None
         kind = self._values.dtype
         numbers: npt.NDArray[Any] = words.view(np.int64)
-        return numbers.view(kind) if kind.kind in "mM" else numbers.astype(kind)
+        return numbers.view(kind) if kind.kind in "mM" else numbers.astype(kind, copy=False)
 
     def _put_plain(self, slots: Slots, column: npt.NDArray[Any], size: int) -> None:
         if self._values is None or (len(column) and not self._has_plain):

@@ -219,7 +219,7 @@ class KeySlots:
         slots = self._made(slots)
         if self._exact:
             # Their words are all there is to know of them.
-            return [self._columns[0].of_words(self.index.words(slots)[-1])]
+            return [self._columns[0].of_words(self.index.key_words(slots))]
         return [column.get(slots) for column in self._columns]
 
     def times(self, slots: Slots) -> Hashes:
