@@ -59,10 +59,7 @@ class TokenSet:
 
     def covers(self, time: Time) -> bool:
         """Whether some held token allows to send at ``time``."""
-        for token in self._tokens:
-            if token.time <= time:
-                return True
-        return False
+        return any(token.time <= time for token in self._tokens)
 
     def token_for(self, time: Time) -> TimestampToken:
         """The held token that allows to send at ``time``; it stays in the set."""

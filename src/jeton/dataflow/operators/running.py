@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from jeton.columns import column as cols
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column
 from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
