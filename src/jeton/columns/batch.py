@@ -248,13 +248,14 @@ class Batch:
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
         mask = bare(mask)
-        if isinstance(mask, pa.Array | pa.ChunkedArray):
-            mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
-        mask = np.asarray(mask, dtype=bool)
+        if type(mask) is not np.ndarray or mask.dtype.kind != "b":
+            if isinstance(mask, pa.Array | pa.ChunkedArray):
+                mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
+            mask = np.asarray(mask, dtype=bool)
         if len(mask) != len(self):
             raise BatchError(f"the mask has {len(mask)} values, but the batch has {len(self)}")
         # One look at the mask, then every column is gathered: a mask is slow to index by.
-        kept = np.flatnonzero(mask)
+        kept = mask.ravel().nonzero()[0]
         return self if len(kept) == len(self) else self.take(kept)
 
     def slice(self, start: int, stop: int) -> Batch:
