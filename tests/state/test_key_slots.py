@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jeton as jt
+from jeton.columns import column as cols
+from jeton.state.key_columns import SlotColumn
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "small": (pa.int64(), list(range(500))),
@@ -120,6 +124,68 @@ def test_integers_in_all_forms(nulls: bool, compact: bool, timed: bool) -> None:
                 for pair, slot in zip(pairs, found.tolist(), strict=True):
                     assert known.setdefault(pair, slot) == slot
         assert len(known) == len(set(known.values())) == len(keys)
+
+
+FAMILIES = [
+    ("i1", "i2", "i4", "i8", "u1", "u2", "u4"),
+    ("u1", "u2", "u4", "u8"),
+    ("M8[us]",),
+    ("m8[ms]",),
+    ("?",),
+]
+"""Types of which keys may come in turns."""
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> list[Any]:
+    """Columns of integers of several types, and perhaps some with a null at the end."""
+    made: list[Any] = []
+    family = draw(st.sampled_from(FAMILIES))
+    for kind in draw(st.lists(st.sampled_from(family), min_size=1, max_size=6)):
+        dtype = np.dtype(kind)
+        bits = 8 * dtype.itemsize
+        least, most = (0, 2**bits - 1) if dtype.kind == "u" else (-(2 ** (bits - 1)) + 1, 2**31)
+        least, most = (0, 1) if kind == "?" else (least, min(most, 2 ** (bits - 1) - 1))
+        small = st.integers(0, min(most, 60))
+        numbers = draw(st.lists(small | small | st.integers(least, most), max_size=12))
+        raw = np.array(numbers, dtype="u8" if dtype.kind == "u" else "i8")
+        made.append(raw.astype(dtype))
+    if draw(st.booleans()) and family[0] == "i1":
+        made.append(pa.array([5, None, -1], pa.int8()))
+    return made
+
+
+@given(batches=_batches(), timed=st.booleans(), compact=st.booleans(), seed=st.integers(0, 99))
+def test_values_of_integers_are_those_of_a_column_that_keeps_them(
+    batches: list[Any], timed: bool, compact: bool, seed: int
+) -> None:
+    random = Random(seed)
+    keys, twin = jt.state.KeySlots(1, timed=timed, compact=compact), SlotColumn()
+    for column in batches:
+        rows = len(column)
+        times = [np.array([random.randrange(2) for _ in range(rows)], np.uint64)] if timed else []
+        slots, new = keys.find([column], rows, *times)
+        twin.put(slots[new], column, keys.slots_made, rows=new)
+        live = keys.live()
+        found, kept = keys.values(live)[0], twin.get(live)
+        assert cols.to_arrow(found).type == cols.to_arrow(kept).type or not len(live)
+        assert cols.to_arrow(found).equals(cols.to_arrow(kept)) or not len(live)
+        gone = live[[random.random() < 0.3 for _ in live]]
+        if len(gone):
+            keys.remove(gone)
+            assert len(keys.live()) == len(live) - len(gone)
+
+
+def test_values_do_not_change_with_what_comes_later() -> None:
+    for timed in (False, True):
+        keys = jt.state.KeySlots(1, timed=timed)
+        times = [np.zeros(3, np.uint64)] if timed else []
+        slots, _ = keys.find([np.array([3, 1, 2])], 3, *times)
+        [values] = keys.values(slots)
+        keys.remove(slots.copy())
+        keys.find([np.array([7, 8, 9])], 3, *times)
+        slots[:] = 0
+        assert np.asarray(values).tolist() == [3, 1, 2]
 
 
 def test_a_lookup_changes_nothing() -> None:

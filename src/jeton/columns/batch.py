@@ -24,7 +24,7 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 _INTEGERS = IntegerTimes()
 
 _INTERNAL = frozenset(
-    ("at", "beside", "bound_from", "conform", "extent", "named", "trusted", "unit")
+    ("at", "beside", "bound_from", "conform", "extent", "named", "plus", "trusted", "unit")
 )
 """Names for the library's own use, which completions leave out."""
 
@@ -197,6 +197,11 @@ class Batch:
                 )
         return self._with({**self.columns, **added})
 
+    def plus(self, columns: dict[str, Column]) -> Batch:
+        """More value columns, which are known to fit: no checks."""
+        made = {**self.columns, **columns}
+        return Batch.trusted(made, self.times, self.time_name, self._bound, self.unit)
+
     def beside(self, other: Batch, suffix: str = "_right") -> Batch:
         """The columns of another batch beside these, with a suffix where a name is taken.
 
@@ -243,13 +248,14 @@ class Batch:
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
         mask = bare(mask)
-        if isinstance(mask, pa.Array | pa.ChunkedArray):
-            mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
-        mask = np.asarray(mask, dtype=bool)
+        if type(mask) is not np.ndarray or mask.dtype.kind != "b":
+            if isinstance(mask, pa.Array | pa.ChunkedArray):
+                mask = mask.fill_null(False).to_numpy(zero_copy_only=False)
+            mask = np.asarray(mask, dtype=bool)
         if len(mask) != len(self):
             raise BatchError(f"the mask has {len(mask)} values, but the batch has {len(self)}")
         # One look at the mask, then every column is gathered: a mask is slow to index by.
-        kept = np.flatnonzero(mask)
+        kept = mask.ravel().nonzero()[0]
         return self if len(kept) == len(self) else self.take(kept)
 
     def slice(self, start: int, stop: int) -> Batch:

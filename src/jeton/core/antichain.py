@@ -27,10 +27,11 @@ class Antichain:
 
     __slots__ = ("_elements", "_frozen")
 
-    def __init__(self, times: Iterable[Time] = ()) -> None:
+    def __init__(self, times: Iterable[Time] | None = None) -> None:
         self._elements: list[Time] = []
         self._frozen = False
-        self.extend(times)
+        if times is not None:
+            self.extend(times)
 
     @classmethod
     def trusted(cls, elements: Iterable[Time]) -> Antichain:
@@ -40,13 +41,13 @@ class Antichain:
         """
         made = Antichain()
         made._elements = list(elements)
-        made._frozen = False
         return made
 
     @classmethod
     def frozen(cls, elements: Iterable[Time]) -> Antichain:
         """The same, frozen."""
-        made = cls.trusted(elements)
+        made = Antichain()
+        made._elements = list(elements)
         made._frozen = True
         return made
 

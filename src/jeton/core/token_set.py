@@ -70,7 +70,9 @@ class TokenSet:
 
     def settle(self, pending: Iterable[Time]) -> None:
         """Hold no more than is needed for the times that are still pending."""
-        least = tuple(Antichain(pending))
+        least = tuple(pending)
+        if len(least) > 1:
+            least = tuple(Antichain(least))
         if least != self.times:
             self.downgrade(least)
 
@@ -108,7 +110,7 @@ class TokenSet:
     @property
     def times(self) -> tuple[Time, ...]:
         """The times of the held tokens."""
-        return tuple(token.time for token in self._tokens)
+        return tuple([token.time for token in self._tokens])
 
     def __iter__(self) -> Iterator[TimestampToken]:
         return iter(self._tokens)

@@ -104,7 +104,8 @@ class TimestampToken:
 
     def _admit(self, book: Bookkeeping, time: Time | None) -> Time:
         """The time of a session on ``book`` at ``time`` (default: the token's), or an error."""
-        self._require_usable("used")
+        if self._sessions == _DROPPED:
+            self._require_usable("used")
         self._require_present()
         if book is not self._book:
             raise self._misuse(f"was used on {book!r}: a token is good for its own output only")
@@ -241,13 +242,18 @@ class TokenRef:
 
     def _admit(self, book: Bookkeeping, time: Time | None) -> Time:
         """The time of a session on ``book`` at ``time`` (default: the least allowed)."""
-        self._require_live()
+        # With as few calls as possible, since every batch comes here twice.
+        if not self._live:
+            self._require_live()
         for connection in self._connections:
             if connection is not None and connection.book is book:
                 break
         else:
             raise self._misuse(book, f"gives no right to {book!r}: its input does not lead there")
-        self._require_present(book)
+        if not book.owner.present:
+            self._require_present(book)
+        if connection.identity and (time is None or self._time <= time):
+            return self._time if time is None else time
         if time is None:
             time = connection.least(self._time)
             if time is None:

@@ -59,7 +59,8 @@ class Input:
     """
 
     __slots__ = (
-        "_connections", "_left", "_live", "_moment", "_queue", "_side", "kind", "location", "units",
+        "_connections", "_consumed", "_left", "_live", "_moment", "_queue", "_side", "kind",
+        "location", "units",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Input:
         units: Units | None = None,
     ) -> None:
         self._side = side
+        self._consumed = side.consumed
         self.units = units or Units()
         self._queue: deque[Message] = deque()
         self._connections = connections
@@ -101,7 +103,7 @@ class Input:
     def _take(self) -> tuple[Time, Batch]:
         """Take the first message."""
         time, batch = self._queue.popleft()
-        self._side.consumed((self.location, time), -1)
+        self._consumed((self.location, time), -1)
         return time, batch
 
     def _refer(self, time: Time) -> TokenRef:
@@ -124,7 +126,7 @@ class Input:
             if parts is loop:
                 del self._left[at]
                 if parts:
-                    self._side.consumed((self.location, stamp), +1)
+                    self._consumed((self.location, stamp), +1)
                     self._queue.appendleft((stamp, concat([part for _, part in parts])))
                     parts.clear()
                 return
@@ -160,21 +162,31 @@ class _Messages:
 
     def __init__(self, port: Input) -> None:
         self._port = port
-        self._left = len(port)
+        self._left = len(port._queue)
         self._ref: TokenRef | None = None
 
     def __iter__(self) -> Iterator[tuple[TokenRef, Batch]]:
         return self
 
     def __next__(self) -> Any:
-        self._expire()
-        time, batch = self._take()
-        ref = self._ref = self._port._refer(time)
+        # In line, as every message comes here: the same as `_expire`, `_take` and `Input._refer`.
+        if self._ref is not None:
+            self._ref.expire()
+            self._ref = None
+        port = self._port
+        if not self._left or not port._queue:
+            self._left = 0
+            raise StopIteration
+        self._left -= 1
+        time, batch = port._queue.popleft()
+        port._consumed((port.location, time), -1)
+        port._moment.time = time
+        ref = port._live = self._ref = TokenRef(port._connections, time)
         return ref, batch
 
     def _take(self) -> tuple[Time, Batch]:
         """Take the next message, of those that were there when the loop began."""
-        if not self._left or not self._port:
+        if not self._left or not self._port._queue:
             self._left = 0
             raise StopIteration
         self._left -= 1
@@ -186,12 +198,9 @@ class _Messages:
             self._ref.expire()
             self._ref = None
 
-    def _leave(self) -> None:
-        """End the loop."""
-        self._expire()
-
     def __del__(self) -> None:
-        self._leave()
+        if self._ref is not None:
+            self._ref.expire()
 
 
 class _Times(_Messages):
@@ -214,7 +223,7 @@ class _Times(_Messages):
         ref = self._ref = self._port._refer(time)
         return ref, part
 
-    def _leave(self) -> None:
+    def __del__(self) -> None:
         self._expire()
         self._port._put_back(self._parts)
 
@@ -300,7 +309,7 @@ class Output:
 
     def send(self, time: Time, batch: Batch) -> None:
         """Send a batch whose times are all ``>= time``; sessions do this."""
-        if len(batch):
+        if len(batch.times):
             batch.unit = self.units.unit
             if self.notes_times:
                 _, most = batch.extent()

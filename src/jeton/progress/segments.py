@@ -195,9 +195,12 @@ class _TotalSegment(Segment):
         return () if least is None else (least,)
 
     def frontiers(self, positions: Collection[int]) -> list[tuple[Time, ...]]:
-        if len(positions) < _FEW:
-            return [self.frontier(position) for position in positions]
         result: list[tuple[Time, ...]] = []
+        if len(positions) < _FEW:
+            for position in positions:
+                only = self._least(position, HERE)
+                result.append(() if only is None else (only,))
+            return result
         here, elsewhere = self._at
         least = self._entry[HERE].minimum
         active, crossed = sorted(here), sorted(elsewhere)

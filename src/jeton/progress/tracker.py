@@ -15,6 +15,7 @@ from typing import Any
 
 from jeton.core.antichain import Antichain
 from jeton.core.errors import ProtocolError
+from jeton.core.summaries import IDENTITY
 from jeton.core.times import IntegerTimes, Product, Time, nested_key
 from jeton.progress.graph import ProgressGraph
 from jeton.progress.segments import ELSEWHERE, HERE, Segment, Side, lay_out
@@ -128,7 +129,7 @@ class Tracker:
             if leads_to:
                 for side, time, delta in segments[segment].exit_changes():
                     for to, summary in leads_to:
-                        later = summary.apply(time)
+                        later = time if summary is IDENTITY else summary.apply(time)
                         if later is not None:
                             heappush(work, (key(later), to, side, next(tie), later, delta))
 

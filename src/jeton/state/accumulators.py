@@ -213,7 +213,7 @@ class Numeric(Accumulator):
     def result(self, slots: Slots) -> Column:
         """The folded values."""
         carry = self._carry[slots] if self._may_wrap and self._exact else None
-        return self._finished(self._value[slots], carry, self._seen[slots])
+        return self._finished(self._value.take(slots), carry, self._seen.take(slots))
 
     def clear(self, slots: Slots) -> None:
         """Back to nothing."""
@@ -224,7 +224,7 @@ class Numeric(Accumulator):
 
     def save(self, slots: Slots) -> dict[str, Column]:
         """The folded values, and how many there were."""
-        shown = self._show(self._value[slots], np.ones(len(slots), dtype=bool))
+        shown = self._show(self._value[slots], None)
         saved: dict[str, Column] = {"value": shown, "seen": self._seen[slots]}
         if self._exact:
             has = len(self._carry) > 0
@@ -350,13 +350,13 @@ class Numeric(Accumulator):
 
     def _finished(self, values: Values, carry: Values | None, counts: Values) -> Column:
         """Results of what was folded and counted; sums that may have wrapped have a carry."""
-        seen = counts > 0
+        seen = None if np.count_nonzero(counts) == len(counts) else counts > 0
         if self._how == "mean":
             sums = values if carry is None else values + carry * 2.0**64
-            return self._show(sums / np.maximum(counts, 1), seen)
+            return self._show(sums / (counts if seen is None else np.maximum(counts, 1)), seen)
         if self._exact and self._widen:
             carry = np.zeros(len(values), dtype=np.int64) if carry is None else carry
-            return _as_decimals(values, carry, seen)
+            return _as_decimals(values, carry, counts > 0)
         if carry is not None and carry.any():
             row = int(carry.argmax() if carry.max() else carry.argmin())
             exact = int(values[row]) + (int(carry[row]) << 64)
@@ -366,7 +366,8 @@ class Numeric(Accumulator):
             )
         return self._show(values, seen)
 
-    def _show(self, values: Values, seen: Mask) -> Column:
+    def _show(self, values: Values, seen: Mask | None) -> Column:
+        """Values as they come out, with nulls where none were ``seen`` (``None``: they all are)."""
         if values.dtype.kind == "f" and self._how in ("min", "max"):
             values = values + 0.0  # of zeros with either sign it should not matter which came first
         if self._shown is not None:
@@ -375,7 +376,7 @@ class Numeric(Accumulator):
                 if self._shown.kind in "mM"
                 else values.astype(self._shown, copy=False)
             )
-        return values if seen.all() else pa.array(values, mask=~seen)
+        return values if seen is None else pa.array(values, mask=~seen)
 
 
 class Unrepresentable(BatchError):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jeton.columns.time_columns import Times
     from jeton.state.accumulators import Folding
 
+_NONE: Final[Slots] = np.empty(0, dtype=np.int64)
 _LIMIT: Final = 1 << 21
 """Keys from here on are not small."""
 _PANES: Final = 16
@@ -43,9 +44,13 @@ class Scratch:
 
     def of(self, size: int) -> Slots:
         """An array of ``size`` numbers, valid until the next call."""
+        return self.holding(size)[:size]
+
+    def holding(self, size: int) -> Slots:
+        """The same array, with room for ``size`` numbers or more."""
         if size > len(self._array):
             self._array = np.empty(max(size, 2 * len(self._array)), dtype=np.int64)
-        return self._array[:size]
+        return self._array
 
 
 class DirectIndex:
@@ -82,8 +87,10 @@ class DirectIndex:
         ``count`` has a number for each slot, ``out`` gets it after each key. Returns how many keys
         were counted, and the rows of new ones.
         """
-        new = self._new.of(len(keys))
+        new = self._new.holding(len(keys))
         done, found = fused.count_up(self._present, count, keys, out, new)
+        if not found:
+            return done, _NONE
         self._live += found
         return done, new[:found]
 
@@ -111,6 +118,10 @@ class DirectIndex:
     def words(self, slots: Slots) -> tuple[Hashes, ...]:
         """The words of the keys of slots."""
         return (slots.view(np.uint64),)
+
+    def key_words(self, slots: Slots) -> Hashes:
+        """The last of these words, in an array of their own."""
+        return slots.view(np.uint64).copy()
 
     @property
     def slots_made(self) -> int:
@@ -174,12 +185,13 @@ class PanedIndex(SlotPool):
         The loop ends at the first row that needs more room. Returns how many rows there were before
         it, the slots of all of these (valid until the next call), and the rows of new keys.
         """
-        slots, new = self._slots.of(len(keys)), self._new.of(len(keys))
+        rows = len(keys)
+        slots, new = self._slots.holding(rows), self._new.holding(rows)
         done, found = fused.fold_in_windows(
             self._cells, self._times, self._open, *self.stored, self.free, self.state,
             *grid, times, keys, *folding, slots, new,
         )  # fmt: skip
-        return done, slots[:done], new[:found]
+        return done, slots[:done], new[:found] if found else _NONE
 
     def find(self, words: tuple[Hashes, ...]) -> Slots:
         """The slot of each key, -1 for those that are not there."""

@@ -31,11 +31,12 @@ def count_up(present, count, keys, out, new):  # type: ignore[no-untyped-def]
         key = keys[i]
         if key >= size:
             return i, found
-        if not present[key]:
+        number = count[key] + 1
+        # One that has been counted is there: only others are looked up.
+        if number == 1 and not present[key]:
             present[key] = 1
             new[found] = i
             found += 1
-        number = count[key] + 1
         count[key] = number
         out[i] = number
     return len(keys), found

@@ -58,6 +58,8 @@ class Groups:
         """The key column, if there is no other."""
         self._keys = KeySlots(len(self.key), timed=timed, unique=unique)
         self._memory: dict[str, Accumulator] = {}
+        self._counting: Count | None = None
+        """The accumulator of the only aggregate, if it counts records."""
         self._types: dict[str, Any] = {}
         """The type of the last values of each aggregate, as NumPy or Arrow has it."""
         self._known: dict[str, pa.DataType] = {}
@@ -79,29 +81,30 @@ class Groups:
             self.changes.made(slots[new])
         return slots, new
 
-    def fold_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots]:
+    def fold_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots, Times]:
         """Find the groups of records in their windows and fold them in, in one loop if possible.
 
-        Returns how many of the first records are done, which may be none, and the slots of the
-        groups that they opened.
+        Returns how many of the first records are done, which may be none, and the slots and times
+        of the groups that they opened.
         """
-        column = batch.columns.get(self._only_key)
-        words = self._keys.quick_words(column)
         index = self._keys.index
-        if words is None or type(index) is not PanedIndex or self.changes.is_open:
-            return 0, NONE
+        if type(index) is not PanedIndex or self.changes.is_open:
+            return 0, NONE, NONE
+        words = self._keys.quick_words(batch.columns.get(self._only_key))
+        if words is None:
+            return 0, NONE, NONE
         folding = self._only_folding(batch)
         done, slots, new = index.fold(grid, cols.plain(batch.times), words, folding or NO_FOLDING)
-        opened = slots[new] if len(new) else NONE
+        opened = times = NONE
         if len(new):
-            assert column is not None
-            self._keys.note_new(opened, column, new)
+            opened = slots.take(new)
+            times = index.stored[0].take(opened).view(np.int64)
             self.changes.made(opened)
         if folding is None:
             self.add(slots, batch if done == len(batch) else batch.slice(0, done))
-        else:
+        elif self.changes.are_noted:
             self.changes.touch(slots)
-        return done, opened
+        return done, opened, times
 
     def _only_folding(self, batch: Batch) -> Folding | None:
         """The fold of the only aggregate, if a fused loop can do it."""
@@ -120,33 +123,19 @@ class Groups:
         Returns how many of the first records are done, which may be none, and the count after each
         of them, in an array for all records.
         """
-        words = self._keys.quick_words(column := batch.columns.get(self._only_key))
-        index = self._keys.index
-        memory = self._only_count()
-        if (
-            words is None
-            or memory is None
-            or type(index) is not DirectIndex
-            or self.changes.is_open
-        ):
+        memory, index = self._counting, self._keys.index
+        if memory is None or type(index) is not DirectIndex or self.changes.is_open:
+            return 0, NONE
+        words = self._keys.quick_words(batch.columns.get(self._only_key))
+        if words is None:
             return 0, NONE
         out = np.empty(len(words), dtype=np.int64)
         done, new = index.count_up(words, memory.counts(index.slots_made), out)
-        if len(new):
-            assert column is not None
-            opened = words.view(np.int64)[new]
-            self._keys.note_new(opened, column, new)
-            self.changes.made(opened)
         if self.changes.are_noted:
-            self.changes.touch(words[:done].view(np.int64))
+            slots = words[:done].view(np.int64)
+            self.changes.made(slots[new])
+            self.changes.touch(slots)
         return done, out
-
-    def _only_count(self) -> Count | None:
-        """The accumulator of the only aggregate, if it counts records."""
-        if self._only is None or self._only[1].column is not None:
-            return None
-        memory = self._memory.get(self._only[0])
-        return memory if type(memory) is Count else None
 
     def add(self, slots: Slots, batch: Batch) -> None:
         """Fold records into their groups."""
@@ -382,6 +371,8 @@ class Groups:
                 memory = self._memory[name] = aggregate.make(column)
             except ColumnTypeError as error:
                 raise ColumnTypeError(f"column {aggregate.column!r}: {error.message}") from None
+            if self._only is not None and aggregate.column is None and type(memory) is Count:
+                self._counting = memory
         return memory
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from jeton.core.errors import BatchError
 from jeton.state.slot_bytes import SlotBytes, encoded
 from jeton.state.slot_pool import Slots, grown
 from jeton.state.sorted_runs import merge_from
+
+_INTEGERS: Final = np.dtype(np.int64)
+_WORDS: Final = np.dtype(np.uint64)
 
 
 def is_exact(columns: Sequence[Column]) -> bool:
@@ -30,6 +33,8 @@ def is_exact(columns: Sequence[Column]) -> bool:
 def exact_words(column: Column) -> Hashes:
     """The words that keys of a single integer are themselves."""
     assert isinstance(column, np.ndarray)
+    if column.dtype is _INTEGERS:
+        return cols.plain(column).view(_WORDS)
     if column.dtype.kind in "mM":
         return cols.plain(column).view(np.uint64)
     return cols.plain(column.astype(np.int64, copy=False)).view(np.uint64)
@@ -99,6 +104,20 @@ class SlotColumn:
             self._dictionary = kind if has else None
         elif kind != self._dictionary:
             self._dictionary = None
+
+    def learn(self, column: npt.NDArray[Any]) -> None:
+        """Have the type of plain values that are kept elsewhere, as if these had been put."""
+        self._put_plain(np.zeros(min(len(column), 1), np.int64), column[:1], 1)
+
+    def of_words(self, words: Hashes) -> Column:
+        """Integers of the type that was learnt, which `exact_words` has made words of.
+
+        They may share their memory.
+        """
+        assert self._values is not None
+        kind = self._values.dtype
+        numbers: npt.NDArray[Any] = words.view(np.int64)
+        return numbers.view(kind) if kind.kind in "mM" else numbers.astype(kind, copy=False)
 
     def _put_plain(self, slots: Slots, column: npt.NDArray[Any], size: int) -> None:
         if self._values is None or (len(column) and not self._has_plain):

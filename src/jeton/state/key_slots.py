@@ -77,7 +77,8 @@ class KeySlots:
         self._timed = timed
         self._compact = compact
         self._exact: bool | None = None
-        self._index: _Index = UniqueIndex() if unique else HashIndex(1)
+        self.index: _Index = UniqueIndex() if unique else HashIndex(1)
+        """The index that keys are found in at the moment."""
         self._columns = [SlotColumn() for _ in range(columns)]
         self._typed = False
         """Whether the columns' types are known: a batch has come, which may have been empty."""
@@ -102,8 +103,6 @@ class KeySlots:
         first = columns[0]
         if isinstance(first, np.ndarray) and first.dtype is self._usual and first.shape == (rows,):
             slots, new = self._find_or_add((*before, exact_words(first)))
-            if len(new):
-                self._columns[0].put(slots[new], first, self._index.slots_made, rows=new)
             return slots, new
         columns = _checked(columns, rows)
         self._learn_types(columns)
@@ -111,14 +110,17 @@ class KeySlots:
         plain = [_plain(column) for column in columns]
         hashes = self._learn_words(plain, len(before))
         slots, new = self._find_or_add((*before, hashes))
-        if len(new) or not self._typed:
-            self._typed = True
-            self._put(slots[new], plain, new, columns)
         if self._exact:
             [first] = plain
             assert isinstance(first, np.ndarray)
+            if len(new) or not self._typed:
+                self._typed = True
+                self._columns[0].learn(first[new])
             self._usual = first.dtype if rows else None
         else:
+            if len(new) or not self._typed:
+                self._typed = True
+                self._put(slots[new], plain, new, columns)
             wrong = self._wrong(slots, plain)
             if len(wrong):
                 new = self._separate(plain, columns, before, slots, new, wrong)
@@ -130,15 +132,6 @@ class KeySlots:
             return exact_words(column)
         return None
 
-    @property
-    def index(self) -> _Index:
-        """The index that keys are found in at the moment."""
-        return self._index
-
-    def note_new(self, slots: Slots, column: Column, rows: Slots) -> None:
-        """Keep the values of keys that a fused loop has added, which are at some rows."""
-        self._columns[0].put(slots, column, self._index.slots_made, rows=rows)
-
     def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
         """The slot of each key, -1 for keys that are not there.
 
@@ -146,10 +139,10 @@ class KeySlots:
         """
         before = self._before(columns, rows, times)
         if not columns:
-            return self._index.find((_one_key(rows, before),))
+            return self.index.find((_one_key(rows, before),))
         first = columns[0]
         if isinstance(first, np.ndarray) and first.dtype is self._usual and first.shape == (rows,):
-            return self._index.find((*before, exact_words(first)))
+            return self.index.find((*before, exact_words(first)))
         columns = _checked(columns, rows)
         if self._exact is None:
             return np.full(rows, -1, dtype=np.int64)
@@ -158,7 +151,7 @@ class KeySlots:
         if self._exact:
             return self._lookup_exact(plain[0], before)
         words = self._twins.known_words(hash_columns(plain), plain)
-        slots = self._index.find((*before, words))
+        slots = self.index.find((*before, words))
         known = np.flatnonzero(slots >= 0)
         some = [cols.take(column, known) for column in plain]
         slots[known[self._wrong(slots[known], some)]] = -1
@@ -167,13 +160,13 @@ class KeySlots:
     def _lookup_exact(self, column: Column, before: tuple[Hashes, ...]) -> Slots:
         """The slots where all keys are integers: a null among those looked up is not there."""
         if isinstance(column, np.ndarray):
-            return self._index.find((*before, exact_words(column)))
+            return self.index.find((*before, exact_words(column)))
         slots = np.full(len(column), -1, dtype=np.int64)
         rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         if len(rows):
             some = cols.from_arrow(column.drop_null())
             times = tuple(word if len(word) == 1 else word[rows] for word in before)
-            slots[rows] = self._index.find((*times, exact_words(some)))
+            slots[rows] = self.index.find((*times, exact_words(some)))
         return slots
 
     def _before(
@@ -224,11 +217,14 @@ class KeySlots:
     def values(self, slots: Slots) -> list[Column]:
         """The key columns of some slots."""
         slots = self._made(slots)
+        if self._exact:
+            # Their words are all there is to know of them.
+            return [self._columns[0].of_words(self.index.key_words(slots))]
         return [column.get(slots) for column in self._columns]
 
     def times(self, slots: Slots) -> Hashes:
         """The words before the keys of some slots."""
-        return self._index.words(self._made(slots))[0]
+        return self.index.words(self._made(slots))[0]
 
     def remove(self, slots: Slots) -> None:
         """Remove keys; their slots will be used for others.
@@ -237,18 +233,18 @@ class KeySlots:
         """
         slots = as_slots(slots)
         require_in_use(are_made(slots, self.slots_made))
-        self._index.remove(slots)
+        self.index.remove(slots)
         for column in self._columns:
-            if column.is_wasteful(len(self._index)):
-                column.compact(self._index.live())
+            if column.is_wasteful(len(self.index)):
+                column.compact(self.index.live())
 
     def live(self) -> Slots:
         """All slots in use, in ascending order."""
-        return self._index.live()
+        return self.index.live()
 
     def are_free(self) -> npt.NDArray[np.bool_]:
         """Whether each slot is free, up to `slots_made`."""
-        return self._index.are_free()
+        return self.index.are_free()
 
     def in_bins(self, chosen: npt.NDArray[np.bool_]) -> Slots:
         """The slots in use of keys in some bins: ``chosen`` has a value for each bin.
@@ -261,7 +257,7 @@ class KeySlots:
         >>> 7 in keys.values(slots)[0], len(slots) < 20
         (True, True)
         """
-        index = self._index
+        index = self.index
         if isinstance(index, SlotPool) and self._exact is not None and not self._twins.exist:
             # Without a list of all that are in use, which takes longer than to look for some.
             words = index.stored[-1][: index.slots_made]
@@ -284,8 +280,8 @@ class KeySlots:
 
     def some(self, most: int) -> Slots:
         """A few slots in use."""
-        if isinstance(self._index, SlotPool):
-            first = self._index.used_of(np.arange(min(self.slots_made, 16 * most)))
+        if isinstance(self.index, SlotPool):
+            first = self.index.used_of(np.arange(min(self.slots_made, 16 * most)))
             if len(first):
                 return first[:most]
         return self.live()[:most]
@@ -293,11 +289,11 @@ class KeySlots:
     @property
     def slots_made(self) -> int:
         """The length of arrays of values: one more than the greatest slot there may be."""
-        return self._index.slots_made
+        return self.index.slots_made
 
     def __len__(self) -> int:
         """The number of keys."""
-        return len(self._index)
+        return len(self.index)
 
     def _made(self, slots: Slots) -> Slots:
         slots = as_slots(slots)
@@ -309,12 +305,12 @@ class KeySlots:
         return slots
 
     def _find_or_add(self, words: tuple[Hashes, ...]) -> tuple[Slots, Slots]:
-        found = self._index.find_or_add(words)
+        found = self.index.find_or_add(words)
         if found is None:
             # Not small integers any more: from now on they are hashed.
-            live = self._index.live()
-            self._index = HashIndex.adopt(live, self._index.words(live))
-            found = self._index.find_or_add(words)
+            live = self.index.live()
+            self.index = HashIndex.adopt(live, self.index.words(live))
+            found = self.index.find_or_add(words)
         return found
 
     def _learn_words(self, columns: Sequence[Column], before: int) -> Hashes:
@@ -323,11 +319,14 @@ class KeySlots:
         if self._exact is None:
             self._exact = exact
             if exact and not self._compact:
-                self._index = PanedIndex() if before else DirectIndex()
+                self.index = PanedIndex() if before else DirectIndex()
             else:
-                self._index = HashIndex(1 + before)
+                self.index = HashIndex(1 + before)
         elif self._exact and not exact:
             # A null among integers: from now on keys are looked up by their hashes.
+            live = self.index.live()
+            [values] = self.values(live)
+            self._columns[0].put(live, values, self.index.slots_made)
             self._exact, self._usual = False, None
             self._rekey()
         if self._exact:
@@ -336,17 +335,17 @@ class KeySlots:
 
     def _rekey(self) -> None:
         """Look keys up by their hashes, or by the words of twins, from now on."""
-        live = self._index.live()
+        live = self.index.live()
         values = [_plain(column) for column in self.values(live)]
         words: tuple[Hashes, ...] = (self._twins.words(hash_columns(values), values),)
         if self._timed:
-            words = (self._index.words(live)[0], *words)
-        self._index = HashIndex.adopt(live, words)
+            words = (self.index.words(live)[0], *words)
+        self.index = HashIndex.adopt(live, words)
 
     def _put(
         self, slots: Slots, plain: Sequence[Column], rows: Slots, columns: Sequence[Column]
     ) -> None:
-        size = self._index.slots_made
+        size = self.index.slots_made
         for store, values, column in zip(self._columns, plain, columns, strict=True):
             kind = categories = None
             if not isinstance(column, np.ndarray):

@@ -46,7 +46,11 @@ class SlotPool:
 
     def words(self, slots: Slots) -> tuple[npt.NDArray[np.uint64], ...]:
         """The words of the keys of slots."""
-        return tuple(stored[slots] for stored in self.stored)
+        return tuple([stored.take(slots) for stored in self.stored])
+
+    def key_words(self, slots: Slots) -> npt.NDArray[np.uint64]:
+        """The last of these words, in an array of their own."""
+        return self.stored[-1].take(slots)
 
     @property
     def slots_made(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,6 @@ import pyarrow as pa
 
 from jeton.columns import column as cols
 from jeton.columns.batch import Batch
-from jeton.columns.column import Column
 from jeton.columns.ordering import order_by
 from jeton.core.errors import BatchError, GraphError
 from jeton.core.tokens import TimestampToken
@@ -51,7 +51,7 @@ def add_running(
         info.keep(groups, shape=shape_of("running", key, aggregates), lazy=True)
         if not ordered:
             token.drop()
-            return lambda input, output: _as_it_comes(groups, input, output)
+            return partial(_as_it_comes, groups)
         waiting = RecordQueue(info.kind, key)
         info.keep(waiting, token, name="waiting", shape=shape_of("records", key), lazy=True)
         token.drop()
@@ -74,18 +74,18 @@ class RunningGroups(Groups):
     def rolled(self, batch: Batch) -> Batch:
         """A batch with the results after each of its records."""
         self._require_free(batch)
-        return batch.with_columns(self._results(batch))
+        return self._with_results(batch)
 
-    def _results(self, batch: Batch) -> dict[str, Column]:
+    def _with_results(self, batch: Batch) -> Batch:
         done, counts = self.count_up(batch)
-        if done == len(batch) and done:
-            return dict.fromkeys(self.aggregates, counts)
+        if done == len(counts) and done and batch.time_name not in self.aggregates:
+            return batch.plus(dict.fromkeys(self.aggregates, counts))
         rest = batch.slice(done, len(batch)) if done else batch
         slots, _ = self.find(rest)
         rolled = self.roll(slots, rest)
         if done:
-            return {name: cols.join([counts[:done], part]) for name, part in rolled.items()}
-        return rolled
+            rolled = {name: cols.join([counts[:done], part]) for name, part in rolled.items()}
+        return batch.with_columns(rolled)
 
     def rolled_in_order(self, batch: Batch) -> Batch:
         """The same for records in order of time, where those of one key and time are put in order.
@@ -96,7 +96,7 @@ class RunningGroups(Groups):
         times = batch.times
         plain = times.ndim == 1 and times.dtype != object
         if plain and not (times[1:] == times[:-1]).any():
-            return batch.with_columns(self._results(batch))
+            return self._with_results(batch)
         slots, _ = self.find(batch)
         if plain:
             order = sort_order([times, slots])

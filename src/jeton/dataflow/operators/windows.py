@@ -331,9 +331,9 @@ class OpenWindows:
     def add(self, right: TokenRef, batch: Batch) -> None:
         """Fold records into their windows, opening new ones."""
         if self._grid is not None:
-            done, opened = self._groups.fold_in_windows(batch, self._grid)
+            done, opened, until = self._groups.fold_in_windows(batch, self._grid)
             if len(opened):
-                self._open(right, self._groups.times(opened).view(np.int64), opened)
+                self._open(right, until, opened)
             if done == len(batch):
                 return
             if done:
@@ -362,9 +362,12 @@ class OpenWindows:
         times, slots = self._due.due(frontier, inclusive=self._assigner.inclusive)
         if len(slots) == 0:
             return
-        batch = Batch.trusted(self._columns(slots, times, output), times, output.time_name)
-        if self._kind.total:
-            output.session(self._tokens.token_for(int(times[0]))).give(batch)
+        # Integers are in order.
+        first = int(times[0]) if self._kind.total else None
+        columns = self._columns(slots, times, output)
+        batch = Batch.trusted(columns, times, output.time_name, first)
+        if first is not None:
+            output.session(self._tokens.token_for(first)).give(batch)
         else:
             for time, part in batch.by_time():
                 output.session(self._tokens.token_for(time)).give(part)
