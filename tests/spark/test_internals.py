@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import pickle
@@ -159,12 +160,14 @@ def test_the_daemon_forks_workers_that_have_jeton(
     def parents(batches: Any) -> Any:
         for _ in batches:
             command = Path(f"/proc/{os.getppid()}/cmdline").read_text()
-            yield pa.RecordBatch.from_pydict(
-                {"parent": [command], "loaded": ["jeton" in sys.modules]}
-            )
+            has = {"loaded": ["jeton" in sys.modules], "frozen": [gc.get_freeze_count()]}
+            yield pa.RecordBatch.from_pydict({"parent": [command], **has})
 
-    rows = spark.range(0, 1, 1, 1).mapInArrow(parents, "parent string, loaded boolean").collect()
+    columns = "parent string, loaded boolean, frozen long"
+    rows = spark.range(0, 1, 1, 1).mapInArrow(parents, columns).collect()
     assert all("jeton.spark.daemon" in row.parent and row.loaded for row in rows)
+    # What the daemon has imported is not collected anew after each task.
+    assert all(row.frozen > 100_000 for row in rows)
     monkeypatch.delattr(daemon, "manager")
     assert internals.daemon_settings() == {}
 

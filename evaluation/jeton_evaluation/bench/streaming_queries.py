@@ -193,10 +193,15 @@ def _as_partitioned(flow: Callable[..., DataStreamWriter]) -> Peer:
     return lambda frame: flow(frame, repartition=False)
 
 
+def _without_shuffles(flow: Callable[..., DataStreamWriter]) -> Peer:
+    return lambda frame: flow(frame, repartition=False, shuffle=False)
+
+
 QUERIES: Final[dict[str, dict[str, Peer]]] = {
     "tumbling mean by key": {
         "flow": _flow_mean,
         "flow without repartition": _as_partitioned(_flow_mean),
+        "flow without shuffles": _without_shuffles(_flow_mean),
         "Spark's own": _spark_mean,
         PLAIN: _rows_in_and_means_out,
         "applyInPandasWithState": _pandas_mean,
@@ -205,6 +210,7 @@ QUERIES: Final[dict[str, dict[str, Peer]]] = {
     "rolling count": {
         "flow": _flow_count,
         "flow without repartition": _as_partitioned(_flow_count),
+        "flow without shuffles": _without_shuffles(_flow_count),
         "Spark's own": _spark_count,
         PLAIN: _rows_in_and_out,
         "applyInPandasWithState": _pandas_count,

@@ -58,6 +58,9 @@ def local_session(workers: int = 2, **conf: str | float | bool | None) -> SparkS
         "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,
         # Over TCP, Spark's small writes wait for acknowledgements: 40 ms in each stage with Python.
         "spark.python.unix.domain.socket.enabled": hasattr(socket, "AF_UNIX"),
+        # Otherwise each stage of a micro-batch is a job of its own, and the next is planned anew:
+        # 20 ms for a flow, whose shuffles have a fixed number of partitions anyway.
+        "spark.sql.adaptive.streaming.stateless.enabled": False,
         **daemon_settings(),
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
