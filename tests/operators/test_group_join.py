@@ -264,7 +264,10 @@ def test_a_compared_column_is_the_one_that_a_pair_has() -> None:
     left = {"time": [0, 0], "id": [1, 2], "n": [5, 2], "ends": [9, 9]}
     right = {"time": [3, 4, 5], "id": [1, 2, 1], "n": [3, 4, 8]}
     result = flow.run({"left": left, "right": right})
-    sums = {name: dict(zip(t["id"].to_pylist(), t["sum"].to_pylist())) for name, t in result.items()}
+    sums = {
+        name: dict(zip(*(t[column].to_pylist() for column in ("id", "sum")), strict=True))
+        for name, t in result.items()
+    }
     assert sums == {
         "left first": {1: 3},
         "right first": {1: 8, 2: 4},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +41,10 @@ class Window:
 
 
 @pytest.fixture(params=[open_windows._PATIENCE, -1], ids=["chains", "in order"])
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """How soon a search gives up to go through chains."""
     monkeypatch.setattr(open_windows, "_PATIENCE", request.param)
-    yield request.param
+    return request.param
 
 
 @pytest.mark.parametrize("keys", KEYS)
@@ -77,7 +76,9 @@ def test_a_search_finds_what_a_list_has(keys: str, numbers: str, data: st.DataOb
         opened += count
         for window in new:
             of_windows[window.slot] = window.number
-        columns = [np.array([getattr(w, n) for w in new]) for n in ("slot", "start", "end", "order")]
+        columns = [
+            np.array([getattr(w, n) for w in new]) for n in ("slot", "start", "end", "order")
+        ]
         windows.open([key_of([w.key for w in new])], *columns)
         there += new
         assert windows.size > max(w.slot for w in there)
@@ -113,9 +114,9 @@ def _search(
     values = (values * len(keys))[: len(keys)]
     since = data.draw(st.sampled_from([0, opened // 2, opened]))
     name = data.draw(st.sampled_from([None, *OPERATORS]))
-    test = NO_TEST
+    test: NumberTest = NO_TEST
     if name is not None:
-        test = NumberTest(OPERATORS[name], of_windows, np.array(values, kind))
+        test = (OPERATORS[name], of_windows, np.array(values, kind))
     found = windows.search(
         [key_of(keys)],
         np.array(times),
@@ -149,4 +150,6 @@ def test_many_keys_and_slots_that_are_used_again() -> None:
         windows.mark(found)
         assert windows.hit[:count].sum() == len(found)
         windows.close(slots)
-        assert len(windows.search([asked], np.full(len(asked), turn), live=lambda: slots[:0])[0]) == 0
+        assert (
+            len(windows.search([asked], np.full(len(asked), turn), live=lambda: slots[:0])[0]) == 0
+        )

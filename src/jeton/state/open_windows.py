@@ -8,7 +8,7 @@ there. Keys that are integers are found in the same loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,22 +36,22 @@ _PATIENCE: Final = 64
 _BLOCK: Final = 128
 """The records whose keys are found before their windows are looked at."""
 
-OPERATORS: Final = {"eq": 1, "ne": 2, "lt": 3, "le": 4, "gt": 5, "ge": 6}
-"""The codes of comparisons, by the names that Python's `operator` has for them."""
+OPERATORS: Final = {"lt": 1, "eq": 2, "le": 3, "gt": 4, "ge": 6, "ne": 10}
+"""The codes of comparisons, by the names that Python's `operator` has for them.
+
+Bits say whether one is true of a lesser, an equal and a greater number, and whether all that is to
+be negated: NaN is none of these.
+"""
 SWAPPED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 """The same comparisons with their sides swapped."""
 
+NumberTest = tuple[int, npt.NDArray[Any], npt.NDArray[Any]]
+"""The code of a comparison, and what is compared: a number of each window, and one of each record.
 
-class NumberTest(NamedTuple):
-    """A comparison of a number of each window with one of each record, of one type of 64 bits."""
-
-    operator: int
-    of_windows: npt.NDArray[Any]
-    of_records: npt.NDArray[Any]
-
-
+All are of one type of 64 bits.
+"""
 _NO_NUMBERS: Final = np.empty(0, np.int64)
-NO_TEST: Final = NumberTest(0, _NO_NUMBERS, _NO_NUMBERS)
+NO_TEST: Final[NumberTest] = (0, _NO_NUMBERS, _NO_NUMBERS)
 _NO_TABLE: Final = np.empty(0, np.int32)
 
 
@@ -64,7 +64,7 @@ class OpenWindows:
     >>> keys, times = [np.array([8, 7, 7, 6, 7])], np.array([4, 4, 9, 4, 5])
     >>> windows.search(keys, times, live=lambda: slots)
     (array([1, 4]), array([0, 0]))
-    >>> greater = NumberTest(OPERATORS["lt"], np.array([3, 5]), np.array([4, 3, 4, 4, 4]))
+    >>> greater = (OPERATORS["lt"], np.array([3, 5]), np.array([4, 3, 4, 4, 4]))
     >>> windows.search(keys, times, greater, live=lambda: slots)
     (array([4]), array([0]))
     >>> windows.close(slots)
@@ -262,18 +262,11 @@ def _mark(hit, windows):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, inline="always")
 def _holds(operator, left, right):  # type: ignore[no-untyped-def]
-    """Whether a comparison is true."""
-    if operator == 1:
-        return left == right
-    if operator == 2:
-        return left != right
-    if operator == 3:
-        return left < right
-    if operator == 4:
-        return left <= right
-    if operator == 5:
-        return left > right
-    return left >= right
+    """Whether a comparison is true: see `OPERATORS`."""
+    less = (operator & 1 != 0) & (left < right)
+    equal = (operator & 2 != 0) & (left == right)
+    greater = (operator & 4 != 0) & (left > right)
+    return (less | equal | greater) != (operator & 8 != 0)
 
 
 @nb.njit(cache=True)

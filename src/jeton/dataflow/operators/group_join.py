@@ -317,9 +317,11 @@ class OpenIntervals:
         if one in right or one == batch.time_name or other not in right:
             return None
         known, values = self._rows.plain(one), batch.column(right[other])
-        if known is None or not isinstance(values, np.ndarray) or values.dtype not in _NUMBERS:
+        if known is None or not isinstance(values, np.ndarray) or values.dtype != known.dtype:
             return None
-        return NumberTest(OPERATORS[operator], known, plain(values)) if values.dtype == known.dtype else None
+        if values.dtype not in _NUMBERS:
+            return None
+        return OPERATORS[operator], known, plain(values)
 
     def _holds(self, batch: Batch, rows: Slots, windows: Slots) -> npt.NDArray[np.bool_]:
         """For which pairs of a record and a window the condition is true."""
