@@ -134,6 +134,63 @@ def test_aggregates_equal_their_twin(
     assert_same(found["every"], [one | {"count": len(inside)} for one, inside in everything])
 
 
+COMPARED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "integers": (pa.int64(), [0, 1, 2]),
+    "integers or nulls": (pa.int64(), [0, 1, 2, None]),
+    "numbers": (pa.float64(), [0.0, 1.0, -0.0, float("nan")]),
+    "short": (pa.int16(), [0, 1, 2]),
+    "text": (pa.string(), ["0", "1"]),
+}
+CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("types", [(a, b) for a in COMPARED for b in COMPARED if a <= b])
+@settings(max_examples=15)
+@given(data=st.data(), left=left_rows(), swapped=st.booleans(), schedule=schedules())
+def test_columns_are_compared_as_a_function_compares_them(
+    condition: str,
+    types: tuple[str, str],
+    data: st.DataObject,
+    left: list[Row],
+    swapped: bool,
+    schedule: Schedule,
+) -> None:
+    """Comparisons of numbers are part of the search of windows; the function is not."""
+    if "text" in types and types != ("text", "text"):
+        types = ("text", "text")
+    (left_type, some), (right_type, others) = COMPARED[types[0]], COMPARED[types[1]]
+    for row in left:
+        row["least"] = data.draw(st.sampled_from(some))
+    right = data.draw(right_rows(st.sampled_from(others)))
+    compare = CONDITIONS[condition]
+
+    def build(flow: jt.Flow) -> None:
+        a, b = flow.input("left").key_by("id"), flow.input("right").key_by("item")
+        names = ("n", "least") if swapped else ("least", "n")
+        compared = compare(*map(jt.col, names))
+        function = lambda pair: compare(*(pair[name] for name in names))  # noqa: E731
+        for name, where in (("expression", compared), ("function", function)):
+            flow.output(name, a.group_join(b, until="ends", where=where).count())
+            best = a.group_join(b, until="ends", where=where).top("n")
+            flow.output(f"top by {name}", best)
+
+    schema = {
+        "left": LEFT.set(2, pa.field("least", left_type)),
+        "right": RIGHT.set(3, pa.field("n", right_type)),
+    }
+    found = run_twin(build, {"left": left, "right": right}, schedule, schema=schema)
+    assert_same(found["expression"], found["function"])
+    assert_same(found["top by expression"], found["top by function"])
+
+
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "integers": (pa.int64(), [1, 2, 3]),
     "integers or nulls": (pa.int64(), [1, 2, None]),
@@ -191,6 +248,32 @@ def test_columns_of_both_sides_may_have_one_name() -> None:
     own = {"time": 9, "id": 1, "n": 5, "ends": 9}
     assert found["top"].to_pylist() == [own | {"n_b": 7, "event_time": 3}]
     assert found["sum"].to_pylist() == [own | {"sum": 13}]
+
+
+def test_a_compared_column_is_the_one_that_a_pair_has() -> None:
+    """Under a name of both sides it is the left one, with the suffix the right one."""
+    flow = jt.Flow("same names")
+    a, b = flow.input("left").key_by("id"), flow.input("right").key_by("id")
+    for name, where in {
+        "left first": jt.col("n") > jt.col("n_right"),
+        "right first": jt.col("n_right") > jt.col("n"),
+        "left alone": jt.col("n") >= jt.col("n"),
+        "time": jt.col("time") > jt.col("n"),
+    }.items():
+        flow.output(name, a.group_join(b, until="ends", where=where).sum("n", name="sum"))
+    left = {"time": [0, 0], "id": [1, 2], "n": [5, 2], "ends": [9, 9]}
+    right = {"time": [3, 4, 5], "id": [1, 2, 1], "n": [3, 4, 8]}
+    result = flow.run({"left": left, "right": right})
+    sums = {
+        name: dict(zip(*(t[column].to_pylist() for column in ("id", "sum")), strict=True))
+        for name, t in result.items()
+    }
+    assert sums == {
+        "left first": {1: 3},
+        "right first": {1: 8, 2: 4},
+        "left alone": {1: 11, 2: 4},
+        "time": {2: 4},
+    }
 
 
 def test_ends_and_own_times_are_timestamps() -> None:

@@ -32,7 +32,7 @@ OPEN_FOR = 0.5
 def run(
     say: Say,
     mechanism: Annotated[
-        Mechanism | None, "a program that compares mechanisms (default: the query itself)"
+        Mechanism | None, "a program that compares mechanisms (default: the query in verbs)"
     ] = None,
     query: Annotated[str, "the query"] = "q4",
     **options: Any,

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from jeton.columns.batch import Batch
 
 
+Comparison = tuple[str, str, str]
+"""A column, an operator, and another column."""
+
+
 class Expr(Operations):
     """A column that is computed from a batch: see `col`."""
 
-    __slots__ = ("_condition", "_evaluate", "_reads", "_shown")
+    __slots__ = ("_compares", "_condition", "_evaluate", "_reads", "_shown")
 
     def __init__(
         self,
@@ -41,11 +45,13 @@ class Expr(Operations):
         shown: str,
         reads: frozenset[str],
         condition: Condition | None = None,
+        compares: Comparison | None = None,
     ) -> None:
         self._evaluate = evaluate
         self._shown = shown
         self._reads = reads
         self._condition = condition
+        self._compares = compares
 
     def __call__(self, batch: Batch) -> Series:
         """The values for the records of a batch."""
@@ -62,6 +68,7 @@ class Expr(Operations):
                 shown,
                 self._reads | other._reads,
                 _joined(name, self._condition, other._condition),
+                _comparison(self, name, other),
             )
         _refuse_none(other)
         compared = None
@@ -262,6 +269,22 @@ def condition_of(function: object) -> Condition | None:
     Compared(column='a', operator='gt', value=2)
     """
     return function._condition if isinstance(function, Expr) else None
+
+
+def comparison_of(function: object) -> Comparison | None:
+    """Two columns and the operator between them, if an expression compares them as they are.
+
+    >>> comparison_of(col("a") >= col("b"))
+    ('a', 'ge', 'b')
+    >>> comparison_of(col("a") + 1 >= col("b"))
+    """
+    return function._compares if isinstance(function, Expr) else None
+
+
+def _comparison(left: Expr, name: str, right: Expr) -> Comparison | None:
+    if isinstance(left, Col) and isinstance(right, Col) and name in COMPARISONS:
+        return left.name, name, right.name
+    return None
 
 
 def _read_by(*values: Any) -> frozenset[str]:

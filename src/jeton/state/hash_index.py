@@ -34,7 +34,8 @@ class HashIndex(SlotPool):
 
     def __init__(self, words: int, made: int = 0, free: Slots | None = None) -> None:
         super().__init__(words, made, free)
-        self._table = np.full(1024, -1, dtype=np.int32)
+        self.table = np.full(1024, -1, dtype=np.int32)
+        """The slots of keys, -1 where there is none: compiled loops search it from `home_of` on."""
 
     @classmethod
     def adopt(cls, slots: Slots, words: tuple[Hashes, ...]) -> HashIndex:
@@ -50,19 +51,19 @@ class HashIndex(SlotPool):
         """Slots and new rows. A single time, the first word, is that of all keys."""
         rows = len(words[-1])
         self.reserve(rows)
-        if 2 * (len(self) + rows) > len(self._table):
+        if 2 * (len(self) + rows) > len(self.table):
             self._rehash(len(self) + rows)
         slots = np.empty(rows, dtype=np.int64)
         new = np.empty(rows, dtype=np.int64)
         found = _find_or_add(
-            self._table, self.stored, _repeated(words), self.free, self.state, slots, new
+            self.table, self.stored, _repeated(words), self.free, self.state, slots, new
         )
         return slots, new[:found]
 
     def find(self, words: tuple[Hashes, ...]) -> Slots:
         """The slot of each key, -1 for those that are not there."""
         slots = np.empty(len(words[-1]), dtype=np.int64)
-        _find(self._table, self.stored, _repeated(words), slots)
+        _find(self.table, self.stored, _repeated(words), slots)
         return slots
 
     def remove(self, slots: Slots) -> None:
@@ -70,7 +71,7 @@ class HashIndex(SlotPool):
         if len(slots) >= _MANY and 2 * len(slots) > len(self):
             self._keep_others(slots)
             return
-        require_in_use(_remove(self._table, self.stored, slots))
+        require_in_use(_remove(self.table, self.stored, slots))
         self.release(slots)
 
     def _keep_others(self, slots: Slots) -> None:
@@ -81,14 +82,14 @@ class HashIndex(SlotPool):
         others = np.flatnonzero(stays).astype(np.int64)
         require_in_use(len(others) == len(self) - len(slots))
         self.release(slots)
-        self._table.fill(-1)
-        _insert(self._table, self.stored, others)
+        self.table.fill(-1)
+        _insert(self.table, self.stored, others)
 
     def _rehash(self, keys: int) -> None:
         # Narrow, so that more of the table is near the processor.
         width = np.int32 if self.slots_made + keys < 1 << 31 else np.int64
-        self._table = np.full(1 << (2 * keys - 1).bit_length(), -1, dtype=width)
-        _insert(self._table, self.stored, self.live())
+        self.table = np.full(1 << (2 * keys - 1).bit_length(), -1, dtype=width)
+        _insert(self.table, self.stored, self.live())
 
 
 def _repeated(words: tuple[Hashes, ...]) -> tuple[Hashes, ...]:
@@ -98,8 +99,17 @@ def _repeated(words: tuple[Hashes, ...]) -> tuple[Hashes, ...]:
 
 
 @nb.njit(cache=True, inline="always")
+def home_of(word, mask):  # type: ignore[no-untyped-def]
+    """The place where the search of a key of one word starts, in a table of ``mask`` + 1 places.
+
+    The high bits of a product are spread best.
+    """
+    return ((word * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+
+
+@nb.njit(cache=True, inline="always")
 def _home(words, row, mask):  # type: ignore[no-untyped-def]
-    """The place where a key's search starts: the high bits of a product are spread best."""
+    """The place where a key's search starts: that of `home_of` if it has one word."""
     state = words[0][row] * np.uint64(0x9E3779B97F4A7C15)
     for k in range(1, len(words)):
         state = (state ^ (state >> np.uint64(32))) + words[k][row]

@@ -160,6 +160,11 @@ class SlotColumn:
             chunks[start:] = [cols.to_arrow(cols.join(chunks[start:]))]
         self._chunks = chunks
 
+    @property
+    def plain(self) -> npt.NDArray[Any] | None:
+        """The values by slot, if they are in an array."""
+        return self._values
+
     def matches(self, slots: Slots, column: Column) -> npt.NDArray[np.bool_]:
         """Whether the values of some slots are those of a column, row by row."""
         if self._bytes is not None and not isinstance(column, np.ndarray):

@@ -132,6 +132,17 @@ class KeySlots:
             return exact_words(column)
         return None
 
+    def table_for(self, columns: Sequence[Column]) -> tuple[npt.NDArray[Any], Slots] | None:
+        """The hash table, and the words of keys, for loops that search it: see `HashIndex`.
+
+        There is none but for single integers like those before.
+        """
+        index = self.index
+        if len(columns) != 1 or self._timed or type(index) is not HashIndex:
+            return None
+        words = self.quick_words(columns[0])
+        return None if words is None else (index.table, words.view(np.int64))
+
     def lookup(self, columns: Sequence[Column], rows: int, times: Hashes | None = None) -> Slots:
         """The slot of each key, -1 for keys that are not there.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 
 from jeton.columns.column import Column, to_arrow
@@ -51,6 +53,10 @@ class SlotRows:
             kind = self._dictionaries.get(name)
             found[name] = column if kind is None else encoded(to_arrow(column), kind)
         return found
+
+    def plain(self, name: str) -> npt.NDArray[Any] | None:
+        """The values of a column by slot, if they are in an array."""
+        return self._columns[name].plain if name in self._columns else None
 
     def compact(self, count: int, live: Callable[[], Slots]) -> None:
         """Forget records that no slot in use refers to, if they are the larger part.

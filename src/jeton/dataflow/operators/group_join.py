@@ -19,7 +19,7 @@ from jeton.columns import column as cols
 from jeton.columns import compiled as nb
 from jeton.columns.batch import Batch, concat
 from jeton.columns.column import Column, plain
-from jeton.columns.expressions import columns_read
+from jeton.columns.expressions import columns_read, comparison_of
 from jeton.columns.ordering import order_by, require_sortable
 from jeton.columns.schema import EVENT_TIME
 from jeton.columns.time_arithmetic import MOST
@@ -38,7 +38,7 @@ from jeton.state.aggregates import Aggregate
 from jeton.state.due_slots import DueSlots
 from jeton.state.groups import Groups
 from jeton.state.key_ids import KeyTypes
-from jeton.state.key_slots import KeySlots
+from jeton.state.open_windows import NO_TEST, OPERATORS, SWAPPED, NumberTest, OpenWindows
 from jeton.state.shapes import shape_of
 from jeton.state.slot_pool import Slots, grown
 from jeton.state.slot_rows import SlotRows
@@ -48,19 +48,12 @@ if TYPE_CHECKING:
     from jeton.dataflow.keyed import KeyedStream
     from jeton.dataflow.stream import Stream
 
-_START, _END, _AFTER, _NUMBER, _BEFORE, _KEY = range(6)
-"""The columns of an array with a row for each window: from when until when it is, the window of its
-key after it, its number in the order of opening, the window before it, and the slot of its key."""
-_FIRST: Final = 3
-"""The column of an array with a row for each key that has its first window, -1 if there is none.
-Before it are the first three columns of that window, which is the only one of most keys: so a
-record looks at one row."""
 _NONE: Final = np.empty(0, np.int64)
+_NUMBERS: Final = (np.dtype(np.int64), np.dtype(np.float64))
+"""The types of columns that are compared while windows are searched."""
 _ROW, _BEST = "row.", "best."
 _NAMED: Final = "named."
 """Before the name of the time column, which has the times in their unit."""
-_PATIENCE: Final = 64
-"""How many windows that a record does not fall into are looked at, for each record and window."""
 
 
 class Matching:
@@ -80,6 +73,8 @@ class Matching:
         self.where = where
         self.reads = None if where is None else columns_read(where)
         """The columns that the condition reads, if that is known."""
+        self.compares = comparison_of(where)
+        """The columns that it compares, if that is all that it does."""
 
     def value_names(self, left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
         """The right columns that are not keys, and their names beside the left ones."""
@@ -217,12 +212,8 @@ class OpenIntervals:
         self._matching = matching
         self._best = best
         self._types = KeyTypes()
-        # Compact: keys such as ids grow indefinitely, but few are open at a time.
-        self._keys = KeySlots(len(matching.left_key), compact=True)
-        self._heads = np.full((64, _FIRST + 1), -1, np.int64)
-        self._spans = np.zeros((64, _KEY + 1), np.int64)
-        self._hit = np.zeros(64, np.uint8)
-        """Whether each window has records: only these have a place in aggregates."""
+        self._windows = OpenWindows(len(matching.left_key))
+        """Windows by key, and whether they have records: only these have a place in aggregates."""
         self._by_time = any(aggregate.by_time for aggregate in aggregates.values())
         self._groups = Groups((), aggregates, timed=True, unique=True)
         """The slots of windows, known by their numbers, and their aggregates."""
@@ -234,7 +225,6 @@ class OpenIntervals:
         self._opened = 0
         self._unit: str | None = None
         """The unit of times, which records that were stored do not have."""
-        self._room = np.empty((2, 0), np.int64)
 
     def open(self, right: TokenRef, batch: Batch, recent: RecentRecords) -> None:
         """Open the windows of left records, and add records to them that are there already."""
@@ -275,19 +265,9 @@ class OpenIntervals:
         windows, _ = self._groups.find(batch, numbers.view(np.uint64))
         if saved is not None and len(of):
             self._groups.fill(windows[of], saved.take(of))
-        keys, _ = self._keys.find(key, count)
-        size = int(windows.max()) + 1
-        if self._keys.slots_made > len(self._heads):
-            old = len(self._heads)
-            self._heads = grown(self._heads, 2 * self._keys.slots_made)
-            self._heads[old:] = -1
-        if size > len(self._spans):
-            self._spans = grown(self._spans, 2 * size)
-            self._hit = grown(self._hit, 2 * size)
+        self._windows.open(key, windows, starts, ends, numbers)
         self._names = batch.names
-        self._rows.put(windows, batch.columns, len(self._spans))
-        _link(self._heads, self._spans, windows, keys, starts, ends, numbers)
-        self._hit[windows] = 0
+        self._rows.put(windows, batch.columns, self._windows.size)
         self._due.add(ends, windows)
         return windows
 
@@ -304,17 +284,19 @@ class OpenIntervals:
         if count == 0 or not len(self._groups):
             return
         keys = [batch.column(name) for name in self._matching.right_key]
-        found = self._keys.lookup(keys, count)
-        rows, windows = self._matches(found, plain(batch.times), since)
-        if self._matching.where is not None and len(rows):
+        test = self._test(batch)
+        rows, windows = self._windows.search(
+            keys, plain(batch.times), test or NO_TEST, since=since, live=self._groups.live
+        )
+        if test is None and len(rows):
             held = np.flatnonzero(self._holds(batch, rows, windows))
             if len(held) < len(rows):
                 rows, windows = rows.take(held), windows.take(held)
         if not len(rows):
             return
-        self._hit[windows] = 1
+        self._windows.mark(windows)
         if self._best is not None:
-            self._best.add(windows, batch, rows, len(self._spans))
+            self._best.add(windows, batch, rows, self._windows.size)
             return
         names = [a.column for a in self._groups.aggregates.values() if a.column is not None]
         columns = {name: cols.take(batch.column(name), rows) for name in dict.fromkeys(names)}
@@ -322,24 +304,24 @@ class OpenIntervals:
         values = Batch.trusted(columns, times, batch.time_name)
         self._groups.add(windows, values)
 
-    def _matches(self, keys: Slots, times: Times, since: int) -> tuple[Slots, Slots]:
-        """The pairs of records and windows that go together, valid until the next call."""
-        patience = _PATIENCE * (len(keys) + len(self._groups))
-        room = self._room.shape[1]
-        count = _match(keys, times, self._heads, self._spans, since, *self._room, patience)
-        ordered = None
-        if count < 0:
-            # A key has many windows, of which most are not open at the times of these records.
-            ordered = _by_start(self._spans, self._groups.live())
-            count = _match_ordered(keys, times, *ordered, since, *self._room)
-        if count > room:
-            self._room = np.empty((2, 2 * count), np.int64)
-            if ordered is None:
-                _match(keys, times, self._heads, self._spans, since, *self._room, MOST)
-            else:
-                _match_ordered(keys, times, *ordered, since, *self._room)
-        rows, windows = self._room
-        return rows[:count], windows[:count]
+    def _test(self, batch: Batch) -> NumberTest | None:
+        """The condition as a test that the search of windows makes, if it compares numbers."""
+        compares = self._matching.compares
+        if compares is None:
+            return NO_TEST if self._matching.where is None else None
+        one, operator, other = compares
+        names = self._matching.value_names(self._names, batch.names)
+        right = {shown: name for name, shown in names.items()}
+        if one in right:
+            one, operator, other = other, SWAPPED[operator], one
+        if one in right or one == batch.time_name or other not in right:
+            return None
+        known, values = self._rows.plain(one), batch.column(right[other])
+        if known is None or not isinstance(values, np.ndarray) or values.dtype != known.dtype:
+            return None
+        if values.dtype not in _NUMBERS:
+            return None
+        return OPERATORS[operator], known, plain(values)
 
     def _holds(self, batch: Batch, rows: Slots, windows: Slots) -> npt.NDArray[np.bool_]:
         """For which pairs of a record and a window the condition is true."""
@@ -363,7 +345,7 @@ class OpenIntervals:
         times, windows = self._due.due(frontier, inclusive=True)
         if len(windows) == 0:
             return
-        won = np.flatnonzero(self._hit.take(windows))
+        won = np.flatnonzero(self._windows.hit.take(windows))
         if len(won):
             ends, some = times[won], windows[won]
             columns = self._rows.get(some) | self._groups.columns(some, ends)
@@ -379,9 +361,7 @@ class OpenIntervals:
 
     def _remove(self, windows: Slots, hit: Slots) -> None:
         """Forget windows, of which some are ``hit``."""
-        keys = np.empty(len(windows), np.int64)
-        gone = _unlink(self._heads, self._spans, windows, keys)
-        self._keys.remove(keys[:gone])
+        self._windows.close(windows)
         self._groups.remove(windows, hit)
         count = len(self._groups)
         if self._best is not None:
@@ -396,13 +376,13 @@ class OpenIntervals:
         if not len(windows):
             return pa.table({BIN: pa.array([], pa.uint16())})
         rows = self._rows.get(windows)
-        spans = self._spans[windows]
+        starts, ends = self._windows.spans(windows)
         bins = _bins_of([rows[name] for name in self._matching.left_key], len(windows))
-        hit = self._hit[windows] > 0
+        hit = self._windows.hit[windows] > 0
         # Null where there is no record yet.
         places = pa.array(np.cumsum(hit) - 1, mask=~hit)
         table = self._groups.save(windows[hit]).drop_columns([BIN]).take(places)
-        saved: dict[str, Any] = {"start": spans[:, _START], "end": spans[:, _END]}
+        saved: dict[str, Any] = {"start": starts, "end": ends}
         saved["hits"] = hit.astype(np.int64)
         saved |= {f"{_ROW}{name}": cols.to_arrow(column) for name, column in rows.items()}
         saved |= {name: table.column(name) for name in table.column_names}
@@ -431,7 +411,7 @@ class OpenIntervals:
         own = state.select([BIN, *(name for name in names if name.startswith("of."))])
         hit = np.flatnonzero(hits)
         windows = self._insert(Batch.trusted(prefixed(_ROW), starts, ""), starts, ends, own, hit)
-        self._hit[windows] = hits > 0
+        self._windows.mark(windows[hit])
         self._tokens.hold(tokens[0], int(ends.min()))
         if self._best is not None and len(hit):
             records = {
@@ -441,7 +421,7 @@ class OpenIntervals:
             times = plain(np.asarray(records.pop("")))
             by_time = self._best.by if self._best.by not in records else ""
             batch = Batch.trusted(records, times, by_time)
-            self._best.add(windows[hit], batch, np.arange(len(hit)), len(self._spans))
+            self._best.add(windows[hit], batch, np.arange(len(hit)), self._windows.size)
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The windows of some bins, which are forgotten."""
@@ -454,7 +434,7 @@ class OpenIntervals:
         windows = live[chosen[bins & np.uint16(len(chosen) - 1)]]
         table = self._table(windows)
         self._due.remove(windows)
-        self._remove(windows, windows[self._hit[windows] > 0])
+        self._remove(windows, windows[self._windows.hit[windows] > 0])
         self._tokens.settle(self._due.pending())
         return table
 
@@ -552,149 +532,6 @@ class BestRecords:
 
 def _bins_of(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint16]:
     return bins_of(columns or [np.zeros(rows, np.int64)])
-
-
-# Neither calls a function with arrays, nor makes a view of a row: Numba would count references to
-# them for each window, which costs more than all the rest.
-
-
-@nb.njit(cache=True)
-def _link(heads, spans, windows, keys, starts, ends, numbers):  # type: ignore[no-untyped-def]
-    """Put windows in front of those of their keys."""
-    for i in range(len(windows)):
-        window, key = windows[i], keys[i]
-        after = heads[key, _FIRST]
-        if after >= 0:
-            spans[after, _BEFORE] = window
-        spans[window, _START] = heads[key, _START] = starts[i]
-        spans[window, _END] = heads[key, _END] = ends[i]
-        spans[window, _AFTER] = heads[key, _AFTER] = after
-        spans[window, _NUMBER] = numbers[i]
-        spans[window, _BEFORE] = -1
-        spans[window, _KEY] = key
-        heads[key, _FIRST] = window
-
-
-@nb.njit(cache=True)
-def _unlink(heads, spans, windows, gone):  # type: ignore[no-untyped-def]
-    """Take windows out; writes the keys that have none any more, and returns their number."""
-    count = 0
-    for i in range(len(windows)):
-        window = windows[i]
-        key = spans[window, _KEY]
-        after, before = spans[window, _AFTER], spans[window, _BEFORE]
-        if after >= 0:
-            spans[after, _BEFORE] = before
-        if before >= 0:
-            spans[before, _AFTER] = after
-            if heads[key, _FIRST] == before:
-                heads[key, _AFTER] = after
-            continue
-        heads[key, _FIRST] = after
-        if after >= 0:
-            heads[key, _START] = spans[after, _START]
-            heads[key, _END] = spans[after, _END]
-            heads[key, _AFTER] = spans[after, _AFTER]
-        else:
-            gone[count] = key
-            count += 1
-    return count
-
-
-@nb.njit(cache=True)
-def _match(  # type: ignore[no-untyped-def]
-    keys, times, heads, spans, since, rows, windows, patience
-):
-    """Write the pairs of records and windows that go together, if there is room; count them.
-
-    Gives up, with -1, after so many windows that a record does not fall into.
-    """
-    count = 0
-    room = len(rows)
-    for i in range(len(keys)):
-        key = keys[i]
-        if key < 0:
-            continue
-        window = heads[key, _FIRST]
-        time = times[i]
-        if (
-            heads[key, _START] <= time
-            and time < heads[key, _END]
-            and (since == 0 or spans[window, _NUMBER] >= since)
-        ):
-            if count < room:
-                rows[count] = i
-                windows[count] = window
-            count += 1
-        else:
-            patience -= 1
-        window = heads[key, _AFTER]
-        while window >= 0:
-            if (
-                spans[window, _START] <= time
-                and time < spans[window, _END]
-                and spans[window, _NUMBER] >= since
-            ):
-                if count < room:
-                    rows[count] = i
-                    windows[count] = window
-                count += 1
-            else:
-                patience -= 1
-            if patience < 0:
-                return -1
-            window = spans[window, _AFTER]
-    return count
-
-
-def _by_start(
-    spans: npt.NDArray[np.int64], windows: Slots
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Slots]:
-    """Windows by key and start, and for each the last end of those of its key up to it."""
-    some = spans[windows]
-    order = np.lexsort((some[:, _START], some[:, _KEY]))
-    some = some[order]
-    return some, _last_ends(some), windows[order]
-
-
-@nb.njit(cache=True)
-def _last_ends(spans):  # type: ignore[no-untyped-def]
-    ends = np.empty(len(spans), np.int64)
-    for i in range(len(spans)):
-        ends[i] = spans[i, _END]
-        if i and spans[i - 1, _KEY] == spans[i, _KEY]:
-            ends[i] = max(ends[i], ends[i - 1])
-    return ends
-
-
-@nb.njit(cache=True)
-def _match_ordered(  # type: ignore[no-untyped-def]
-    keys, times, spans, last_ends, numbers, since, rows, windows
-):
-    """The same as `_match`, of windows in order: see `_by_start`."""
-    count = 0
-    room = len(rows)
-    for i in range(len(keys)):
-        key, time = keys[i], times[i]
-        if key < 0:
-            continue
-        low, high = 0, len(spans)
-        while low < high:
-            middle = (low + high) // 2
-            here = spans[middle, _KEY]
-            if here < key or (here == key and spans[middle, _START] <= time):
-                low = middle + 1
-            else:
-                high = middle
-        at = low - 1
-        while at >= 0 and spans[at, _KEY] == key and last_ends[at] > time:
-            if spans[at, _END] > time and spans[at, _NUMBER] >= since:
-                if count < room:
-                    rows[count] = i
-                    windows[count] = numbers[at]
-                count += 1
-            at -= 1
-    return count
 
 
 @nb.njit(cache=True)
