@@ -202,3 +202,24 @@ def test_columns_given_while_building_are_sent() -> None:
     flow = jt.Flow("early bird", time=FROM_ZERO)
     flow.output("out", flow.input("in").unary(build, name="early"))
     assert stamped(flow.run({"in": {"time": []}}, workers=2, seed=3)["out"]) == [(0, 1), (0, 1)]
+
+
+def test_a_time_of_another_scope_is_refused_by_name() -> None:
+    def plain_time(token: jt.TimestampToken, info: jt.OperatorInfo) -> Any:
+        token.drop()
+
+        def step(input: jt.Input, output: jt.Output) -> None:
+            for ref, batch in input:
+                output.session(ref, time=5).give(batch)
+
+        return step
+
+    flow = jt.Flow("loop")
+
+    def body(inner: jt.Stream) -> tuple[jt.Stream, jt.Stream]:
+        named = inner.unary(plain_time, name="plain")
+        return named, named
+
+    flow.output("out", flow.input("in").iterate(body))
+    with pytest.raises(jt.errors.TimeError, match="Product"):
+        flow.run({"in": {"time": [1], "n": [1]}})

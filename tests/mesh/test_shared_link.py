@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jeton.errors import ProtocolError
+from jeton.errors import JetonError, ProtocolError
 from jeton.mesh import ring
 from jeton.mesh.link import PeerLost
 from jeton.mesh.ring import Ring, shared_size
@@ -292,3 +293,31 @@ def test_two_processes_never_sleep_through_something(lengths: tuple[int, int]) -
     process.join(LIMIT)
     assert process.exitcode == 0
     link.close()
+
+
+def test_memory_that_cannot_be_sent_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system lets a user have only so many files on their way."""
+    here, there = socket.socketpair()
+
+    def refuses(*_: object) -> int:
+        raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+
+    monkeypatch.setattr(socket, "send_fds", refuses)
+    with here, there:
+        assert offer_memory(here, SIZE) is None
+        assert accept_memory(there, SIZE, 0, time.monotonic() + LIMIT) is None
+
+
+def test_memory_that_a_worker_cannot_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+
+    def full(*_: object) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with here, there:
+        memory = offer_memory(here, SIZE)
+        assert memory is not None
+        monkeypatch.setattr(mmap, "mmap", full)
+        with pytest.raises(JetonError, match=r"no memory for the .* shared with worker 3"):
+            accept_memory(there, SIZE, 3, time.monotonic() + LIMIT)
+        memory.close()

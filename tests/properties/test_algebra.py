@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections import Counter
 from collections.abc import Iterable
@@ -96,6 +97,14 @@ def test_antichain_holds_the_least(sample: list[Any]) -> None:
         assert antichain.insert(time) == (not dominated)
         assert set(antichain) == minimal(sample[: index + 1])
         assert len(antichain) == len(set(antichain))
+
+
+@given(some_times)
+def test_antichain_travels_by_its_times(sample: list[Any]) -> None:
+    """So that compiled and Python modules read what the others wrote."""
+    antichain = jt.Antichain(sample)
+    assert pickle.loads(pickle.dumps(antichain)) == copy.copy(antichain) == antichain
+    assert antichain.__reduce__() == (jt.Antichain, (list(antichain),))
 
 
 @given(some_times, st.data())

@@ -78,6 +78,24 @@ def test_partitions_as_they_are(source: Source, tmp_path: Path) -> None:
     assert [store.load(version).workers for version in range(3)] == [2, 2, 1]
 
 
+def test_where_spark_plans_each_stage_anew(
+    spark: SparkSession, source: Source, tmp_path: Path
+) -> None:
+    """As Spark 4.3 does by default, but for local sessions."""
+    adaptive = "spark.sql.adaptive.streaming.stateless.enabled"
+    before = spark.conf.get(adaptive, "false")
+    for batch in range(3):
+        source.add(rows(batch))
+    sink = Sink()
+    spark.conf.set(adaptive, "true")
+    try:
+        run(summing(), source, sink, tmp_path / "checkpoint", workers=2)
+    finally:
+        spark.conf.set(adaptive, before)
+    expected = in_one_process(summing(), source.tables)
+    assert {name: sink.rows(name) for name in expected} == expected
+
+
 def test_plain_sinks_and_metrics(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     for batch in range(3):
         source.add(rows(batch, count=50))

@@ -229,3 +229,50 @@ def test_misuse_of_unique_keys_is_refused() -> None:
     keys.remove(slots[:1])
     with pytest.raises(jt.errors.BatchError, match="not in use"):
         keys.remove(slots)
+
+
+WIDER = [
+    (np.int32, np.int64, 2**40 + 5),
+    (np.int8, np.uint8, 200),
+    (np.uint8, np.int8, -56),
+    (np.int16, np.uint16, 60_000),
+]
+
+
+@pytest.mark.parametrize(("kind", "other", "great"), WIDER)
+def test_a_new_key_of_another_type_after_known_ones_of_it(
+    kind: Any, other: Any, great: int
+) -> None:
+    keys = jt.state.KeySlots(1)
+    keys.find([np.array([1, 2], kind)], 2)
+    keys.find([np.array([1, 2], other)], 2)
+    slots, new = keys.find([np.array([great], other)], 1)
+    assert new.tolist() == [0]
+    assert keys.values(slots)[0].tolist() == [great]
+    assert sorted(keys.values(keys.live())[0].tolist()) == sorted([1, 2, great])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_answers_do_not_depend_on_when_a_wider_key_comes(
+    order: tuple[int, ...], workers: int
+) -> None:
+    great = 2**40 + 5
+    parts = [(1, 5, pa.int32()), (1, 5, pa.int64()), (2, great, pa.int64())]
+    tables = [pa.table({"time": [t], "k": pa.array([k], kind)}) for t, k, kind in parts]
+    flow = jt.Flow("counts")
+    keyed = flow.input("n").key_by("k")
+    flow.output("tumbling", keyed.tumbling(10).count())
+    flow.output("running", keyed.running().count())
+    with flow.open(workers=workers) as run:
+        for at in order:
+            run.input("n").send(tables[at])
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(workers=workers, restore=snapshot) as run:
+        run.input("n").send(pa.table({"time": [3, 3], "k": [great, 5]}))
+        result = run.finish()
+    counts = {row["k"]: row["count"] for row in result["tumbling"].to_pylist()}
+    assert counts == {5: 3, great: 2}
+    counts = {row["k"]: row["count"] for row in result["running"].to_pylist()}
+    assert counts == {5: 3, great: 2}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from jeton.core.errors import JetonError
 from jeton.core.times import Time, sort_key
@@ -50,6 +51,10 @@ class Antichain:
         made._elements = list(elements)
         made._frozen = True
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its times alone, so that compiled and Python modules read what the others wrote.
+        return Antichain, (list(self._elements),)
 
     def insert(self, time: Time) -> bool:
         """Insert ``time`` unless an element is ``<=`` it; returns whether it was inserted."""

@@ -303,7 +303,7 @@ class Output:
 
         While it is open, the token can be neither downgraded nor dropped.
         """
-        if time is not None and type(time) is not int:
+        if time is not None and (type(time) is not int or not self.kind.integers):
             time = self.one_time(time)
         return Session(self, right, right._admit(self.book, time))
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from jeton.core.errors import ProtocolError
+from jeton.core.errors import JetonError, ProtocolError
 from jeton.mesh import ring
 from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.ring import Ring
@@ -59,9 +59,16 @@ def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
         except OSError:
             _offer_none(sock)
             return None
-        # A peer that has gone is found missing where its worker is read.
-        with suppress(OSError):
+        try:
             socket.send_fds(sock, [_MEMORY], [file])
+        except (BrokenPipeError, ConnectionResetError):
+            # A peer that has gone is found missing where its worker is read.
+            pass
+        except OSError:
+            # As where more files are on their way than the system lets a user have.
+            memory.close()
+            _offer_none(sock)
+            return None
         return memory
     finally:
         os.close(file)
@@ -90,7 +97,13 @@ def accept_memory(sock: socket.socket, size: int, peer: int, deadline: float) ->
                 f"worker {peer} offered {length} bytes of memory to share, and not "
                 f"{ring.shared_size(size)} whose number is fixed"
             )
-        return mmap.mmap(files[0], length)
+        try:
+            return mmap.mmap(files[0], length)
+        except OSError as error:
+            raise JetonError(
+                f"there is no memory for the {length} bytes that are shared with worker {peer} "
+                f"({error}): give the process more memory, or run fewer workers on this machine"
+            ) from error
     finally:
         sock.setblocking(False)
         for file in files:
@@ -137,12 +150,12 @@ class SharedLink(Link):
             if self._outgoing.wakes(ring.FOR_BYTES):
                 self._wake_peer()
         elif self.closing:
-            # Nobody looks at its socket any more.
+            # No selector watches its socket any more.
             self.listen()
             if self._hung_up:
                 return sum(map(len, buffers))
         elif self._hung_up:
-            # Nobody makes room any more.
+            # The peer makes no more room.
             raise self._lost(self._error)
         return sent
 

@@ -69,8 +69,6 @@ class WorkerTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the worker; its number is the only row that Spark gets, at the end."""
-        from pyspark import BarrierTaskContext
-
         store_access.use(self.stores)
         for _ in batches:
             pass
@@ -79,14 +77,24 @@ class WorkerTask:
         gc.collect()
         gc.freeze()
         try:
-            with join_peers(BarrierTaskContext.get(), self.meeting, by_gathering=False) as group:
-                assert group.driver is not None
-                group.control = Control(group.driver)
-                self._work(group, group.control)
-                group.leave()
+            rank = self._run()
         finally:
             gc.unfreeze()
-        yield pa.RecordBatch.from_pydict({"worker": [group.rank]})
+        # The process may serve other tasks, and was like this when it came from the daemon.
+        gc.collect()
+        gc.freeze()
+        yield pa.RecordBatch.from_pydict({"worker": [rank]})
+
+    def _run(self) -> int:
+        """Run the worker to its end; returns its number."""
+        from pyspark import BarrierTaskContext
+
+        with join_peers(BarrierTaskContext.get(), self.meeting, by_gathering=False) as group:
+            assert group.driver is not None
+            group.control = Control(group.driver)
+            self._work(group, group.control)
+            group.leave()
+        return group.rank
 
     def _work(self, group: PeerGroup, control: Control) -> None:
         restore_point, rank = self.restore_point, group.rank

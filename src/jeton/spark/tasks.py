@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,8 +97,10 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= ROWS_IN or size >= BYTES_IN:
-            yield from _joined(some)
+            joined = _joined(some)
+            # These are not to stay in memory while the joined rows are worked on.
             some, rows, size = [], 0, 0
+            yield from joined
     if some:
         yield from _joined(some)
 
@@ -314,12 +316,15 @@ class SparkBatches(NoFeed):
     Reading may block until Spark has more. After the last batch the inputs are closed.
     """
 
+    gathers: ClassVar[bool] = True
+    """Whether batches are put together before they are sent."""
+
     def __init__(
         self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
     ) -> None:
         self._agent = agent
         self._inputs = inputs
-        self._batches = gathered(batches)
+        self._batches = gathered(batches) if self.gathers else batches
         self._ended = False
         for handle in inputs:
             # DataFrames are complete, so nothing in them is late: each input advances at its end.

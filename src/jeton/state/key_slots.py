@@ -116,7 +116,10 @@ class KeySlots:
             if len(new) or not self._typed:
                 self._typed = True
                 self._columns[0].learn(first[new])
-            self._usual = first.dtype if rows else None
+            # A wider type has to be learnt with the first key that is new in it.
+            kept = self._columns[0].plain
+            fits = rows and kept is not None and np.can_cast(first.dtype, kept.dtype)
+            self._usual = first.dtype if fits else None
         else:
             if len(new) or not self._typed:
                 self._typed = True
