@@ -83,7 +83,7 @@ def test_where_spark_plans_each_stage_anew(
 ) -> None:
     """As Spark 4.3 does by default, but for local sessions."""
     adaptive = "spark.sql.adaptive.streaming.stateless.enabled"
-    before = spark.conf.get(adaptive, "false")
+    before = spark.conf.get(adaptive, "false") or "false"
     for batch in range(3):
         source.add(rows(batch))
     sink = Sink()
