@@ -43,7 +43,7 @@ def mesh(say: Say) -> Line:
         "_tls": ("with TLS", _tcp, partial(_secret, Tls(issue(1)[1]))),
     }
     if SUPPORTED:
-        kinds["_memory"] = ("in memory", socket.socketpair, _shared)
+        kinds["_memory"] = ("in memory, polled", socket.socketpair, _shared)
     for size, label in ((8, "64 B"), (8192, "64 KB"), (131_072, "1 MB")):
         batch = jt.Batch({}, np.arange(size))
         count = 3000 if size == 8 else 300
