@@ -1,4 +1,4 @@
-"""What is attached to an agent: a feed of records, a sink for rows, a writer of checkpoints."""
+"""Attachments of an agent: a feed of records, a sink for rows, a writer of checkpoints."""
 
 from __future__ import annotations
 

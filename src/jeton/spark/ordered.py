@@ -101,8 +101,8 @@ def _common_type(kinds: Sequence[types.DataType]) -> types.DataType:
 class OrderedBatches(SparkBatches):
     """The feed of a batch in order of time: inputs advance as it is read, in step with others."""
 
-    gathers = False
     # It would read ahead of the others what it should not hold yet.
+    gathers = False
 
     def __init__(
         self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
