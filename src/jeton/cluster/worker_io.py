@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -19,19 +20,26 @@ from jeton.connectors.sinks.driver_sink import Prepare
 from jeton.connectors.source_plan import share
 from jeton.connectors.source_reader import SourceReader
 from jeton.connectors.sources import Source
+from jeton.dataflow.plan import answers_at_once
 from jeton.runtime.agent import Agent
 from jeton.runtime.attachments import Positions
 from jeton.runtime.commands import Connection
+from jeton.runtime.read_ahead import LEAD, ReadAhead
 
 LEAST_PATIENCE: Final = 0.0005
 MOST_PATIENCE: Final = 0.02
 """Seconds between polls of a source that has no records and does not know when it will."""
+STILL: Final = 0.1
+"""Seconds after which partitions do not wait for one that is behind, and does not move."""
 CREDIT: Final = 8 << 20
 """Bytes of rows that a sink at the driver has not taken, from which on a worker sends no more."""
 
 
 class WorkerSources:
     """The feed of a long-lived query: reads this worker's partitions of all sources.
+
+    Where all results wait for times to pass, partitions are read in step (see
+    `jeton.runtime.read_ahead`), as long as the slowest one moves.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
@@ -57,6 +65,7 @@ class WorkerSources:
         worker = agent.worker
         self._clock = clock
         self._readers: list[SourceReader] = []
+        ahead = _in_step(agent, sources, clock)
         for name, source in sources.items():
             handle = worker.handles[agent.flow.handle("input", name)]
             mine = share(partitions[name], worker.index, worker.workers)
@@ -64,7 +73,7 @@ class WorkerSources:
             time_name = agent.flow.time_name(name)
             source = source if declared is None else source.typed(declared, time_name)
             with blaming(name, "opening its source"):
-                self._readers.append(SourceReader(name, handle, source, mine, clock))
+                self._readers.append(SourceReader(name, handle, source, mine, clock, ahead))
 
     @property
     def rejected(self) -> int:
@@ -130,6 +139,18 @@ class WorkerSources:
         for reader in self._readers:
             with blaming(reader.name, "closing its source"):
                 reader.release()
+
+
+def _in_step(
+    agent: Agent, inputs: Collection[str], clock: Callable[[], float]
+) -> Callable[[], ReadAhead] | None:
+    """A measure of how far a partition is ahead of the others, if that only costs memory."""
+    flow, worker = agent.flow, agent.worker
+    nodes = [flow.handle("input", name) for name in inputs]
+    if not flow.kind.integers or answers_at_once(flow.operators, nodes):
+        return None
+    outputs = [worker.graph.nodes[node].outputs[0] for node in nodes]
+    return partial(ReadAhead, worker.tracker, outputs, most=LEAD, patience=STILL, clock=clock)
 
 
 class Tables(Protocol):

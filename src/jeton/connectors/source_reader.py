@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from jeton.connectors.sources import Reader, Source
 from jeton.core.errors import GraphError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.partitions import Partition
+from jeton.runtime.read_ahead import ReadAhead
+
+_ROW: Final = 64
+"""Bytes of a row, where nothing is known of it."""
 
 Partitions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Partitions of a source by their names: where to read each, and what is known of it."""
@@ -49,12 +53,15 @@ class SourceReader:
         source: Source,
         partitions: Partitions,
         clock: Callable[[], float] = time.monotonic,
+        ahead: Callable[[], ReadAhead] | None = None,
     ) -> None:
+        """``ahead`` makes the measure of how far a partition is ahead, if it waits for others."""
         self.name = name
         self.handle = handle
         self._source = source
         self._grows = source.discover_every is not None
         self._clock = clock
+        self._ahead = ahead
         self._readers: dict[str, _Open] = {}
         self._ended: dict[str, Mapping[str, Any]] = {}
         """The positions of partitions that are not read any more."""
@@ -74,7 +81,8 @@ class SourceReader:
             reader = self._source.open(name, at["position"])
             # Checkpoints of earlier versions have the input's own time only.
             floor = at.get("floor", at.get("time", self.handle.kind.minimum))
-            opened[name] = _Open(reader, floor, idle=at.get("idle", False))
+            ahead = None if self._ahead is None else self._ahead()
+            opened[name] = _Open(reader, floor, ahead, idle=at.get("idle", False))
         # All are there before the first says how far it is, or the input would not wait for them.
         for name, each in opened.items():
             each.partition = self.handle.partition(name, floor=each.floor, idle=each.idle)
@@ -89,7 +97,9 @@ class SourceReader:
     @property
     def ready_at(self) -> float | None:
         """When to read again, if all partitions know."""
-        readers = [each for each in self._readers.values() if not self._is_held(each)]
+        readers = [
+            each for each in self._readers.values() if not self._is_held(each) and not each.is_ahead
+        ]
         times = [each.reader.ready_at for each in readers if not each.reader.ended]
         known = [at for at in times if at is not None]
         return min(known, default=None) if len(known) == len(times) else None
@@ -160,9 +170,15 @@ class SourceReader:
             # After a restart, the input is behind its partitions until one of them says so.
             self.handle.settle()
             return False
+        if each.is_ahead:
+            partition.heard_at = self._clock()
+            return False
         records = reader.read()
         if records is not None:
+            before = self.handle.sent_count
             partition.send(records)
+            if each.ahead is not None:
+                each.ahead.took(partition.floor, _size_of(records, self.handle.sent_count - before))
         if reader.ended:
             partition.close()
             reader.close()
@@ -192,8 +208,24 @@ class _Open:
 
     partition: Partition
 
-    def __init__(self, reader: Reader, floor: int, *, idle: bool) -> None:
+    def __init__(self, reader: Reader, floor: int, ahead: ReadAhead | None, *, idle: bool) -> None:
         self.reader = reader
         self.floor = floor
+        self.ahead = ahead
         self.idle = idle
         """Whether it was idle when the query stopped."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has read enough beyond the slowest partition of all workers."""
+        return self.ahead is not None and self.ahead.is_enough()
+
+
+def _size_of(records: Any, rows: int) -> int:
+    """The bytes of records, about: not all that sources return know them.
+
+    >>> _size_of({"time": [1, 2]}, 2)
+    128
+    """
+    size = getattr(records, "nbytes", None)
+    return size if isinstance(size, int) else _ROW * rows

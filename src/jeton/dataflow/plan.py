@@ -335,6 +335,32 @@ def waiting(operators: Sequence[OperatorPlan], inputs: Collection[int]) -> list[
     ]
 
 
+def answers_at_once(operators: Sequence[OperatorPlan], inputs: Collection[int]) -> bool:
+    """Whether records of some inputs may lead to results before any time is complete.
+
+    They do if a path from an input to its end has no operator that waits. Late records are on a
+    path of their own, which does not count.
+    """
+    reads = {
+        plan.index: {
+            (s.operator, s.output) for p in plan.inputs if not p.observes for s in p.sources
+        }
+        for plan in operators
+    }
+    read = set().union(*reads.values())
+    behind = {(index, 0) for index in inputs}
+    found = -1
+    while len(behind) > found:
+        found = len(behind)
+        for plan in operators:
+            if plan.notify == "never" and reads[plan.index] & behind:
+                outputs = {at for at in read if at[0] == plan.index}
+                if not outputs:
+                    return True
+                behind |= outputs
+    return False
+
+
 def origins(operators: Sequence[OperatorPlan]) -> list[Origin]:
     """Where each operator of a flow stands."""
     alike = Counter(plan.label for plan in operators)

@@ -22,6 +22,7 @@ def warm_up() -> None:
     names = flow.input("named rows").key_by("name")
     flow.output("counts", rows.running().count())
     flow.output("means", rows.tumbling(10).mean("value"))
+    flow.output("sums", rows.tumbling(10).sum("number"))
     flow.output("pairs", rows.interval_join(others, -5, 5))
     flow.output("names", names.running().count())
     flow.output("totals", names.tumbling(10).sum("number"))

@@ -5,17 +5,12 @@ each batch that nothing earlier can come from its partition, and advances all in
 time that it has read. Windows close and joins forget while the rest is still to be read: state
 holds the records near the frontier, and not all of them.
 
-A frontier is the least of all workers', so a worker that reads faster than the others piles up
-records. Workers therefore read in step. The *slowest* time is the least one that an input of any
-worker is at. A worker reads only while the rows that it has read beyond the slowest time take less
-than `LEAD` bytes. This cannot block all of them: the worker that is slowest has read no row beyond
-its own time, and learns that it is the slowest from the progress of the others.
+A frontier is the least of all workers', so workers read in step: see `jeton.runtime.read_ahead`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,10 +19,10 @@ from pyspark.sql import DataFrame, types
 from pyspark.sql import functions as F
 
 from jeton.core.errors import JetonError
-from jeton.core.times import Time
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.plan import waiting
 from jeton.runtime.agent import Agent
+from jeton.runtime.read_ahead import LEAD, ReadAhead
 from jeton.spark.internals import size_of
 from jeton.spark.tasks import SparkBatches
 
@@ -36,8 +31,6 @@ if TYPE_CHECKING:
 
 SMALL: Final = 128 << 20
 """The bytes of all inputs, by Spark's estimate, up to which they are not sorted by default."""
-LEAD: Final = 16 << 20
-"""Bytes that a worker may read beyond the time of the slowest one."""
 
 
 def needs_order(flow: Flow, inputs: Mapping[str, DataFrame]) -> bool:
@@ -111,10 +104,7 @@ class OrderedBatches(SparkBatches):
         flow, worker = agent.flow, agent.worker
         # All inputs of a worker are at the same time, so that one tells for all.
         first = worker.graph.nodes[flow.handle("input", inputs[0].name)]
-        self._location = first.outputs[0]
-        self._read: deque[tuple[Time, int]] = deque()
-        """The last time and the bytes of each batch that is not known to be behind all workers."""
-        self._ahead = 0
+        self._ahead = ReadAhead(worker.tracker, first.outputs[:1], most=LEAD)
 
     def read(self, busy: bool) -> bool:
         """Send the rows of one batch, unless others are too far behind."""
@@ -134,8 +124,7 @@ class OrderedBatches(SparkBatches):
         for handle in self._inputs:
             if handle.time < latest:
                 handle.advance_to(latest)
-        self._read.append((latest, batch.nbytes))
-        self._ahead += batch.nbytes
+        self._ahead.took(latest, batch.nbytes)
 
     def patience(self, idle: float) -> float:
         """As long as it takes the slowest to advance, if this worker is far ahead."""
@@ -143,9 +132,4 @@ class OrderedBatches(SparkBatches):
 
     def _leads(self) -> bool:
         """Whether this worker has read enough beyond the time of the slowest."""
-        if self._ahead < LEAD or self._ended:
-            return False
-        slowest = self._agent.worker.tracker.least_anywhere(self._location)
-        while self._read and not (slowest and slowest[0] < self._read[0][0]):
-            self._ahead -= self._read.popleft()[1]
-        return self._ahead >= LEAD
+        return not self._ended and self._ahead.is_enough()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,13 @@ from jeton.state.slot_pool import Slots, grown
 Values = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-Folding = tuple[int, Values, Values, Values]
-"""A fold as fused loops take it: its code, what is folded and counted by slot, and the values."""
+Folding = tuple[int, Values, Values, Values, Values]
+"""A fold as fused loops take it: its code, what is folded and counted by slot, the values, and how
+many others are in each of them (none: each is one)."""
 
 _NO_NUMBERS: Values = np.empty(0, dtype=np.float64)
-NO_FOLDING: Final[Folding] = (NOTHING, _NO_NUMBERS, np.empty(0, dtype=np.int64), _NO_NUMBERS)
+_NO_COUNTS: Values = np.empty(0, dtype=np.int64)
+NO_FOLDING: Final[Folding] = (NOTHING, _NO_NUMBERS, _NO_COUNTS, _NO_NUMBERS, _NO_COUNTS)
 
 _ALL: Mask = np.empty(0, dtype=bool)
 """The mask of a column without nulls."""
@@ -34,6 +36,7 @@ _MOST: Final = 2**63 - 1
 
 
 _FLOATS: Final = np.dtype(np.float64)
+_INTEGERS: Final = np.dtype(np.int64)
 _EXACT: Final = 1 << 53
 """Up to here, integers are the same as floating-point numbers."""
 
@@ -49,6 +52,10 @@ class Accumulator(ABC):
 
     def folding(self, column: Column | None) -> Folding | None:
         """The fold of a column's values for a fused loop, if one can do it."""
+        return None
+
+    def absorbing(self, saved: Mapping[str, Column]) -> Folding | None:
+        """The fold of memory that was saved, like `absorb`, if a fused loop can do it."""
         return None
 
     @abstractmethod
@@ -96,7 +103,16 @@ class Count(Accumulator):
 
     def folding(self, column: Column | None) -> Folding | None:
         """Every record counts, if it is not about nulls."""
-        return None if column is not None else (COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS)
+        if column is not None:
+            return None
+        return COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS, _NO_COUNTS
+
+    def absorbing(self, saved: Mapping[str, Column]) -> Folding | None:
+        """Counts are added."""
+        count = saved["count"]
+        if not _are_counts(count):
+            return None
+        return COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS, plain(count)
 
     def counts(self, size: int) -> Slots:
         """The count of each slot, of which there are ``size``: fused loops change it."""
@@ -167,14 +183,29 @@ class Numeric(Accumulator):
         """The type of results, where it differs from how values are kept."""
 
     def folding(self, column: Column | None) -> Folding | None:
-        """Floating-point numbers of the type that came before are folded as they are."""
-        if (
-            isinstance(column, np.ndarray)
-            and column.dtype is self._usual
-            and self._value.dtype == _FLOATS
-        ):
-            return self._code, self._value, self._seen, plain(column)
-        return None
+        """Numbers of the type that came before, as they are; integers if no sum can wrap around."""
+        return self._folding(column, _NO_COUNTS)
+
+    def absorbing(self, saved: Mapping[str, Column]) -> Folding | None:
+        """What others have folded, if none of their sums has wrapped around."""
+        seen, carry = saved.get("seen"), saved.get("carry")
+        if not _are_counts(seen):
+            return None
+        if carry is not None and (not _are_counts(carry) or carry.any()):
+            return None
+        return self._folding(saved.get("value"), plain(seen))
+
+    def _folding(self, column: Column | None, counts: Values) -> Folding | None:
+        if not isinstance(column, np.ndarray) or column.dtype is not self._usual:
+            return None
+        values = plain(column)
+        kept = self._value.dtype
+        if kept == _INTEGERS and self._exact:
+            if self._may_wrap or not self._had_room(len(values), loops.bits_of(values)):
+                return None
+        elif kept != _FLOATS:
+            return None
+        return self._code, self._value, self._seen, values, counts
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Fold the values in."""
@@ -399,6 +430,11 @@ class Unrepresentable(BatchError):
         of = f" of the key {named}" if named else ""
         at = None if times is None else times[self.row].tolist()
         return BatchError(f"{self.message} (it is {aggregate!r}{of})").located(time=at)
+
+
+def _are_counts(column: Column | None) -> TypeGuard[Values]:
+    """Whether a column of what was saved is plain integers."""
+    return isinstance(column, np.ndarray) and column.dtype == _INTEGERS
 
 
 def is_unknown(column: Column | None) -> bool:

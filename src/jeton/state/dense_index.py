@@ -178,20 +178,22 @@ class PanedIndex(SlotPool):
         return slots, new[:found].copy()
 
     def fold(
-        self, grid: Grid, times: Times, keys: Hashes, folding: Folding
+        self, grid: Grid, times: Times, keys: Hashes, folding: Folding, *, noted: bool
     ) -> tuple[int, Slots, Slots]:
         """Find the keys in the windows of their times, and fold values in, in one loop.
 
         The loop ends at the first row that needs more room. Returns how many rows there were before
-        it, the slots of all of these (valid until the next call), and the rows of new keys.
+        it, the slots of all of these if they are ``noted``, and those of new keys. Both are valid
+        until the next call.
         """
         rows = len(keys)
-        slots, new = self._slots.holding(rows), self._new.holding(rows)
+        slots = self._slots.holding(rows) if noted else _NONE
+        opened = self._new.holding(rows)
         done, found = fused.fold_in_windows(
             self._cells, self._times, self._open, *self.stored, self.free, self.state,
-            *grid, times, keys, *folding, slots, new,
+            *grid, times, keys, *folding, slots, opened,
         )  # fmt: skip
-        return done, slots[:done], new[:found] if found else _NONE
+        return done, slots[:done], opened[:found] if found else _NONE
 
     def find(self, words: tuple[Hashes, ...]) -> Slots:
         """The slot of each key, -1 for those that are not there."""

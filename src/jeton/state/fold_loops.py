@@ -88,6 +88,15 @@ def fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
+def bits_of(values):  # type: ignore[no-untyped-def]
+    """The bits of the magnitudes of integers, or-ed."""
+    bits = np.int64(0)
+    for i in range(len(values)):
+        bits |= values[i] ^ (values[i] >> np.int64(63))
+    return np.uint64(bits)
+
+
+@nb.njit(cache=True)
 def add_wrapping(value, seen, slots, values, valid):  # type: ignore[no-untyped-def]
     """Add integers to their slots modulo 2**64; returns the bits of their magnitudes, or-ed."""
     every = len(valid) == 0

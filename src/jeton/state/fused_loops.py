@@ -67,13 +67,18 @@ def pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
 @nb.njit(cache=True)
 def fold_in_windows(  # type: ignore[no-untyped-def]
     cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
-    size, offset, beyond, times, keys, how, value, seen, values, slots, new,
+    size, offset, beyond, times, keys, how, value, seen, values, counts, slots, opened,
 ):  # fmt: skip
     """Find keys in the windows of their times, and fold values in.
 
-    Returns how many rows were folded, and how many keys were new.
+    A row stands for as many values as ``counts`` says, which are folded already; if that is empty,
+    for one. Returns how many rows were folded, and how many keys were new: their slots are in
+    ``opened``. Those of all rows are in ``slots``, unless that is empty.
     """
     width = np.uint64(cells.shape[1])
+    notes = len(slots) > 0
+    counted = len(counts) > 0
+    count = np.int64(1)
     room = min(len(free), len(stored_keys))
     if how != NOTHING:
         room = min(room, len(seen))
@@ -94,6 +99,8 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
         key = keys[i]
         if pane < 0 or key >= width:
             return i, found
+        if counted:
+            count = counts[i]
         slot = np.int64(cells[pane, key])
         if slot < 0:
             if state[1] > 0:
@@ -110,16 +117,22 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             open_keys[pane] += 1
             stored_ends[slot] = np.uint64(end - beyond)
             stored_keys[slot] = key
-            new[found] = i
+            opened[found] = slot
             found += 1
-        slots[i] = slot
-        if how >= 0:
-            number = values[i]
-            if seen[slot]:
-                value[slot] = combine(how, value[slot], number)
-            else:
-                value[slot] = number
-            seen[slot] += 1
+            # Folded here, and not below: that a slot is new is hard to predict, once is enough.
+            if how >= 0:
+                value[slot] = values[i]
+            if how != NOTHING:
+                seen[slot] = count
+        elif how >= 0:
+            if count:
+                if seen[slot]:
+                    value[slot] = combine(how, value[slot], values[i])
+                else:
+                    value[slot] = values[i]
+                seen[slot] += count
         elif how == COUNT:
-            seen[slot] += 1
+            seen[slot] += count
+        if notes:
+            slots[i] = slot
     return len(keys), found

@@ -62,6 +62,8 @@ class Groups:
         """The accumulator of the only aggregate, if it counts records."""
         self._types: dict[str, Any] = {}
         """The type of the last values of each aggregate, as NumPy or Arrow has it."""
+        self._sent: dict[str, Any] = {}
+        """The same of the last values in groups from elsewhere."""
         self._known: dict[str, pa.DataType] = {}
         """The first type that was not null."""
         self._kinds: pa.Schema | None = None
@@ -94,17 +96,45 @@ class Groups:
         if words is None:
             return 0, NONE, NONE
         folding = self._only_folding(batch)
-        done, slots, new = index.fold(grid, cols.plain(batch.times), words, folding or NO_FOLDING)
-        opened = times = NONE
-        if len(new):
-            opened = slots.take(new)
-            times = index.stored[0].take(opened).view(np.int64)
-            self.changes.made(opened)
+        done, slots, opened, times = self._fold(index, batch, grid, words, folding)
         if folding is None:
             self.add(slots, batch if done == len(batch) else batch.slice(0, done))
-        elif self.changes.are_noted:
-            self.changes.touch(slots)
         return done, opened, times
+
+    def absorb_in_windows(self, batch: Batch, grid: Grid) -> tuple[int, Slots, Times]:
+        """Add groups from elsewhere to those of their windows, in one loop if possible.
+
+        Each is at the last time of its window. Returns the same as `fold_in_windows`.
+        """
+        index = self._keys.index
+        if type(index) is not PanedIndex or self.changes.is_open or self._only is None:
+            return 0, NONE, NONE
+        name, _ = self._only
+        words = self._keys.quick_words(batch.columns.get(self._only_key))
+        memory = self._memory.get(name)
+        if words is None or memory is None:
+            return 0, NONE, NONE
+        folding = memory.absorbing(_parts_of(name, batch.columns))
+        if folding is None:
+            return 0, NONE, NONE
+        done, _, opened, times = self._fold(index, batch, grid, words, folding)
+        return done, opened, times
+
+    def _fold(
+        self, index: PanedIndex, batch: Batch, grid: Grid, words: Hashes, folding: Folding | None
+    ) -> tuple[int, Slots, Slots, Times]:
+        """How many rows are done, their slots (if they are needed), and the groups they opened."""
+        noted = folding is None or self.changes.are_noted
+        done, slots, opened = index.fold(
+            grid, cols.plain(batch.times), words, folding or NO_FOLDING, noted=noted
+        )
+        times = NONE
+        if len(opened):
+            times = index.stored[0].take(opened).view(np.int64)
+            self.changes.made(opened)
+        if folding is not None and noted:
+            self.changes.touch(slots)
+        return done, slots, opened, times
 
     def _only_folding(self, batch: Batch) -> Folding | None:
         """The fold of the only aggregate, if a fused loop can do it."""
@@ -278,20 +308,31 @@ class Groups:
         return Batch.trusted(columns, np.zeros(table.num_rows, dtype=np.int64), "")
 
     def partial(self, slots: Slots) -> dict[str, Column]:
-        """Keys, memory and types of some groups: the columns of a batch for `absorb`."""
-        columns = dict(zip(self.key, self._keys.values(slots), strict=True)) | self._saved(slots)
-        types = {f"type.{name}": pa.nulls(len(slots), kind) for name, kind in self._known.items()}
-        return columns | types
+        """Keys, memory and types of some groups: a batch for `learn_types` and `absorb`."""
+        saved = self._saved(slots)
+        types: dict[str, Column] = {}
+        for name in self.aggregates:
+            value, kind = saved.get(f"of.{name}.value"), self._known.get(name)
+            # The type of most values is also that in which they are kept, and need not be sent.
+            if kind != (None if value is None else _type_of(value)):
+                types[f"type.{name}"] = pa.nulls(len(slots), kind)
+        return dict(zip(self.key, self._keys.values(slots), strict=True)) | saved | types
+
+    def learn_types(self, batch: Batch) -> None:
+        """Learn the types of the values that groups from elsewhere were made of: see `partial`."""
+        for name, aggregate in self.aggregates.items():
+            sent = batch.columns.get(f"type.{name}", batch.columns.get(f"of.{name}.value"))
+            if sent is not None and aggregate.family is not None:
+                kind = sent.dtype if isinstance(sent, np.ndarray) else sent.type
+                if kind is not self._sent.get(name):
+                    self._learn_type(name, aggregate, _type_of(sent))
+                    self._sent[name] = kind
 
     def absorb(self, batch: Batch, times: Hashes | None = None) -> tuple[Slots, Slots]:
         """Add groups from elsewhere to those with the same keys; returns the same as `find`."""
         slots, new = self.find(batch, times)
         if len(batch) == 0:
             return slots, new
-        for name, aggregate in self.aggregates.items():
-            kind = batch.columns.get(f"type.{name}")
-            if kind is not None:
-                self._learn_type(name, aggregate, cols.to_arrow(kind[:0]).type)
         self.changes.touch(slots)
         size = self._keys.slots_made
         parts = {name: column for name, column in batch.columns.items() if name.startswith("of.")}
@@ -382,6 +423,17 @@ def _plain_times(batch: Batch) -> Times:
     if times.ndim == 1 and times.dtype != object:
         return times
     return np.zeros(len(batch), dtype=np.int64)
+
+
+def _parts_of(name: str, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The memory of one aggregate among columns of groups."""
+    start = f"of.{name}."
+    return {part[len(start) :]: c for part, c in columns.items() if part.startswith(start)}
+
+
+def _type_of(column: Column) -> pa.DataType:
+    """The type of a column, as Arrow has it."""
+    return column.type if isinstance(column, pa.Array) else cols.to_arrow(column[:0]).type
 
 
 def _taken(columns: Mapping[str, Column], rows: Slots) -> dict[str, Column]:

@@ -75,6 +75,14 @@ class CombinedWindows(OpenWindows):
 
     def combine(self, right: TokenRef, batch: Batch) -> None:
         """Add partial windows to those there, opening new ones."""
+        self._groups.learn_types(batch)
+        if self._grid is not None:
+            done, opened, until = self._groups.absorb_in_windows(batch, self._grid)
+            self._open(right, until, opened)
+            if done == len(batch):
+                return
+            if done:
+                batch = batch.slice(done, len(batch))
         ends = batch.times + 1 if self._assigner.inclusive else batch.times
         slots, new = self._groups.absorb(batch, self._words(ends))
         self._open(right, ends[new], slots[new])
