@@ -1,8 +1,9 @@
 """Jeton's own part of the comparison with its peers: the same programs, from its library.
 
 Records are arrays in memory before the clock starts, in messages of `BATCH`. On one worker a flow
-runs in this process; on several it is a long-lived query on Spark whose workers read their shares.
-The last operator counts rows and stores the values by which the answer is checked.
+runs in this process; on several it is a long-lived query on Spark, whose workers read their shares
+once all have them. The last operator counts rows and stores the values by which the answer is
+checked.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def flow_of(program: str, workers: int) -> jt.Flow:
+def flow_of(program: str) -> jt.Flow:
     """The program, from the input ``records`` to the output ``reported``."""
     flow = jt.Flow(program)
     if program == "word count":
@@ -46,8 +48,8 @@ def flow_of(program: str, workers: int) -> jt.Flow:
         answers = records.key_by("key").running().count()
     else:
         records = flow.input("records", schema={"key": int, "value": int}, lateness=1000)
-        # About ten records of a key in a window: on two workers, combining gains a tenth.
-        answers = records.key_by("key", combine=workers > 1).tumbling(10_000).mean("value")
+        # About ten records of a key in a window: too few for workers to combine them first.
+        answers = records.key_by("key").tumbling(10_000).mean("value")
     flow.output("reported", answers.unary_frontier(tally, schema={"reported": str}))
     return flow
 
@@ -81,8 +83,13 @@ def tally(token: jt.TimestampToken, info: jt.OperatorInfo) -> Callable[..., None
     return step
 
 
-def batches(records: int, data: Path, partition: int, partitions: int) -> Iterator[jt.Batch]:
-    """A worker's share of the records, all in memory when this returns."""
+def batches(
+    records: int, data: Path, partition: int, partitions: int, start: Path | None = None
+) -> Iterator[jt.Batch | None]:
+    """A worker's share of the records, all in memory when this returns.
+
+    In the folder ``start`` a worker says that it is there; none reads before all are.
+    """
     columns = {}
     for name in ("keys", "times", "values"):
         share = np.load(data / f"{name}.npy", mmap_mode="r")[partition:records:partitions]
@@ -93,7 +100,11 @@ def batches(records: int, data: Path, partition: int, partitions: int) -> Iterat
         batch = jt.Batch.trusted({"key": keys, "value": values}, times, "time", int(times.min()))
         made.append(batch)
 
-    def each() -> Iterator[jt.Batch]:
+    def each() -> Iterator[jt.Batch | None]:
+        if start is not None:
+            (start / str(partition)).touch()
+            while len(list(start.iterdir())) < partitions:
+                yield None
         clock["first"] = time.perf_counter()
         yield from made
 
@@ -103,7 +114,7 @@ def batches(records: int, data: Path, partition: int, partitions: int) -> Iterat
 def in_process(program: str, workers: int, records: int, data: Path) -> list[dict[str, Any]]:
     """The report of the only worker."""
     share = batches(records, data, 0, 1)
-    with flow_of(program, workers).open(workers=workers) as run:
+    with flow_of(program).open(workers=workers) as run:
         for batch in share:
             run.input("records").send(batch)
             run.run_to_rest()
@@ -117,16 +128,18 @@ def on_spark(program: str, workers: int, records: int, data: Path) -> list[dict[
     from jeton.connectors import sinks, sources
     from jeton.spark.session import local_session
 
-    def make(partition: int, partitions: int) -> Iterator[jt.Batch]:
-        return batches(records, data, partition, partitions)
+    with TemporaryDirectory(prefix="jeton-start-") as start:
 
-    query = flow_of(program, workers).start(
-        local_session(workers),
-        sources={"records": sources.Batches(make)},
-        sinks={"reported": sinks.Memory()},
-        workers=workers,
-    )
-    query.await_termination()
+        def make(partition: int, partitions: int) -> Iterator[jt.Batch | None]:
+            return batches(records, data, partition, partitions, Path(start))
+
+        query = flow_of(program).start(
+            local_session(workers),
+            sources={"records": sources.Batches(make)},
+            sinks={"reported": sinks.Memory()},
+            workers=workers,
+        )
+        query.await_termination()
     return [json.loads(row["reported"]) for row in query.table("reported").collect()]
 
 

@@ -24,11 +24,13 @@ from jeton.dataflow.plan import answers_at_once
 from jeton.runtime.agent import Agent
 from jeton.runtime.attachments import Positions
 from jeton.runtime.commands import Connection
-from jeton.runtime.read_ahead import LEAD, ReadAhead
+from jeton.runtime.read_ahead import ReadAhead
 
 LEAST_PATIENCE: Final = 0.0005
 MOST_PATIENCE: Final = 0.02
 """Seconds between polls of a source that has no records and does not know when it will."""
+LEAD: Final = 4 << 20
+"""Bytes that a partition may be read beyond the time of the slowest one: few enough for caches."""
 STILL: Final = 0.1
 """Seconds after which partitions do not wait for one that is behind, and does not move."""
 CREDIT: Final = 8 << 20

@@ -13,13 +13,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from jeton.core.times import Time
 from jeton.progress.tracker import Tracker
-
-LEAD: Final = 16 << 20
-"""Bytes that a worker may read beyond the time of the slowest one."""
 
 
 class ReadAhead:

@@ -22,7 +22,7 @@ from jeton.core.errors import JetonError
 from jeton.dataflow.inputs import InputHandle
 from jeton.dataflow.plan import waiting
 from jeton.runtime.agent import Agent
-from jeton.runtime.read_ahead import LEAD, ReadAhead
+from jeton.runtime.read_ahead import ReadAhead
 from jeton.spark.internals import size_of
 from jeton.spark.tasks import SparkBatches
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SMALL: Final = 128 << 20
 """The bytes of all inputs, by Spark's estimate, up to which they are not sorted by default."""
+LEAD: Final = 16 << 20
+"""Bytes that a worker may read beyond the time of the slowest one."""
 
 
 def needs_order(flow: Flow, inputs: Mapping[str, DataFrame]) -> bool:
