@@ -53,6 +53,9 @@ class Report:
 Watch = Callable[[Agent, dict[str, Any]], None]
 """Called at each turn, to measure something."""
 
+Before = Callable[[int], None]
+"""Called with its number before a worker joins the others."""
+
 
 def work(
     index: int,
@@ -63,6 +66,7 @@ def work(
     watch: Watch | None,
     credentials: Credentials | None,
     group: int | None,
+    before: Before | None,
     pipe: Connection,
 ) -> None:
     """The life of one worker's process."""
@@ -77,6 +81,8 @@ def work(
         # Without a path, peers can only come by TCP.
         pipe.send(replace(listener.address, path="") if tcp else listener.address)
         addresses: dict[int, Address] = pipe.recv()
+        if before is not None:
+            before(index)
         mesh = Mesh(index, addresses, listener, EPOCH, timeout=20.0)
         report.stats["links"] = sorted({type(link).__name__ for link in mesh._data.values()})
         flow = make()
@@ -187,6 +193,7 @@ def started(
     watch: Watch | None = None,
     credentials: Credentials | None = None,
     group: int | None = None,
+    before: Before | None = None,
 ) -> Iterator[Running]:
     """Processes that wait for the addresses of their peers; they end with the fixture."""
     tables = {name: pa.table(data) for name, data in (inputs or {}).items()}
@@ -194,7 +201,7 @@ def started(
     for index in range(workers):
         ours, theirs = CONTEXT.Pipe()
         shipped = watch and Shipped(watch)
-        settings = (tcp, shipped, credentials, group)
+        settings = (tcp, shipped, credentials, group, before and Shipped(before))
         arguments = (index, workers, Shipped(make), tables, *settings, theirs)
         process = CONTEXT.Process(target=Shipped(work), args=arguments, daemon=True)
         process.start()
@@ -229,9 +236,12 @@ def run(
     tcp: bool = False,
     watch: Watch | None = None,
     group: int | None = None,
+    before: Before | None = None,
 ) -> list[Report]:
     """Run a flow to its end on processes, with relays if there are groups."""
-    with started(make, inputs, workers=workers, tcp=tcp, watch=watch, group=group) as running:
+    with started(
+        make, inputs, workers=workers, tcp=tcp, watch=watch, group=group, before=before
+    ) as running:
         running.go()
         return running.reports()
 

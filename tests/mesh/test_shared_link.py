@@ -6,22 +6,28 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jeton.errors import JetonError, ProtocolError
+import jeton as jt
+from jeton.errors import ProtocolError
 from jeton.mesh import ring
-from jeton.mesh.link import PeerLost
+from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.ring import Ring, shared_size
-from jeton.mesh.shared_link import SharedLink, accept_memory, offer_memory, ring_size
+from jeton.mesh.shared_link import SharedLink, accept_memory, is_accepted, offer_memory, ring_size
 from jeton.mesh.wire import HEADER, Buffer, Kind
+from tests.mesh.harness import gathered, in_order, run, started
 
 pytestmark = pytest.mark.skipif(not ring.SUPPORTED, reason="shared memory needs Linux on x86-64")
 
@@ -32,14 +38,25 @@ LIMIT = 20.0
 def pair(size: int = SIZE) -> tuple[SharedLink, SharedLink]:
     """The two ends of a link."""
     here, there = socket.socketpair()
-    return joined(here, size, first=True), joined(there, size, first=False)
+    offered = offer_memory(here, size)
+    mapped = accept_memory(there, size, 0, soon())
+    assert offered is not None
+    assert mapped is not None
+    assert is_accepted(here, 1, soon())
+    return SharedLink(here, 1, offered, first=True), SharedLink(there, 0, mapped, first=False)
+
+
+def soon() -> float:
+    """The time until which one end waits for the other."""
+    return time.monotonic() + LIMIT
 
 
 def joined(sock: socket.socket, size: int, *, first: bool) -> SharedLink:
     if first:
         memory = offer_memory(sock, size)
+        assert is_accepted(sock, 1, soon())
     else:
-        memory = accept_memory(sock, size, 0, time.monotonic() + LIMIT)
+        memory = accept_memory(sock, size, 0, soon())
     assert memory is not None
     return SharedLink(sock, int(first), memory, first=first)
 
@@ -196,7 +213,7 @@ def test_an_offer_that_cannot_be_mapped_is_none(monkeypatch: pytest.MonkeyPatch)
     with here, there:
         monkeypatch.setattr(mmap, "mmap", refuse)
         assert offer_memory(here, SIZE) is None
-        assert accept_memory(there, SIZE, 4, time.monotonic() + LIMIT) is None
+        assert accept_memory(there, SIZE, 4, soon()) is None
         there.close()
         monkeypatch.undo()
         memory = offer_memory(here, SIZE)
@@ -212,7 +229,7 @@ def test_memory_of_another_size_or_that_could_shrink_is_refused() -> None:
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
         socket.send_fds(here, [b"m"], [file])
         with here, there, pytest.raises(ProtocolError, match="worker 4 offered"):
-            accept_memory(there, SIZE, 4, time.monotonic() + LIMIT)
+            accept_memory(there, SIZE, 4, soon())
         os.close(file)
 
 
@@ -225,14 +242,14 @@ def test_a_peer_without_memory_and_one_that_goes(monkeypatch: pytest.MonkeyPatch
     there.setblocking(False)
     with here, there:
         assert offer_memory(here, SIZE) is None
-        assert accept_memory(there, SIZE, 4, time.monotonic() + LIMIT) is None
+        assert accept_memory(there, SIZE, 4, soon()) is None
         # The link goes on by the socket, which must not block.
         assert there.gettimeout() == 0.0
         here.close()
         # Nor is it an error to make an offer to one that has gone: its loss shows by name later.
         assert offer_memory(there, SIZE) is None
         with pytest.raises(PeerLost, match="worker 4 hung up before"):
-            accept_memory(there, SIZE, 4, time.monotonic() + LIMIT)
+            accept_memory(there, SIZE, 4, soon())
 
 
 def test_rings_of_many_workers_stay_small() -> None:
@@ -305,19 +322,144 @@ def test_memory_that_cannot_be_sent_is_not_offered(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "send_fds", refuses)
     with here, there:
         assert offer_memory(here, SIZE) is None
-        assert accept_memory(there, SIZE, 0, time.monotonic() + LIMIT) is None
+        assert accept_memory(there, SIZE, 0, soon()) is None
 
 
-def test_memory_that_a_worker_cannot_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = socket.socketpair()
-
+def test_memory_that_the_peer_cannot_map_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: object) -> mmap.mmap:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
+    here, there = socket.socketpair()
+    memory = offer_memory(here, SIZE)
+    assert memory is not None
+    monkeypatch.setattr(mmap, "mmap", full)
+    assert accept_memory(there, SIZE, 3, soon()) is None
+    assert not is_accepted(here, 4, soon())
+    assert "no memory is shared with worker 3" in caplog.text
+    memory.close()
+    # Nothing of the agreement is left on the socket, which must not block.
+    one, other = Link(here, 4), Link(there, 3)
+    try:
+        assert one.receive() == other.receive() == []
+        one.send(frame(b"there"))
+        other.send(frame(b"back"))
+        assert [bytes(payload) for *_, payload in other.receive()] == [b"there"]
+        assert [bytes(payload) for *_, payload in one.receive()] == [b"back"]
+    finally:
+        one.close()
+        other.close()
+
+
+def test_a_file_for_which_there_is_no_number_is_not_used() -> None:
+    """The system drops a file on its way to a process that has as many open as it may."""
+    here, there = socket.socketpair()
     with here, there:
         memory = offer_memory(here, SIZE)
         assert memory is not None
-        monkeypatch.setattr(mmap, "mmap", full)
-        with pytest.raises(JetonError, match=r"no memory for the .* shared with worker 3"):
-            accept_memory(there, SIZE, 3, time.monotonic() + LIMIT)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            assert accept_memory(there, SIZE, 3, soon()) is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert not is_accepted(here, 4, soon())
         memory.close()
+
+
+def test_a_peer_that_goes_before_its_answer_is_named() -> None:
+    for takes in (False, True):
+        here, there = socket.socketpair()
+        with here, there:
+            memory = offer_memory(here, SIZE)
+            assert memory is not None
+            if takes:
+                _, [file], *_ = socket.recv_fds(there, 1, 1)
+                os.close(file)
+            there.close()
+            with pytest.raises(
+                PeerLost, match=r"worker 4 .* answer(ed)? an offer of memory"
+            ) as lost:
+                is_accepted(here, 4, soon())
+            assert lost.value.peer == 4
+            memory.close()
+
+
+def test_a_peer_that_never_answers_is_named_at_the_deadline() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        with pytest.raises(PeerLost, match="worker 4 did not answer an offer of memory to share"):
+            is_accepted(here, 4, time.monotonic())
+        assert here.gettimeout() == 0.0
+
+
+def test_a_peer_that_goes_after_its_offer_shows_where_it_is_read() -> None:
+    here, there = socket.socketpair()
+    memory = offer_memory(here, SIZE)
+    assert memory is not None
+    here.close()
+    mapped = accept_memory(there, SIZE, 0, soon())
+    assert mapped is not None
+    link = SharedLink(there, 0, mapped, first=False)
+    link.listen()
+    with pytest.raises(PeerLost, match="the connection to worker 0 broke"):
+        link.receive()
+    link.close()
+    memory.close()
+
+
+@pytest.mark.parametrize("answer", [b"m", b"!", b"\0"])
+def test_garbage_in_place_of_an_answer_is_refused(answer: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(answer)
+        with pytest.raises(ProtocolError, match="worker 4 answered an offer of memory to share"):
+            is_accepted(here, 4, soon())
+
+
+NUMBERS = {"time": np.arange(6000), "n": np.arange(6000) % 7}
+
+
+def counts() -> jt.Flow:
+    """A flow of which every worker sends to every other; its process may have any memory again."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    flow = jt.Flow("counts")
+    flow.output("counts", flow.input("numbers").key_by("n").tumbling(1000).count())
+    return flow
+
+
+@pytest.mark.parametrize("poor", [[1], [0, 1, 2]], ids=str)
+def test_workers_without_room_for_shared_memory_use_sockets(poor: list[int]) -> None:
+    """Address space is limited as batch systems do it: there is some left, but not for a ring."""
+
+    def before(worker: int) -> None:
+        if worker in poor:
+            _, most = resource.getrlimit(resource.RLIMIT_AS)
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+            resource.setrlimit(resource.RLIMIT_AS, (used + ring_size(3), most))
+
+    reports = run(counts, {"numbers": NUMBERS}, workers=3, before=before)
+    expected = counts().run({"numbers": NUMBERS})["counts"].to_pylist()
+    assert gathered(reports, "counts") == in_order(expected)
+    for worker, report in enumerate(reports):
+        others = {0, 1, 2} - {worker}
+        kinds = {"Link" if {worker, other} & set(poor) else "SharedLink" for other in others}
+        assert report.stats["links"] == sorted(kinds)
+
+
+def test_a_worker_that_dies_before_its_answer_fails_the_others_by_name() -> None:
+    def before(worker: int) -> None:
+        def die(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if worker == 2:
+            pytest.MonkeyPatch().setattr(socket, "recv_fds", die)
+
+    with started(counts, {"numbers": NUMBERS}, workers=3, before=before) as running:
+        running.go()
+        reports = running.reports(without=[2])
+    for report in reports:
+        assert report.error_type == "PeerLost"
+        assert "worker 2" in report.error

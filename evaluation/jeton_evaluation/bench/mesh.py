@@ -23,7 +23,7 @@ from jeton.mesh.link import Link
 from jeton.mesh.liveness import Keepalive, prepare
 from jeton.mesh.receive import receive_exactly
 from jeton.mesh.ring import SUPPORTED
-from jeton.mesh.shared_link import SharedLink, accept_memory, offer_memory, ring_size
+from jeton.mesh.shared_link import SharedLink, accept_memory, is_accepted, offer_memory, ring_size
 from jeton.mesh.tls import Tls
 from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import Decoder, Encoder, Kind
@@ -104,6 +104,7 @@ def _shared(sock: socket.socket, asks: bool) -> Link:
     size, deadline = ring_size(2), monotonic() + 10
     memory = offer_memory(sock, size) if asks else accept_memory(sock, size, 0, deadline)
     assert memory is not None, "this machine has no memory to share"
+    assert not asks or is_accepted(sock, 1, deadline), "the peer cannot map this memory"
     return SharedLink(sock, int(asks), memory, first=asks)
 
 

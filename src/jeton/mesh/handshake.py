@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from jeton.core.errors import ProtocolError
 from jeton.mesh.receive import receive_exactly
 
-MAGIC: Final = b"JETON/3\0"
+MAGIC: Final = b"JETON/4\0"
 CROWDED: Final = b"CROWDED\0"
 """Sent instead of a proof by a listener that has too many connections to deal with."""
 _HELLO: Final = struct.Struct("<8s16s")

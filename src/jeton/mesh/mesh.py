@@ -14,6 +14,7 @@ is gone. A worker that is busy, in an operator or in Spark, is not lost, for any
 from __future__ import annotations
 
 import logging
+import mmap
 import selectors
 import socket
 import time
@@ -30,7 +31,7 @@ from jeton.mesh.listener import Address, Listener
 from jeton.mesh.liveness import Keepalive, Lifeline, prepare
 from jeton.mesh.open_files import make_room_for
 from jeton.mesh.ring import SUPPORTED
-from jeton.mesh.shared_link import SharedLink, accept_memory, offer_memory, ring_size
+from jeton.mesh.shared_link import SharedLink, accept_memory, is_accepted, offer_memory, ring_size
 from jeton.mesh.tls_link import link_over
 from jeton.mesh.wire import HEADER, MESSAGE, PROGRESS, Buffer, Decoder, Encoder, Kind
 from jeton.progress.protocol import ProgressBatch
@@ -146,27 +147,48 @@ class Mesh:
     def _share_memory(self, deadline: float) -> None:
         """Have the links to workers of this machine go through memory; the lower number makes it.
 
-        All offers come first, so that no worker waits for one that waits for it. If a peer has
-        gone before its own, the first poll fails, when all others can be told who it was.
+        All offers come first, then all answers, and only then are answers read, so that no worker
+        waits for one that waits for it. If a peer has gone meanwhile, the first poll fails, when
+        all others can be told who it was.
         """
         sizes = ((self._data, ring_size(self.workers)), (self._control, CONTROL_RING))
-        for offers in (True, False):
-            for links, size in sizes:
-                for peer, link in links.items():
-                    if link.sock.family != socket.AF_UNIX or offers != (self.worker < peer):
-                        continue
-                    if offers:
-                        memory = offer_memory(link.sock, size)
-                    else:
-                        try:
-                            memory = accept_memory(link.sock, size, peer, deadline)
-                        except PeerLost as error:
-                            self._broken = self._broken or error
-                            continue
-                    if memory is not None:
-                        shared = SharedLink(link.sock, peer, memory, first=offers)
-                        links[peer] = shared
-                        self._shared.append(shared)
+        local = [
+            (links, peer, size)
+            for links, size in sizes
+            for peer, link in links.items()
+            if link.sock.family == socket.AF_UNIX
+        ]
+        offered: list[tuple[dict[int, Link], int, mmap.mmap]] = []
+        for links, peer, size in local:
+            if self.worker < peer:
+                made = offer_memory(links[peer].sock, size)
+                if made is not None:
+                    offered.append((links, peer, made))
+        for links, peer, size in local:
+            if self.worker > peer:
+                try:
+                    mapped = accept_memory(links[peer].sock, size, peer, deadline)
+                except PeerLost as error:
+                    self._broken = self._broken or error
+                    continue
+                if mapped is not None:
+                    self._share(links, peer, mapped)
+        for links, peer, memory in offered:
+            accepted = False
+            try:
+                accepted = is_accepted(links[peer].sock, peer, deadline)
+            except PeerLost as error:
+                self._broken = self._broken or error
+            if accepted:
+                self._share(links, peer, memory)
+            else:
+                memory.close()
+
+    def _share(self, links: dict[int, Link], peer: int, memory: mmap.mmap) -> None:
+        """Have a link go through memory."""
+        shared = SharedLink(links[peer].sock, peer, memory, first=self.worker < peer)
+        links[peer] = shared
+        self._shared.append(shared)
 
     def attach(self, receiver: Receiver) -> None:
         """Set the receiver of messages and progress."""

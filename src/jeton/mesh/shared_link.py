@@ -7,6 +7,7 @@ other stays: it wakes a worker that sleeps, and it closes when a worker ends.
 from __future__ import annotations
 
 import fcntl
+import logging
 import mmap
 import os
 import socket
@@ -15,14 +16,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from jeton.core.errors import JetonError, ProtocolError
+from jeton.core.errors import ProtocolError
 from jeton.mesh import ring
 from jeton.mesh.link import Link, PeerLost
 from jeton.mesh.ring import Ring
 from jeton.mesh.wire import Buffer
 
+log = logging.getLogger(__name__)
+
 _MEMORY, _NONE = b"m", b"n"
 """The first byte on a socket: memory comes with it, or none."""
+_YES, _NO = b"y", b"n"
+"""The answer to an offer: the peer has mapped the memory, or cannot."""
 _BELL: Final = b"!"
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Memory that became smaller would kill the process that touches what is gone."""
@@ -44,7 +49,7 @@ def ring_size(workers: int) -> int:
 def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
     """Make memory for two rings of ``size`` bytes, and send it to the peer; ``None`` if it fails.
 
-    It has no name by which another process could open it.
+    It has no name by which another process could open it. It is in use once `is_accepted`.
     """
     try:
         file = os.memfd_create("jeton", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -62,7 +67,7 @@ def offer_memory(sock: socket.socket, size: int) -> mmap.mmap | None:
         try:
             socket.send_fds(sock, [_MEMORY], [file])
         except (BrokenPipeError, ConnectionResetError):
-            # A peer that has gone is found missing where its worker is read.
+            # A peer that has gone is found missing where its answer is read.
             pass
         except OSError:
             # As where more files are on their way than the system lets a user have.
@@ -80,7 +85,10 @@ def _offer_none(sock: socket.socket) -> None:
 
 
 def accept_memory(sock: socket.socket, size: int, peer: int, deadline: float) -> mmap.mmap | None:
-    """The memory that a peer offers for two rings of ``size`` bytes, ``None`` if it has none."""
+    """Map the memory that a peer offers for two rings of ``size`` bytes, and answer whether it is.
+
+    ``None`` if the peer offers none, or if this process cannot map it: the socket is used then.
+    """
     sock.settimeout(max(deadline - time.monotonic(), 1e-3))
     try:
         said, files, _, _ = socket.recv_fds(sock, 1, 1)
@@ -89,25 +97,65 @@ def accept_memory(sock: socket.socket, size: int, peer: int, deadline: float) ->
     try:
         if said == _NONE:
             return None
-        if said != _MEMORY or len(files) != 1:
+        if said != _MEMORY:
             raise PeerLost(f"worker {peer} hung up before it offered memory to share", peer)
-        length = os.fstat(files[0]).st_size
-        if length != ring.shared_size(size) or fcntl.fcntl(files[0], fcntl.F_GET_SEALS) != _SEALS:
-            raise ProtocolError(
-                f"worker {peer} offered {length} bytes of memory to share, and not "
-                f"{ring.shared_size(size)} whose number is fixed"
-            )
-        try:
-            return mmap.mmap(files[0], length)
-        except OSError as error:
-            raise JetonError(
-                f"there is no memory for the {length} bytes that are shared with worker {peer} "
-                f"({error}): give the process more memory, or run fewer workers on this machine"
-            ) from error
+        memory = _mapped(files, size, peer)
+        # A peer that has gone is found missing where its worker is read.
+        with suppress(OSError):
+            sock.sendall(_NO if memory is None else _YES)
+        return memory
     finally:
         sock.setblocking(False)
         for file in files:
             os.close(file)
+
+
+def _mapped(files: Sequence[int], size: int, peer: int) -> mmap.mmap | None:
+    """The memory of a peer's file, ``None`` if the system does not let this process have it."""
+    if not files:
+        # The system drops a file for which a process has no number left.
+        _warn(peer, "this process has too many open files")
+        return None
+    length = os.fstat(files[0]).st_size
+    if length != ring.shared_size(size) or fcntl.fcntl(files[0], fcntl.F_GET_SEALS) != _SEALS:
+        raise ProtocolError(
+            f"worker {peer} offered {length} bytes of memory to share, and not "
+            f"{ring.shared_size(size)} whose number is fixed"
+        )
+    try:
+        return mmap.mmap(files[0], length)
+    except OSError as error:
+        _warn(peer, f"there is no room for {length} bytes: {error}")
+        return None
+
+
+def _warn(peer: int, why: str) -> None:
+    log.warning(
+        "no memory is shared with worker %s, so that bytes go through a socket (%s): give the "
+        "process more memory and files, or run fewer workers on this machine",
+        peer,
+        why,
+    )
+
+
+def is_accepted(sock: socket.socket, peer: int, deadline: float) -> bool:
+    """Whether a peer has mapped the memory that was offered; otherwise the socket is used."""
+    sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+    try:
+        answer = sock.recv(1)
+    except OSError as error:
+        text = f"worker {peer} did not answer an offer of memory to share: {error}"
+        raise PeerLost(text, peer) from error
+    finally:
+        sock.setblocking(False)
+    if not answer:
+        raise PeerLost(f"worker {peer} hung up before it answered an offer of memory", peer)
+    if answer not in (_YES, _NO):
+        raise ProtocolError(
+            f"worker {peer} answered an offer of memory to share with {answer!r}, and not with "
+            f"{_YES!r} or {_NO!r}"
+        )
+    return answer == _YES
 
 
 class SharedLink(Link):
