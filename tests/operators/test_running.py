@@ -280,6 +280,19 @@ def test_no_column_of_the_records_is_overwritten(make: Any, declared: bool) -> N
         run()
 
 
+@pytest.mark.parametrize("key", ["of.sum.value", "type.sum"])
+def test_keys_may_have_the_names_of_columns_of_snapshots(key: str) -> None:
+    flow = jt.Flow("names")
+    flow.output("out", flow.input("in").key_by(key).running().sum("n"))
+    with flow.open() as run:
+        run.input("in").send({"time": [0, 0], key: [7, 8], "n": [30, 40]})
+        run.run_to_rest()
+        snapshot = run.snapshot()
+    with flow.open(restore=snapshot) as run:
+        run.input("in").send({"time": [1, 1], key: [7, 8], "n": [1, 2]})
+        assert run.finish()["out"]["sum"].to_pylist() == [31, 42]
+
+
 @pytest.mark.parametrize("name", ["time", "event_time"])
 def test_ranks_do_not_take_the_place_of_times(name: str) -> None:
     windows = jt.Flow("names").input("in").key_by("k").tumbling(10)

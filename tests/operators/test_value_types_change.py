@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import jeton as jt
 from jeton.errors import BatchError
+from jeton.storage.checkpoints import Checkpoints
 
 VALUES = {
     "int": pa.array([5]),
@@ -91,13 +94,14 @@ def run(aggregate: Any, *values: pa.Array, windows: str = "tumbling", restart: b
     ids=str,
 )
 @pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("restart", [False, True], ids=["one run", "restart"])
 def test_types_that_do_not_go_together_are_refused(
-    name: str, pair: tuple[str, str], windows: str
+    name: str, pair: tuple[str, str], windows: str, restart: bool
 ) -> None:
     left, right = (VALUES[kind] for kind in pair)
     for one, other in ((left, right), (right, left)):
         with pytest.raises(BatchError, match=r"'v'.* is of type|'v'.* are of type") as error:
-            run(AGGREGATES[name]("v"), one, other, windows=windows)
+            run(AGGREGATES[name]("v"), one, other, windows=windows, restart=restart)
         assert str(left.type) in str(error.value)
         assert str(right.type) in str(error.value)
         assert "schema=" in str(error.value)
@@ -105,16 +109,123 @@ def test_types_that_do_not_go_together_are_refused(
 
 @pytest.mark.parametrize("name", NUMERIC)
 @pytest.mark.parametrize("other", ["text", "bool", "decimal", "list", "instant"])
-def test_numbers_are_followed_by_numbers(name: str, other: str) -> None:
+@pytest.mark.parametrize("restart", [False, True], ids=["one run", "restart"])
+def test_numbers_are_followed_by_numbers(name: str, other: str, restart: bool) -> None:
     with pytest.raises(BatchError, match=r"column 'v': its values are of type .* before: cast"):
-        run(NUMERIC[name]("v"), VALUES["int"], VALUES[other])
+        run(NUMERIC[name]("v"), VALUES["int"], VALUES[other], restart=restart)
 
 
-@pytest.mark.parametrize("name", [*list(AGGREGATES)[:-1], *NUMERIC])
-def test_after_a_restart_too(name: str) -> None:
+@pytest.mark.parametrize("name", [*AGGREGATES, *NUMERIC])
+def test_types_that_go_together_go_on_after_a_restart(name: str) -> None:
     aggregate = (AGGREGATES | NUMERIC)[name]("v")
-    with pytest.raises(BatchError, match=r"cast (it|them)"):
-        run(aggregate, VALUES["int"], VALUES["text"], restart=True)
+    others = ["float"] if name in NUMERIC else []
+    for values in ([pa.array([7], pa.int8())], [VALUES[other] for other in others]):
+        values = [VALUES["int"], *values, pa.array([None])]
+        assert run(aggregate, *values, restart=True) == run(aggregate, *values)
+
+
+KEPT: dict[str, Any] = {
+    "running": lambda rows: rows.key_by("k").running(),
+    "windows": lambda rows: rows.key_by("k").tumbling(100),
+    "combined windows": lambda rows: rows.key_by("k", combine=True).tumbling(100),
+    "spread windows": lambda rows: rows.key_by("k", spread=2).tumbling(100),
+    "panes": lambda rows: rows.key_by("k", combine=True).sliding(100, every=10),
+    "sessions": lambda rows: rows.key_by("k").session_window(50),
+    "intervals": lambda rows: (
+        rows.with_columns(end=lambda batch: batch.times + 90)
+        .key_by("k")
+        .group_join(rows.key_by("k"), until="end")
+    ),
+}
+
+
+def kept(when: str) -> jt.Flow:
+    flow = jt.Flow("kept")
+    groups = KEPT[when](flow.input("in"))
+    values = {"first": jt.agg.first("v"), "list": jt.agg.collect("v"), "least": jt.agg.min("v")}
+    flow.output("out", groups.aggregate(**values))
+    return flow
+
+
+def ints_then_floats(flow: jt.Flow, restore: Any = None, *, workers: int = 1) -> list[Any]:
+    with flow.open(workers=workers, restore=restore) as opened:
+        if restore is None:
+            opened.input("in").send(ROWS)
+        opened.input("in").send({"time": [2] * 6, "k": range(6), "v": [0.5] * 6})
+        return sorted(map(str, opened.finish()["out"].to_pylist()))
+
+
+ROWS = {"time": [0, 1] * 6, "k": [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5], "v": range(12)}
+
+
+def snapshot_of(flow: jt.Flow, *, workers: int) -> jt.state.Snapshot:
+    with flow.open(workers=workers) as opened:
+        opened.input("in").send(ROWS)
+        opened.run_to_rest()
+        return opened.snapshot()
+
+
+@pytest.mark.parametrize("when", KEPT)
+def test_whatever_keeps_groups_knows_the_types_of_values_again(when: str, tmp_path: Path) -> None:
+    flow = kept(when)
+    for workers in (1, 2):
+        with pytest.raises(BatchError, match="of type double, but they were int64 before"):
+            ints_then_floats(flow, workers=workers)
+        for before in (1, 2):
+            snapshot = snapshot_of(flow, workers=before)
+            with pytest.raises(BatchError, match="of type double, but they were int64 before"):
+                ints_then_floats(flow, snapshot, workers=workers)
+    store = Checkpoints(tmp_path)
+    part = store.write_part(1, 0, snapshot.operators)
+    stored = store.commit(1, [part], flow=flow.name)
+    with pytest.raises(BatchError, match="of type double, but they were int64 before"):
+        ints_then_floats(flow, stored.share(0, 1))
+
+
+def test_checkpoints_of_changes_know_types_that_came_after_nulls(tmp_path: Path) -> None:
+    """The groups that were stored first, and have not changed since, had no type yet."""
+    flow = jt.Flow("changes")
+    flow.output("out", flow.input("in").key_by("k").running().last("v"))
+    store, part = Checkpoints(tmp_path), None
+    nothing = pa.table({"time": [0] * 9, "k": range(9), "v": pa.nulls(9, pa.null())})
+    with flow.open() as opened:
+        for version, rows in enumerate([nothing, {"time": [1], "k": [9], "v": [5]}]):
+            opened.input("in").send(rows)
+            opened.run_to_rest()
+            cut = opened.workers[0].cut({} if part is None else part.tokens)
+            part = store.write_part(version, 0, cut, base=part)
+            stored = store.commit(version, [part], flow=flow.name)
+    snapshot = stored.share(0, 1)
+    table = snapshot.operators["last"]["state"]
+    assert set(table.column("type.last").to_pylist()) != {None}
+    with flow.open(restore=snapshot) as opened:
+        opened.input("in").send({"time": [2], "k": [0], "v": [0.5]})
+        with pytest.raises(BatchError, match="of type double, but they were int64 before"):
+            opened.finish()
+
+
+@pytest.mark.parametrize("when", KEPT)
+def test_snapshots_of_earlier_versions_have_no_types_and_can_be_restored(when: str) -> None:
+    flow = kept(when)
+    snapshot = snapshot_of(flow, workers=2)
+    earlier = replace(
+        snapshot,
+        operators={
+            operator: {
+                name: table.select([c for c in table.column_names if not c.startswith("type.")])
+                for name, table in kept.items()
+            }
+            for operator, kept in snapshot.operators.items()
+        },
+    )
+    assert str(earlier.operators) != str(snapshot.operators)
+    found = []
+    for restored in (snapshot, earlier):
+        with flow.open(workers=2, restore=restored) as opened:
+            opened.input("in").send({"time": [2] * 6, "k": range(6), "v": range(6)})
+            found.append(sorted(map(str, opened.finish()["out"].to_pylist())))
+    assert found[0] == found[1]
+    assert found[0]
 
 
 @pytest.mark.parametrize("restart", [False, True])

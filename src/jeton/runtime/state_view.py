@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from jeton.columns.time_units import INTEGER, in_words, stamped, type_of
 from jeton.core.times import END_OF_TIME, START_OF_TIME, Time, nested_key
 from jeton.core.tokens import tokens_for
+from jeton.state.groups import TYPES
 from jeton.state.python_values import shown_value
 from jeton.state.registers import estimates
 from jeton.state.snapshot import BIN, is_held_by_breakpoint
@@ -120,12 +121,12 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _readable(kept: TaggedState, unit: str | None) -> dict[str, Any]:
-    """The columns of a container's snapshot, without the bins of its keys."""
+    """The columns of a container's snapshot, without the bins of its keys and types of values."""
     table = kept.snapshot()
     with_times = getattr(kept.state, "time_columns", TIMES)
     found: dict[str, Any] = {}
     for name in table.column_names:
-        if name not in (BIN, "worker"):
+        if name not in (BIN, "worker") and table.schema.field(name).type != TYPES:
             column = table.column(name).combine_chunks()
             if name in with_times or (name.startswith("of.") and name.endswith(".time")):
                 column = _as_times(column, unit)

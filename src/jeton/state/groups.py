@@ -33,6 +33,8 @@ from jeton.state.slot_pool import Slots
 from jeton.state.snapshot import BIN, bins_of
 from jeton.state.spilled import OVERHEAD
 
+TYPES: Final = pa.dictionary(pa.int8(), pa.binary())
+"""The type of columns that say of which type values were: a schema of one field for each."""
 _SAMPLE: Final = 256
 
 
@@ -271,16 +273,38 @@ class Groups:
         arrays: dict[str, Any] = {BIN: bins}
         arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
         arrays |= self._saved(slots)
+        arrays |= self.stored_types(len(slots))
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
+
+    def stored_types(self, rows: int) -> dict[str, pa.Array]:
+        """The types of values that are known, in columns of a number of rows."""
+        return {
+            f"type.{name}": pa.DictionaryArray.from_arrays(
+                np.zeros(rows, dtype=np.int8), pa.array([_written(kind)], pa.binary())
+            )
+            for name, kind in self._known.items()
+        }
+
+    def learn_stored_types(self, columns: Mapping[str, Column]) -> None:
+        """Learn the types of values that the columns of a table have."""
+        for name, aggregate in self.aggregates.items():
+            # Snapshots of earlier versions have none, and groups with nothing but nulls are null.
+            column = columns.get(f"type.{name}")
+            for written in () if column is None else cols.to_arrow(column).unique().to_pylist():
+                if written is not None:
+                    self._learn_type(name, aggregate, _read(written))
 
     def load(self, table: pa.Table, times: Hashes | None = None) -> Slots:
         """Groups from a table; returns their slots."""
-        batch = self.read(table)
-        slots, new = self.find(batch, times)
+        found = self._columns_of(table)
+        self.learn_stored_types(found)
+        keys = {name: found[f"key.{name}"] for name in self.key}
+        none = np.zeros(table.num_rows, dtype=np.int64)
+        slots, new = self.find(Batch.trusted(keys, none, ""), times)
         if len(new) != len(slots):
             raise SnapshotError("the snapshot has a group twice")
         self.changes.touch(slots)
-        self._remember(slots, batch.columns, self._keys.slots_made)
+        self._remember(slots, found, self._keys.slots_made)
         if not self.changes.are_noted:
             self._kinds = self.save(NONE).schema
         self.changes.loaded(slots)
@@ -288,24 +312,30 @@ class Groups:
 
     def fill(self, slots: Slots, table: pa.Table) -> None:
         """Fill the memory of new groups from a table."""
-        self._remember(slots, self.read(table).columns, self._keys.slots_made)
+        self._remember(slots, self._columns_of(table), self._keys.slots_made)
 
     def read(self, table: pa.Table) -> Batch:
         """The groups of a table as a batch for `absorb`, whose times are all zero."""
+        found = self._columns_of(table)
+        self.learn_stored_types(found)
+        columns = {name: found[f"key.{name}"] for name in self.key}
+        columns |= {name: column for name, column in found.items() if name.startswith("of.")}
+        return Batch.trusted(columns, np.zeros(table.num_rows, dtype=np.int64), "")
+
+    def _columns_of(self, table: pa.Table) -> dict[str, Column]:
+        """The columns of a table that was saved, which must be those of these groups."""
         found = {name: cols.as_column(table.column(name)) for name in table.column_names}
         missing = [name for name in self.key if f"key.{name}" not in found]
         if missing:
             raise SnapshotError(f"the snapshot's groups have no key columns {missing}")
-        known = {"key": set(self.key), "of": set(self.aggregates)}
+        known = {"key": set(self.key), "of": set(self.aggregates), "type": set(self.aggregates)}
         other = [name for name in found if name != BIN and not _is_known(name, known)]
         if other:
             raise SnapshotError(
                 f"the snapshot's groups have columns {other}, but this operator has the key "
                 f"{list(self.key)} and the aggregates {list(self.aggregates)}"
             )
-        columns = {name: found[f"key.{name}"] for name in self.key}
-        columns |= {name: column for name, column in found.items() if name.startswith("of.")}
-        return Batch.trusted(columns, np.zeros(table.num_rows, dtype=np.int64), "")
+        return found
 
     def partial(self, slots: Slots) -> dict[str, Column]:
         """Keys, memory and types of some groups: a batch for `learn_types` and `absorb`."""
@@ -434,6 +464,21 @@ def _parts_of(name: str, columns: Mapping[str, Column]) -> dict[str, Column]:
 def _type_of(column: Column) -> pa.DataType:
     """The type of a column, as Arrow has it."""
     return column.type if isinstance(column, pa.Array) else cols.to_arrow(column[:0]).type
+
+
+def _written(kind: pa.DataType) -> bytes:
+    """A type as bytes.
+
+    >>> _read(_written(pa.timestamp("s", "UTC")))
+    TimestampType(timestamp[s, tz=UTC])
+    """
+    written: bytes = pa.schema([pa.field("", kind)]).serialize().to_pybytes()
+    return written
+
+
+def _read(written: bytes) -> pa.DataType:
+    """The input of `_written`."""
+    return pa.ipc.read_schema(pa.py_buffer(written)).field(0).type
 
 
 def _taken(columns: Mapping[str, Column], rows: Slots) -> dict[str, Column]:

@@ -386,6 +386,7 @@ class OpenIntervals:
         saved["hits"] = hit.astype(np.int64)
         saved |= {f"{_ROW}{name}": cols.to_arrow(column) for name, column in rows.items()}
         saved |= {name: table.column(name) for name in table.column_names}
+        saved |= self._groups.stored_types(len(windows))
         if self._best is not None and self._best.names:
             records, own = self._best.get(windows[hit])
             for name, column in {**records, "": own}.items():
@@ -409,6 +410,8 @@ class OpenIntervals:
             plain(state.column(name).to_numpy()) for name in ("start", "end", "hits")
         )
         own = state.select([BIN, *(name for name in names if name.startswith("of."))])
+        types = [name for name in names if name.startswith("type.")]
+        self._groups.learn_stored_types({n: cols.as_column(state.column(n)) for n in types})
         hit = np.flatnonzero(hits)
         windows = self._insert(Batch.trusted(prefixed(_ROW), starts, ""), starts, ends, own, hit)
         self._windows.mark(windows[hit])
