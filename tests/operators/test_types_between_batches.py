@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ import pytest
 
 import jeton as jt
 from jeton.errors import BatchError, GraphError
+from jeton.state.bins import BINS, Placement
+from jeton.state.snapshot import bins_of
+from jeton.storage.checkpoints import Checkpoints
 
 WORKERS = [1, 2, 3, 4]
 
@@ -85,6 +90,115 @@ def test_a_sum_keeps_its_carry_beside_floating_point_numbers() -> None:
         run.input("in").send({"time": [1], "k": [1], "x": [float(big)]})
         [row] = run.finish()["out"].to_pylist()
     assert row["mean"] == float(big)
+
+
+KERNEL = jt.kernel(lambda a, b: a + b)
+BIG = 2**53 + 1
+LARGE: dict[str, tuple[Any, list[int], list[float]]] = {
+    "small sum": (jt.agg.sum("v"), [1, 2], [0.5]),
+    "sum beyond 2**53": (jt.agg.sum("v"), [BIG, 0], [0.5]),
+    "sum beyond 2**63, until one more": (jt.agg.sum("v"), [-(2**62), *[2**63 - 1] * 2], [1.5]),
+    "wide sum": (jt.agg.sum("v", widen=True), [2**63 - 1, 2**63 - 1], [0.5]),
+    "mean": (jt.agg.mean("v"), [2**62, 2**62, 2**62, 2**62], [1e300]),
+    "least": (jt.agg.min("v"), [BIG, BIG + 2], [0.5]),
+    "greatest": (jt.agg.max("v"), [BIG, -BIG], [0.5, float("nan")]),
+    "reduced": (jt.agg.reduce("v", KERNEL), [BIG, 2], [0.5]),
+    "last": (jt.agg.last("v"), [1, BIG], [0.5]),
+    "list": (jt.agg.collect("v"), [5, BIG], [0.5, 1.5]),
+}
+"""Aggregates, integers of one worker and floating-point numbers of another."""
+
+
+def divided(name: str) -> tuple[jt.Flow, dict[str, Any], dict[str, Any]]:
+    """A flow whose results are text, and records for it of either type, each for its own worker."""
+    aggregate, integers, reals = LARGE[name]
+    flow = jt.Flow("divided")
+    found = flow.input("in").key_by("k").tumbling(100).aggregate(x=aggregate)
+    flow.output("out", found.map(lambda batch: {"k": batch["k"], "x": texts(batch["x"])}))
+    keys = np.arange(8)
+    owners = Placement.even(2).owners[bins_of([keys]) % BINS]
+    assert set(owners) == {0, 1}
+    rows = []
+    parts: tuple[list[Any], list[Any]] = (integers, reals)
+    for worker, values in enumerate(parts):
+        own = keys[owners == worker]
+        times = [*range(len(values))] * len(own)
+        rows.append({"time": times, "k": own.repeat(len(values)), "v": values * len(own)})
+    return flow, rows[0], rows[1]
+
+
+def texts(column: Any) -> pa.Array:
+    return pa.array([repr(value) for value in pa.array(column).to_pylist()])
+
+
+def in_order(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "one more restart"])
+def test_integers_stay_exact_beside_the_floating_point_numbers_of_another_worker(
+    name: str, earlier: bool
+) -> None:
+    flow, integers, reals = divided(name)
+
+    def results(*, restart: bool) -> list[tuple[Any, ...]]:
+        run = flow.open(workers=2)
+        for rows in (integers, reals):
+            run.input("in").send(rows)
+            if restart and (rows is reals or earlier):
+                run.run_to_rest()
+                snapshot = run.snapshot()
+                run.close()
+                run = flow.open(workers=2, restore=snapshot)
+        with run:
+            every = len(LARGE[name][1])
+            run.input("in").send({key: values[::every] for key, values in integers.items()})
+            return in_order(run.finish()["out"])
+
+    expected = results(restart=False)
+    assert results(restart=True) == expected
+    if name == "sum beyond 2**53":
+        assert {row[-1] for row in expected} == {str(2 * BIG), "0.5"}
+
+
+@pytest.mark.parametrize("name", ["sum beyond 2**53", "wide sum", "mean", "reduced"])
+def test_one_worker_goes_on_with_integers_and_floating_point_numbers(
+    name: str, tmp_path: Path
+) -> None:
+    """Both become floating-point numbers then, as if one worker had seen both."""
+    flow, integers, reals = divided(name)
+    with flow.open(workers=1) as run:
+        run.input("in").send(integers)
+        run.run_to_rest()
+        run.input("in").send(reals)
+        expected = in_order(run.finish()["out"])
+    store = Checkpoints(tmp_path)
+    with flow.open(workers=2) as run:
+        run.input("in").send(integers)
+        run.input("in").send(reals)
+        run.run_to_rest()
+        snapshot = run.snapshot()
+        parts = [store.write_part(1, w.index, w.snapshot()) for w in run.workers]
+    stored = store.commit(1, parts, flow=flow.name)
+    for restored in (snapshot, stored.share(0, 1)):
+        with flow.open(restore=restored) as run:
+            assert in_order(run.finish()["out"]) == expected
+
+
+def test_snapshots_of_earlier_versions_have_all_numbers_in_one_column() -> None:
+    flow, _, reals = divided("mean")
+    with flow.open(workers=2) as run:
+        run.input("in").send(reals)
+        run.run_to_rest()
+        snapshot = run.snapshot()
+        expected = in_order(run.finish()["out"])
+    table = snapshot.operators["mean"]["state"]
+    names = [name.replace("x.real", "x.value") for name in table.column_names]
+    assert names != table.column_names
+    earlier = {**snapshot.operators, "mean": {"state": table.rename_columns(names)}}
+    with flow.open(workers=2, restore=replace(snapshot, operators=earlier)) as run:
+        assert in_order(run.finish()["out"]) == expected
 
 
 @pytest.mark.parametrize("kinds", [("s", "ms"), ("ms", "s")])

@@ -349,7 +349,7 @@ def test_sums_of_integers_that_become_floats_are_all_written() -> None:
     add(2, 0.5)
     second = groups.changed(first.token, Guard(), groups.save)
     assert second.after is None
-    assert second.read().rows["of.sum.value"].to_pylist() == [2.0**53, 0.5]
+    assert second.read().rows["of.sum.real"].to_pylist() == [2.0**53, 0.5]
     add(2, 0.5)
     third = groups.changed(second.token, Guard(), groups.save)
     assert third.read().rows["key.k"].to_pylist() == [2]

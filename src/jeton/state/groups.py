@@ -36,6 +36,9 @@ from jeton.state.spilled import OVERHEAD
 TYPES: Final = pa.dictionary(pa.int8(), pa.binary())
 """The type of columns that say of which type values were: a schema of one field for each."""
 _SAMPLE: Final = 256
+_VALUE, _REAL = "value", "real"
+"""The parts of memory that have values. In tables, floating-point numbers have a column of their
+own, since another worker may have integers that these cannot hold."""
 
 
 class Groups:
@@ -272,7 +275,7 @@ class Groups:
         bins = bins_of(keys or [np.zeros(len(slots), dtype=np.int64)])
         arrays: dict[str, Any] = {BIN: bins}
         arrays |= {f"key.{n}": column for n, column in zip(self.key, keys, strict=True)}
-        arrays |= self._saved(slots)
+        arrays |= {_stored_name(n, column): column for n, column in self._saved(slots).items()}
         arrays |= self.stored_types(len(slots))
         return pa.table({name: cols.to_arrow(column) for name, column in arrays.items()})
 
@@ -401,11 +404,11 @@ class Groups:
             if seen is not None and not isinstance(seen, np.ndarray):
                 # Groups of a worker that had seen nothing but nulls, beside those of others.
                 parts["seen"] = filled(seen)
-            sample = parts.get("value", parts.get("state"))
-            if parts:
-                memory = self._accumulator(name, sample)
-                (memory.load if new else memory.absorb)(slots, parts, size)
-            else:
+            for rows, some in _of_one_type(parts):
+                memory = self._accumulator(name, some.get(_VALUE, some.get("state")))
+                theirs = slots if rows is None else slots[rows]
+                (memory.load if new else memory.absorb)(theirs, some, size)
+            if not parts:
                 # Nothing but nulls. Where other groups have more, there must be room for these.
                 memory = self._memory.setdefault(name, NullFold())
                 memory.add(slots[:0], pa.nulls(0), size)
@@ -479,6 +482,45 @@ def _written(kind: pa.DataType) -> bytes:
 def _read(written: bytes) -> pa.DataType:
     """The input of `_written`."""
     return pa.ipc.read_schema(pa.py_buffer(written)).field(0).type
+
+
+def _is_real(column: Column) -> bool:
+    """Whether a column has floating-point numbers, or lists of them."""
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind == "f"
+    kind = column.type.value_type if pa.types.is_large_list(column.type) else column.type
+    return bool(pa.types.is_floating(kind))
+
+
+def _stored_name(name: str, column: Column) -> str:
+    """The name of a column of memory in a table.
+
+    >>> _stored_name("of.sum.value", np.array([0.5])), _stored_name("of.sum.value", np.array([1]))
+    ('of.sum.real', 'of.sum.value')
+    """
+    is_real = name.endswith(f".{_VALUE}") and _is_real(column)
+    return name.removesuffix(_VALUE) + _REAL if is_real else name
+
+
+def _of_one_type(parts: dict[str, Column]) -> list[tuple[Slots | None, dict[str, Column]]]:
+    """The memory of an aggregate, in parts that have one type of values each, and their rows.
+
+    Rows are ``None`` if a part has all of them: it is the only one, unless workers have seen
+    values of different types.
+    """
+    if _REAL not in parts:
+        return [(None, parts)] if parts else []
+    others = {part: column for part, column in parts.items() if part != _REAL}
+    reals = {**others, _VALUE: parts[_REAL]}
+    if _VALUE not in others:
+        return [(None, reals)]
+    if cols.to_arrow(parts[_REAL]).null_count == len(parts[_REAL]):
+        return [(None, others)]
+    known = cols.to_arrow(others[_VALUE]).is_valid().to_numpy(zero_copy_only=False)
+    if not known.any():
+        return [(None, reals)]
+    rows, rest = np.flatnonzero(known), np.flatnonzero(~known)
+    return [(rows, _taken(others, rows)), (rest, _taken(reals, rest))]
 
 
 def _taken(columns: Mapping[str, Column], rows: Slots) -> dict[str, Column]:
