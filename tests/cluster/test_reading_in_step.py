@@ -15,7 +15,8 @@ from jeton.cluster import worker_io
 from jeton.cluster.worker_io import STILL, WorkerSources
 from jeton.connectors.sources import Batches
 from jeton.dataflow.plan import answers_at_once
-from tests.helpers import planned
+from jeton.runtime.read_ahead import ReadAhead
+from tests.helpers import dropping, planned
 
 ROWS = 50
 LEAD = 4 * ROWS * 16
@@ -125,23 +126,162 @@ def test_results_that_wait_for_no_time_come_at_once() -> None:
         assert sent(run) == [20 * ROWS, ROWS]
 
 
-def node(flow: jt.Flow, *names: str) -> list[int]:
-    return [flow.handle("input", name) for name in names]
+def passing(input: jt.Input, output: jt.Output) -> None:
+    for ref, batch in input:
+        output.session(ref).give(batch)
 
 
-def test_which_flows_answer_at_once() -> None:
-    flow = jt.Flow("some")
-    first = flow.input("first", schema={"key": int}, lateness=5)
-    second = flow.input("second", schema={"key": int})
-    flow.output("windows", first.filter(jt.col("key") > 1).key_by("key").tumbling(5).count())
-    flow.output("late", first.late)
-    first.probe("how far")
-    assert not answers_at_once(flow.operators, node(flow, "first"))
-    flow.output("rows", second.select("key"))
-    assert answers_at_once(flow.operators, node(flow, "second"))
-    assert answers_at_once(flow.operators, node(flow, "first", "second"))
-    flow.output("copy", first)
-    assert answers_at_once(flow.operators, node(flow, "first"))
+WAITING: list[Callable[[jt.Stream], jt.Stream]] = [
+    lambda rows: rows.key_by("key").tumbling(5).count(),
+    lambda rows: rows.filter(jt.col("key") > 1).key_by("key").sliding(4, every=2).count(),
+    lambda rows: rows.key_by("key", combine=True).tumbling(5).count(),
+    lambda rows: rows.key_by("key").session_window(5).count(),
+    lambda rows: rows.key_by("key").distinct(),
+    lambda rows: rows.key_by("key").tumbling(5).count().select("key"),
+]
+AT_ONCE: list[Callable[[jt.Stream], jt.Stream]] = [
+    lambda rows: rows,
+    lambda rows: rows.key_by("key").running().count(),
+    lambda rows: rows.key_by("key").interval_join(rows.key_by("key"), -1, 1),
+    lambda rows: rows.unary_frontier(dropping(passing)),
+    lambda rows: rows.unary_frontier(dropping(passing), pact=jt.Pipeline(local_frontier=True)),
+    lambda rows: (
+        rows.key_by("key").tumbling(5).count().concat(rows.with_columns(count=jt.col("key")))
+    ),
+]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_which_flows_answer_at_once(at_once: bool) -> None:
+    for add in AT_ONCE if at_once else WAITING:
+        flow = jt.Flow("some")
+        rows, other = (flow.input(n, schema={"key": int}, lateness=5) for n in ("rows", "other"))
+        flow.output("results", add(rows))
+        flow.output("late", rows.late)
+        flow.output("others", other)
+        rows.probe("how far")
+        assert answers_at_once(flow.operators, flow.handle("input", "rows")) is at_once
+        assert answers_at_once(flow.operators, flow.handle("input", "other"))
+
+
+def test_an_input_does_not_wait_for_another_one() -> None:
+    flow = jt.Flow("two")
+    for name, lateness in (("soon", 0), ("late", 10**6)):
+        rows = flow.input(name, lateness=lateness, schema={"key": int})
+        flow.output(name, rows.key_by("key").tumbling(100).count())
+
+    def make(partition: int, partitions: int) -> Iterator[Any]:
+        return map(batch, range(100))
+
+    with flow.open() as run:
+        sources = {name: Batches(make, 1) for name in flow.inputs}
+        feed = WorkerSources(run.agents[0], sources, planned(sources), lambda: 0.0)
+        run.attach(0, feed=feed)
+        for _ in range(400):
+            run.turn()
+        assert [run.input(name).sent_count for name in flow.inputs] == [100 * ROWS, 100 * ROWS]
+
+
+def test_records_that_come_late_do_not_make_a_partition_wait() -> None:
+    """After one record far ahead of all others, the rest of its partition is late."""
+
+    def make(partition: int, partitions: int) -> Iterator[Any]:
+        if partition == 0:
+            yield jt.Batch({"key": [0]}, [10**9])
+        yield from map(batch, range(100))
+
+    with windows().open(seed=1) as run:
+        attach(run, make, 2, lambda: 0.0)
+        for _ in range(400):
+            run.turn()
+        assert run.input("rows").late_count == 100 * ROWS
+        run.finish()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slowest:
+    """In place of a tracker: the time of the slowest is set by hand."""
+
+    time: int | None = 0
+
+    def least_anywhere(self, location: int) -> tuple[int, ...]:
+        return () if self.time is None else (self.time,)
+
+
+def measure(clock: Clock, slowest: Slowest, **limits: Any) -> ReadAhead:
+    tracker: Any = slowest
+    return ReadAhead(tracker, 0, **{"most": 100, "patience": 1.0, **limits}, clock=clock)
+
+
+def test_after_waiting_in_vain_twice_as_much_is_enough() -> None:
+    clock, slowest = Clock(), Slowest()
+    ahead = measure(clock, slowest)
+    waits, at = [], 0
+    for _ in range(6400):
+        at += 1
+        ahead.took(at, 1)
+        if ahead.is_enough():
+            assert ahead.until == clock.now + 1.0
+            waits.append(at)
+            clock.now += 1.0
+            assert not ahead.is_enough()
+            assert ahead.until is None
+    assert waits == [100, 200, 400, 800, 1600, 3200, 6400]
+    slowest.time = at
+    for _ in range(1000):
+        clock.now += 1.0
+        at += 100
+        ahead.took(at, 100)
+        if not ahead.is_enough():
+            slowest.time = at
+            clock.now += 1.0
+            assert not ahead.is_enough()
+        else:
+            return
+    raise AssertionError("it does not wait any more")
+
+
+def test_a_reader_waits_as_long_as_the_slowest_moves() -> None:
+    clock, slowest = Clock(), Slowest()
+    ahead = measure(clock, slowest)
+    ahead.took(50, 100)
+    for time in range(50):
+        slowest.time = time
+        assert ahead.is_enough()
+        clock.now += 0.9
+    slowest.time = 50
+    assert not ahead.is_enough()
+    ahead.took(60, 100)
+    slowest.time = None
+    assert not ahead.is_enough()
+
+
+def test_a_few_reads_are_never_enough() -> None:
+    ahead = measure(Clock(), Slowest(), reads=4)
+    for at in range(1, 4):
+        ahead.took(at, 1000)
+        assert not ahead.is_enough()
+    ahead.took(4, 1000)
+    assert ahead.is_enough()
+
+
+@given(st.lists(st.integers(0, 50), max_size=300), st.integers(1, 8))
+def test_few_reads_are_noted_and_no_byte_is_lost(sizes: list[int], reads: int) -> None:
+    slowest = Slowest()
+    ahead = measure(Clock(), slowest, most=1, reads=reads)
+    for at, size in enumerate(sizes, 1):
+        ahead.took(at, size)
+    assert len(ahead._read) <= 150 + reads
+    assert ahead._bytes == sum(size for _, size in ahead._read) == sum(sizes)
+    slowest.time = len(sizes)
+    ahead.is_enough()
+    assert not ahead._read or sum(sizes) == 0 or len(ahead._read) < reads
 
 
 @settings(max_examples=30)

@@ -31,6 +31,8 @@ MOST_PATIENCE: Final = 0.02
 """Seconds between polls of a source that has no records and does not know when it will."""
 LEAD: Final = 4 << 20
 """Bytes that a partition may be read beyond the time of the slowest one: few enough for caches."""
+LEAST_READS: Final = 4
+"""Reads that it may be ahead in any case: otherwise workers would take turns with large ones."""
 STILL: Final = 0.1
 """Seconds after which partitions do not wait for one that is behind, and does not move."""
 CREDIT: Final = 8 << 20
@@ -40,7 +42,7 @@ CREDIT: Final = 8 << 20
 class WorkerSources:
     """The feed of a long-lived query: reads this worker's partitions of all sources.
 
-    Where all results wait for times to pass, partitions are read in step (see
+    Where all results of an input wait for times to pass, its partitions are read in step (see
     `jeton.runtime.read_ahead`), as long as the slowest one moves.
 
     >>> import jeton as jt
@@ -67,13 +69,13 @@ class WorkerSources:
         worker = agent.worker
         self._clock = clock
         self._readers: list[SourceReader] = []
-        ahead = _in_step(agent, sources, clock)
         for name, source in sources.items():
             handle = worker.handles[agent.flow.handle("input", name)]
             mine = share(partitions[name], worker.index, worker.workers)
             declared = agent.flow.declared(name)
             time_name = agent.flow.time_name(name)
             source = source if declared is None else source.typed(declared, time_name)
+            ahead = _in_step(agent, name, clock)
             with blaming(name, "opening its source"):
                 self._readers.append(SourceReader(name, handle, source, mine, clock, ahead))
 
@@ -143,16 +145,25 @@ class WorkerSources:
                 reader.release()
 
 
-def _in_step(
-    agent: Agent, inputs: Collection[str], clock: Callable[[], float]
-) -> Callable[[], ReadAhead] | None:
-    """A measure of how far a partition is ahead of the others, if that only costs memory."""
+def _in_step(agent: Agent, name: str, clock: Callable[[], float]) -> Callable[[], ReadAhead] | None:
+    """A measure of how far a partition is ahead of others of its input, if that costs memory only.
+
+    An input that waits for no other one is not held back by it.
+    """
     flow, worker = agent.flow, agent.worker
-    nodes = [flow.handle("input", name) for name in inputs]
-    if not flow.kind.integers or answers_at_once(flow.operators, nodes):
+    node = flow.handle("input", name)
+    if not flow.kind.integers or answers_at_once(flow.operators, node):
         return None
-    outputs = [worker.graph.nodes[node].outputs[0] for node in nodes]
-    return partial(ReadAhead, worker.tracker, outputs, most=LEAD, patience=STILL, clock=clock)
+    location = worker.graph.nodes[node].outputs[0]
+    return partial(
+        ReadAhead,
+        worker.tracker,
+        location,
+        most=LEAD,
+        reads=LEAST_READS,
+        patience=STILL,
+        clock=clock,
+    )
 
 
 class Tables(Protocol):

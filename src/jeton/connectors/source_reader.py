@@ -98,9 +98,11 @@ class SourceReader:
     def ready_at(self) -> float | None:
         """When to read again, if all partitions know."""
         readers = [
-            each for each in self._readers.values() if not self._is_held(each) and not each.is_ahead
+            each
+            for each in self._readers.values()
+            if not self._is_held(each) and not each.reader.ended
         ]
-        times = [each.reader.ready_at for each in readers if not each.reader.ended]
+        times = [each.until if each.is_ahead else each.reader.ready_at for each in readers]
         known = [at for at in times if at is not None]
         return min(known, default=None) if len(known) == len(times) else None
 
@@ -175,10 +177,7 @@ class SourceReader:
             return False
         records = reader.read()
         if records is not None:
-            before = self.handle.sent_count
-            partition.send(records)
-            if each.ahead is not None:
-                each.ahead.took(partition.floor, _size_of(records, self.handle.sent_count - before))
+            self._send(each, records)
         if reader.ended:
             partition.close()
             reader.close()
@@ -191,6 +190,17 @@ class SourceReader:
         elif not partition.idle and self._is_silent(partition):
             partition.mark_idle()
         return records is not None
+
+    def _send(self, each: _Open, records: Any) -> None:
+        """Send records of a partition, and note how many bytes of them wait for times to pass."""
+        handle, partition = self.handle, each.partition
+        sent, late = handle.sent_count, handle.late_count
+        partition.send(records)
+        if each.ahead is not None:
+            rows = handle.sent_count - sent
+            in_time = rows - (handle.late_count - late)
+            if in_time:
+                each.ahead.took(partition.floor, _size_of(records, rows) * in_time // rows)
 
     def _is_held(self, each: _Open) -> bool:
         """Whether a partition has passed a breakpoint, and waits there for the others."""
@@ -217,8 +227,13 @@ class _Open:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it has read enough beyond the slowest partition of all workers."""
+        """Whether it has read enough beyond the slowest one of all workers."""
         return self.ahead is not None and self.ahead.is_enough()
+
+    @property
+    def until(self) -> float | None:
+        """When it is read again in any case, if it is ahead."""
+        return None if self.ahead is None else self.ahead.until
 
 
 def _size_of(records: Any, rows: int) -> int:

@@ -116,13 +116,19 @@ class OperatorBuilder:
         return len(self._outputs) - 1
 
     def build(
-        self, build: Build, *, notify: Notify = "held", use: ColumnUse | None = None
+        self,
+        build: Build,
+        *,
+        notify: Notify = "held",
+        use: ColumnUse | None = None,
+        waits: bool = False,
     ) -> tuple[Stream, ...]:
         """Add the operator; returns a stream for each output.
 
         ``build(tokens, info)`` is called once for each worker and returns
-        ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator, and
-        ``use`` which columns it reads, if not all.
+        ``step(inputs, outputs)``. ``notify`` says whether a moved frontier wakes the operator,
+        ``use`` which columns it reads, if not all, and ``waits`` that it answers records only once
+        their times are complete.
         """
         if self._named:
             self._scope.require_free(self._name)
@@ -144,6 +150,7 @@ class OperatorBuilder:
                 named=self._named,
                 schemas=tuple(self._schemas),
                 use=use,
+                waits=waits,
             )
         )
         return tuple(

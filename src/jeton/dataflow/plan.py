@@ -124,6 +124,8 @@ class OperatorPlan:
     """The columns of each output, as far as they are known."""
     use: ColumnUse | None = None
     """The columns of its inputs that it uses; ``None`` if it may use any."""
+    waits: bool = False
+    """Whether it is known to answer records only once their times are complete."""
 
 
 @dataclass(slots=True)
@@ -335,26 +337,26 @@ def waiting(operators: Sequence[OperatorPlan], inputs: Collection[int]) -> list[
     ]
 
 
-def answers_at_once(operators: Sequence[OperatorPlan], inputs: Collection[int]) -> bool:
-    """Whether records of some inputs may lead to results before any time is complete.
+def answers_at_once(operators: Sequence[OperatorPlan], input: int) -> bool:
+    """Whether records of an input may lead to results before all workers have come to their time.
 
-    They do if a path from an input to its end has no operator that waits. Late records are on a
-    path of their own, which does not count.
+    They may if a path from the input to its end has no operator that is known to wait for that.
+    Late records are on a path of their own, which does not count.
     """
-    reads = {
-        plan.index: {
-            (s.operator, s.output) for p in plan.inputs if not p.observes for s in p.sources
-        }
+    edges = [
+        (plan, port, {(source.operator, source.output) for source in port.sources})
         for plan in operators
-    }
-    read = set().union(*reads.values())
-    behind = {(index, 0) for index in inputs}
+        for port in plan.inputs
+        if not port.observes
+    ]
+    read = {output for _, _, sources in edges for output in sources}
+    behind = {(input, 0)}
     found = -1
     while len(behind) > found:
         found = len(behind)
-        for plan in operators:
-            if plan.notify == "never" and reads[plan.index] & behind:
-                outputs = {at for at in read if at[0] == plan.index}
+        for plan, port, sources in edges:
+            if sources & behind and (port.pact.local_frontier or not plan.waits):
+                outputs = {output for output in read if output[0] == plan.index}
                 if not outputs:
                     return True
                 behind |= outputs

@@ -106,7 +106,7 @@ class OrderedBatches(SparkBatches):
         flow, worker = agent.flow, agent.worker
         # All inputs of a worker are at the same time, so that one tells for all.
         first = worker.graph.nodes[flow.handle("input", inputs[0].name)]
-        self._ahead = ReadAhead(worker.tracker, first.outputs[:1], most=LEAD)
+        self._ahead = ReadAhead(worker.tracker, first.outputs[0], most=LEAD)
 
     def read(self, busy: bool) -> bool:
         """Send the rows of one batch, unless others are too far behind."""

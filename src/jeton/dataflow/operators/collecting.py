@@ -66,5 +66,5 @@ def add_collecting(
     if type(pact) is KeyExchange and use is not None and not use.passes:
         pact = KeyExchange(*keyed.key, columns=use.reads)
     return add_unary(
-        keyed.stream, build, name=name, notify="held", pact=pact, schema=schema, use=use
+        keyed.stream, build, name=name, notify="held", pact=pact, schema=schema, use=use, waits=True
     )

@@ -171,6 +171,7 @@ def add_two_stages(
         notify="held",
         pact=partial.key_by(*key).pact,
         schema=schema,
+        waits=True,
     )
 
 

@@ -31,6 +31,7 @@ def add_unary(
     step: SummaryLike = 0,
     schema: SchemaLike | None = None,
     use: ColumnUse | None = None,
+    waits: bool = False,
 ) -> Stream:
     """Add the operator of `Stream.unary`, or of `Stream.unary_frontier`: ``notify`` decides."""
     require_function(build, name, "build(token, info), which returns step(input, output)")
@@ -47,4 +48,4 @@ def add_unary(
 
         return run
 
-    return builder.build(build_all, notify=notify, use=use)[0]
+    return builder.build(build_all, notify=notify, use=use, waits=waits)[0]
