@@ -260,3 +260,78 @@ def test_nulls_and_no_values_fit_every_type() -> None:
         for values in (np.array([1]), np.array([0.5])):
             opened.input("in").send({"time": [0], "v": values})
         assert opened.finish()["out"]["count"].to_pylist() == [2]
+
+
+QUICK: dict[str, Any] = {
+    "plain": {},
+    "combined": {"combine": True},
+    "spread": {"spread": 2},
+}
+"""Ways of windows whose values are folded while their keys are found."""
+BARRED = ("bool", "mean")
+"""There is no mean of booleans."""
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["one run", "restart"])
+@pytest.mark.parametrize("by", QUICK)
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [(b, n) for b in ("duration", "bool", "decimal") for n in ("sum", "mean") if (b, n) != BARRED],
+)
+def test_integers_that_follow_others_are_not_folded_as_if_they_were_those(
+    before: str, name: str, by: str, restart: bool
+) -> None:
+    flow = jt.Flow("mixed")
+    rows = flow.input("rows").key_by("key", **QUICK[by])
+    flow.output("out", rows.tumbling(10).aggregate(out=NUMERIC[name]("v")))
+
+    def send(run: jt.Run, values: pa.Array) -> None:
+        times = pa.array([1] * len(values))
+        for _ in range(3):
+            run.input("rows").send(pa.table({"time": times, "key": times, "v": values}))
+            run.run_to_rest()
+
+    run = flow.open(workers=1)
+    send(run, VALUES[before])
+    if restart:
+        snapshot = run.snapshot()
+        run.close()
+        run = flow.open(workers=1, restore=snapshot)
+    with run, pytest.raises(BatchError, match="of type int64, but they were"):
+        send(run, pa.array([1, 2]))
+
+
+def test_records_of_the_owner_fit_what_others_have_sent_of_a_spread_key() -> None:
+    flow = jt.Flow("mixed")
+    rows = flow.input("rows").key_by("key", spread=2)
+    flow.output("out", rows.tumbling(10).sum("v"))
+
+    def send(run: jt.Run, worker: int, time: int, values: list[Any]) -> None:
+        table = {"time": [time] * len(values), "key": [1] * len(values), "v": values}
+        run.input("rows", worker).send(pa.table(table))
+        run.run_to_rest()
+
+    with flow.open(workers=2) as run:
+        send(run, 1, 1, [True] * 40)
+        for worker in (0, 1):
+            run.input("rows", worker).advance_to(15)
+        run.run_to_rest()
+        with pytest.raises(BatchError, match="int64, but they were bool"):
+            send(run, 0, 16, [1] * 4)
+
+
+def test_integers_that_others_have_folded_stay_exact_when_their_sums_grow() -> None:
+    """The bound of all sums is found again where windows of great sums have gone since."""
+    flow = jt.Flow("great")
+    rows = flow.input("rows", lateness=0).key_by("key", combine=True)
+    flow.output("out", rows.tumbling(10).sum("v"))
+    great = 2**61 - 1
+    with flow.open(workers=2) as run:
+        for window in range(12):
+            time = window * 10
+            run.input("rows").send(
+                {"time": [time, time], "key": [window % 3] * 2, "v": [great, -7]}
+            )
+            run.run_to_rest()
+        sums = run.finish()["out"]["sum"].to_pylist()
+    assert sums == [great - 7] * 12

@@ -201,7 +201,10 @@ class Numeric(Accumulator):
         values = plain(column)
         kept = self._value.dtype
         if kept == _INTEGERS and self._exact:
-            if self._may_wrap or not self._had_room(len(values), loops.bits_of(values)):
+            if self._may_wrap:
+                return None
+            rows, bits = len(values), loops.bits_of(values)
+            if not (self._had_room(rows, bits) or self._find_bound(rows, bits)):
                 return None
         elif kept != _FLOATS:
             return None
@@ -301,8 +304,8 @@ class Numeric(Accumulator):
         self._bound = bound
         return True
 
-    def _find_bound(self, rows: int, bits: np.uint64) -> None:
-        """Decide, when the bound has no room for a batch, whether later ones need care too.
+    def _find_bound(self, rows: int, bits: np.uint64) -> bool:
+        """Whether, when the bound has no room for a batch, another one has, and for later ones too.
 
         Sums may be far below the bound: groups were removed since, or signs differ. Where a new
         bound would not last for long, it is not worth the search.
@@ -312,6 +315,7 @@ class Numeric(Accumulator):
         self._may_wrap = max(2 * self._bound, reach << 10) > _MOST
         # The loops that look for it read how often sums have wrapped around even if none has.
         self._make_carry()
+        return not self._may_wrap
 
     def _raise_bound(self, slots: Slots) -> None:
         """Include the sums of slots that did not come about by adding records."""

@@ -149,8 +149,7 @@ class Groups:
         memory = self._memory.get(name)
         if memory is None:
             return None
-        of = aggregate.column
-        return memory.folding(None if of is None else batch.column(of))
+        return memory.folding(self._values(name, aggregate, batch))
 
     def count_up(self, batch: Batch) -> tuple[int, Slots]:
         """Count the records of groups in one loop, if that is all there is to do.

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from jeton.columns.column import Column, from_arrow, to_arrow
 from jeton.core.errors import BatchError
-from jeton.state.accumulators import Mask, Numeric, Unrepresentable, Values, is_unknown
+from jeton.state.accumulators import Folding, Mask, Numeric, Unrepresentable, Values, is_unknown
 from jeton.state.slot_pool import Slots
 
 
@@ -30,6 +30,10 @@ class TemporalFold(Numeric):
     def roll(self, slots: Slots, column: Column | None, size: int) -> Column:
         """Fold the values in; returns the result after each record."""
         return super().roll(slots, self._integers(column), size)
+
+    def _folding(self, column: Column | None, counts: Values) -> Folding | None:
+        # Plain integers are not durations, although they are kept in the same way.
+        return None
 
     def save(self, slots: Slots) -> dict[str, Column]:
         """The sums, of the type of the values, and how often each wrapped around."""
