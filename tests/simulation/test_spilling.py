@@ -46,7 +46,7 @@ def test_little_memory_gives_the_rows_of_enough_memory() -> None:
 
 
 def test_checkpoints_of_state_on_disk() -> None:
-    facts = stored_campaign(range(3), list(SPILLING[1::5]))
+    facts = stored_campaign(range(5), list(SPILLING[1::5]))
     assert facts["goes on"] > 0, facts
     assert facts["brought back"] > 0, facts
 

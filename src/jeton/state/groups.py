@@ -34,7 +34,7 @@ from jeton.state.snapshot import BIN, bins_of
 from jeton.state.spilled import OVERHEAD
 
 TYPES: Final = pa.dictionary(pa.int8(), pa.binary())
-"""The type of columns that say of which type values were: a schema of one field for each."""
+"""The type of columns that say of which type values were: see `_written`."""
 _SAMPLE: Final = 256
 _VALUE, _REAL = "value", "real"
 """The parts of memory that have values. In tables, floating-point numbers have a column of their
@@ -469,18 +469,30 @@ def _type_of(column: Column) -> pa.DataType:
 
 
 def _written(kind: pa.DataType) -> bytes:
-    """A type as bytes.
+    """A type as bytes: its name, or a schema of one field if it has none.
 
-    >>> _read(_written(pa.timestamp("s", "UTC")))
-    TimestampType(timestamp[s, tz=UTC])
+    >>> _written(pa.int64()), _read(_written(pa.timestamp("s", "UTC")))
+    (b'int64', TimestampType(timestamp[s, tz=UTC]))
     """
+    name = str(kind)
+    if _named(name) == kind:
+        return name.encode()
     written: bytes = pa.schema([pa.field("", kind)]).serialize().to_pybytes()
     return written
 
 
 def _read(written: bytes) -> pa.DataType:
     """The input of `_written`."""
-    return pa.ipc.read_schema(pa.py_buffer(written)).field(0).type
+    named = _named(written.decode(errors="replace"))
+    return named or pa.ipc.read_schema(pa.py_buffer(written)).field(0).type
+
+
+def _named(name: str) -> pa.DataType | None:
+    """The type of that name, if there is one."""
+    try:
+        return pa.type_for_alias(name)
+    except ValueError:
+        return None
 
 
 def _is_real(column: Column) -> bool:
