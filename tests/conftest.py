@@ -32,7 +32,7 @@ os.environ.setdefault("JETON_INSPECT", "0")
 
 settings.register_profile(
     "ci",
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
