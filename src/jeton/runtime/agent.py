@@ -63,6 +63,13 @@ FIRST_WORD: Final = 2.0
 LAST_PATIENCE: Final = 0.005
 """Seconds between looks for a command, when there is nothing to do without it."""
 
+WAITS: Final = ""
+TAKES_A_TURN: Final = "takes a turn"
+READS: Final = "reads from the source"
+WRITES: Final = "writes to the sink"
+OBEYS: Final = "carries out a command"
+"""Acts of an agent, as the end of a sentence."""
+
 
 class Agent:
     """One worker of a flow, and the loop that drives it.
@@ -144,6 +151,8 @@ class Agent:
         self._cpu_began = time.process_time()
         self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
+        self.act: str | None = None
+        """What its thread does now, for a `BusyWatch`; ``None`` outside of its turns."""
         self.turns_taken = 0
         self.looks: list[str] = []
         """Its act whenever a `BusyWatch` looked."""
@@ -203,7 +212,9 @@ class Agent:
         for _ in self.turns():
             pass
         if self.parts is None:
+            self.act = WRITES
             self.sink.write()
+            self.act = None
         while self.sink.is_full:
             self.keep_in_touch()
             if self.driver is not None:
@@ -231,7 +242,9 @@ class Agent:
         if not worker.has_work:
             return False
         self._on_thread = get_ident()
+        self.act = TAKES_A_TURN
         worker.step(random)
+        self.act = None
         return True
 
     def catch_up(self) -> bool:
@@ -251,7 +264,9 @@ class Agent:
         is worth reading again or looking for a command.
         """
         self._on_thread = get_ident()
+        self.act = WAITS
         did = self._poll(0.0)
+        self.act = TAKES_A_TURN
         worker = self.worker
         if self.breakpoints.at is not None and worker.tracker.is_complete:
             # All inputs have ended, so that no worker holds a token there.
@@ -266,24 +281,31 @@ class Agent:
             if block is None:
                 block = self._patience()
             if block > 0.0:
+                self.act = WAITS
                 did = self._wait(block)
         if did:
             self._busy_at = self._clock()
             # While a peer still rests, rows that come after a snapshot must not pass for its own.
             if self._round is None:
+                self.act = WRITES
                 self.sink.write()
             if self.breakpoints.watches:
                 self._look_for_match()
         if self.driver is not None or self._due or self._round is not None:
             self.keep_in_touch()
+            self.act = OBEYS
             self._take_part(did)
+        self.act = None
         return did
 
     def read(self) -> bool:
         """Read from the feed, unless the worker rests or the sink is full."""
         if self._round is not None or self.sink.is_full or self.breakpoints.stops_reading:
             return False
-        return self.feed.read(self.worker.has_work)
+        before, self.act = self.act, READS
+        did = self.feed.read(self.worker.has_work)
+        self.act = before
+        return did
 
     def close(self) -> None:
         """End the run, on success or failure."""

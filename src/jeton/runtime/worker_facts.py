@@ -52,20 +52,9 @@ DEPTH: Final = 40
 SAMPLE: Final = 32
 """Batches of a queue that are searched for a frequent key."""
 
-_ACTIONS: Final = {
-    "Agent._poll": "",
-    "Agent._wait": "",
-    "Agent.read": "reads from the source",
-    "Agent._take_part": "carries out a command",
-    "Agent.turn write": "writes to the sink",
-    "Agent.run write": "writes to the sink",
-    "Agent.turn": "takes a turn",
-    "Agent.step": "takes a turn",
-}
-"""The acts of an agent, by the function that it is in, and the one that this has called."""
-
-_RUNNING: Final = ("jeton.runtime.agent", "jeton.runtime.worker")
-"""The modules whose functions invoke operators; the second has no frames where it is compiled."""
+_AGENT: Final = "jeton.runtime.agent"
+_RUNNING: Final = (_AGENT, "jeton.runtime.worker")
+"""The modules whose functions invoke operators; where they are compiled they have no frames."""
 
 T = TypeVar("T")
 Heads = dict[int, tuple[Any, float]]
@@ -358,39 +347,40 @@ def _notes(worker: Worker) -> dict[str, str]:
 # Busy workers
 
 
-def _busy(agent: Agent, seconds: float | None, elsewhere: str = "") -> BusyFact | None:
-    """The present act of an agent's thread, unless it is the one that asks, or waits."""
+def _busy(
+    agent: Agent,
+    seconds: float | None,
+    elsewhere: str = "",
+    within: CodeType | None = None,
+) -> BusyFact | None:
+    """The present act of an agent's thread, unless it is the one that asks, or waits.
+
+    ``elsewhere`` says what the thread does if it is not in the agent. The stack has the calls from
+    the agent on, or from the function ``within`` which its turns are taken.
+    """
     thread = agent.thread
     frame = None if thread == get_ident() else sys._current_frames().get(thread)
-    return None if frame is None else _doing(agent, frame, seconds, elsewhere)
-
-
-def _doing(
-    agent: Agent, frame: FrameType | None, seconds: float | None, elsewhere: str
-) -> BusyFact | None:
-    """The action of an agent whose thread is at a frame; none if it waits or does something else.
-
-    The output and the input are in the frames: nothing has to note them.
-    """
-    running = agent.worker.running
+    if frame is None:
+        return None
+    act, running = agent.act, agent.worker.running
     stack: list[str] = []
     line: SourceLine | None = None
     name: str | None = None
-    inner = ""
-    while frame is not None:
-        code = frame.f_code
+    ends = (_AGENT,) if running is None else _RUNNING
+    while frame is not None and frame.f_code is not within:
         line = _note(frame, stack, line)
-        if running is not None and frame.f_globals.get("__name__") in _RUNNING:
-            operator = running.plan.name
-            return BusyFact(f"runs {operator!r}", seconds, operator, line, stack[::-1])
+        if frame.f_globals.get("__name__") in ends:
+            break
+        # The output and the input are in the frames: nothing has to note them.
         name = _end_named(agent, frame) or name
-        if frame.f_globals.get("__name__") == "jeton.runtime.agent":
-            doing = _ACTIONS.get(f"{code.co_qualname} {inner}", _ACTIONS.get(code.co_qualname))
-            if doing is not None:
-                of = f" of {name!r}" if name else ""
-                return BusyFact(f"{doing}{of}", seconds, name, line, stack[::-1]) if doing else None
-        inner, frame = code.co_name, frame.f_back
-    return BusyFact(elsewhere, seconds, None, line, stack[::-1]) if elsewhere else None
+        frame = frame.f_back
+    if running is not None:
+        operator = running.plan.name
+        return BusyFact(f"runs {operator!r}", seconds, operator, line, stack[::-1])
+    if act is None:
+        return BusyFact(elsewhere, seconds, None, line, stack[::-1]) if elsewhere else None
+    of = f" of {name!r}" if name else ""
+    return BusyFact(f"{act}{of}", seconds, name, line, stack[::-1]) if act else None
 
 
 def stack_of(
@@ -445,10 +435,13 @@ class BusyWatch:
         self._agent = agent
         self._every = every
         self._elsewhere = elsewhere
+        self._within: CodeType | None = None
+        """The function that takes the agent's turns."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jeton-watch", daemon=True)
 
     def __enter__(self) -> BusyWatch:
+        self._within = sys._getframe(1).f_code
         self._thread.start()
         return self
 
@@ -470,7 +463,7 @@ class BusyWatch:
 
     def _look(self, seconds: float) -> None:
         agent = self._agent
-        busy = _busy(agent, seconds, self._elsewhere)
+        busy = _busy(agent, seconds, self._elsewhere, self._within)
         agent.looks = [*agent.looks[1 - LOOKS :], "" if busy is None else busy.doing]
         agent.heads = _heads(agent)
         waits = busy is not None and seconds >= BUSY
