@@ -148,12 +148,14 @@ class Segment:
 class _TotalSegment(Segment):
     """A segment of totally ordered times: each frontier is a minimum."""
 
-    __slots__ = ("_exits",)
+    __slots__ = ("_exits", "_minima")
 
     def __init__(self, crossing: list[int]) -> None:
         self._crossing = crossing
         self._entry = (TotalCounts(), TotalCounts())
         self._at = ({}, {})
+        self._minima: tuple[dict[int, Time], dict[int, Time]] = ({}, {})
+        """For each side, the least time of each position that has one."""
         self._exits: list[Time | None] = [None, None]
 
     def count(self, position: int, time: Time, delta: int, side: Side) -> bool:
@@ -162,27 +164,28 @@ class _TotalSegment(Segment):
         if counts is None:
             counts = at[position] = TotalCounts()
         changed = counts.change(time, delta)
-        if counts.minimum is None and len(at) > _FEW and not counts.items():
-            del at[position]
+        minimum = counts.minimum
+        if minimum is None:
+            self._minima[side].pop(position, None)
+            if len(at) > _FEW and not counts.items():
+                del at[position]
+        elif changed:
+            self._minima[side][position] = minimum
         return changed
 
     def _least(self, position: int, side: Side) -> Time | None:
         least = self._entry[side].minimum
-        for at, counts in self._at[side].items():
-            if at <= position:
-                time = counts.minimum
-                if time is not None and (least is None or time < least):
-                    least = time
+        for at, time in self._minima[side].items():
+            if at <= position and (least is None or time < least):
+                least = time
         crossing = self._crossing[position]
         if crossing >= 0:
             time = self._entry[1 - side].minimum
             if time is not None and (least is None or time < least):
                 least = time
-            for at, counts in self._at[1 - side].items():
-                if at < crossing:
-                    time = counts.minimum
-                    if time is not None and (least is None or time < least):
-                        least = time
+            for at, time in self._minima[1 - side].items():
+                if at < crossing and (least is None or time < least):
+                    least = time
         return least
 
     def frontier(self, position: int) -> tuple[Time, ...]:
@@ -195,13 +198,10 @@ class _TotalSegment(Segment):
         return () if least is None else (least,)
 
     def frontiers(self, positions: Collection[int]) -> list[tuple[Time, ...]]:
-        result: list[tuple[Time, ...]] = []
         if len(positions) < _FEW:
-            for position in positions:
-                only = self._least(position, HERE)
-                result.append(() if only is None else (only,))
-            return result
-        here, elsewhere = self._at
+            return [self.frontier(position) for position in positions]
+        result: list[tuple[Time, ...]] = []
+        here, elsewhere = self._minima
         least = self._entry[HERE].minimum
         active, crossed = sorted(here), sorted(elsewhere)
         taken = taken_elsewhere = 0
@@ -209,7 +209,7 @@ class _TotalSegment(Segment):
         for position in positions:
             times: list[Time | None] = []
             while taken < len(active) and active[taken] <= position:
-                times.append(here[active[taken]].minimum)
+                times.append(here[active[taken]])
                 taken += 1
             crossing = self._crossing[position]
             if crossing >= 0:
@@ -217,7 +217,7 @@ class _TotalSegment(Segment):
                     has_crossed = True
                     times.append(self._entry[ELSEWHERE].minimum)
                 while taken_elsewhere < len(crossed) and crossed[taken_elsewhere] < crossing:
-                    times.append(elsewhere[crossed[taken_elsewhere]].minimum)
+                    times.append(elsewhere[crossed[taken_elsewhere]])
                     taken_elsewhere += 1
             for time in times:
                 if time is not None and (least is None or time < least):

@@ -171,6 +171,7 @@ class Watch:
     operator: int
     location: int
     seen: tuple[Time, ...]
+    """The least times of its frontier, as `Watches.moved` has found them last."""
 
 
 @dataclass
@@ -180,15 +181,18 @@ class Watches:
     places: Sequence[tuple[int, int]]
     by_segment: dict[int, dict[int, Watch]] = field(default_factory=dict)
     """For each segment its watched positions, in ascending order."""
+    by_location: dict[int, Watch] = field(default_factory=dict)
 
     def add(self, watch: Watch) -> None:
         """Watch an input."""
+        self.by_location[watch.location] = watch
         segment, position = self.places[watch.location]
         watches = {**self.by_segment.get(segment, {}), position: watch}
         self.by_segment[segment] = dict(sorted(watches.items()))
 
     def remove(self, location: int) -> None:
         """No longer watch an input."""
+        del self.by_location[location]
         segment, position = self.places[location]
         watches = self.by_segment[segment]
         del watches[position]

@@ -413,7 +413,9 @@ class Worker:
         """The frontier at a location, as far as this worker knows."""
         frontier = self._frontiers.get(location)
         if frontier is None:
-            frontier = self._frontiers[location] = self.tracker.frontier(location)
+            watch = self._watches.by_location.get(location)
+            least = self.tracker.least(location) if watch is None else watch.seen
+            frontier = self._frontiers[location] = Antichain.frozen(least)
         return frontier
 
     def receive_message(self, location: int, time: Time, batch: Batch) -> None:
