@@ -28,13 +28,11 @@ MODULES: Final = (
     *("progress/protocol", "progress/segments", "progress/tracker"),
     *("dataflow/activator", "dataflow/ports"),
     *("mesh/link", "mesh/mesh", "mesh/ring", "mesh/shared_link", "mesh/tls_link", "mesh/wire"),
-    *("runtime/channels", "runtime/operator", "runtime/schedule", "runtime/timers"),
-    "runtime/worker",
+    *("runtime/agent", "runtime/channels", "runtime/operator", "runtime/schedule"),
+    *("runtime/timers", "runtime/worker"),
+    "state/record_queue",
 )
-"""Modules of the package: those in which a batch and a change of progress spend their time.
-
-The agent stays Python: a `BusyWatch` says by its frames what a worker does.
-"""
+"""Modules of the package: those in which a batch and a change of progress spend their time."""
 NEEDS: Final = ("mypy==2.4.1", "setuptools>=75")
 WANTED: Final = "JETON_COMPILE"
 _SETTINGS: Final = """
