@@ -14,6 +14,7 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare, is_text
+from jeton.columns.keys import gathered
 from jeton.columns.series import Series
 from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
@@ -23,8 +24,13 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 
 _INTEGERS = IntegerTimes()
 
+_WORDS = np.dtype(np.int64)
+
 _INTERNAL = frozenset(
-    ("at", "beside", "bound_from", "conform", "extent", "named", "plus", "trusted", "unit")
+    (
+        *("at", "beside", "bound_from", "conform", "extent", "gather", "named", "plus"),
+        *("trusted", "unit"),
+    )
 )
 """Names for the library's own use, which completions leave out."""
 
@@ -244,6 +250,31 @@ class Batch:
         taken = {name: cols.take(column, indices) for name, column in self.columns.items()}
         times = self.times.take(indices, axis=0)
         return Batch.trusted(taken, times, self.time_name, self._bound, self.unit)
+
+    def gather(self, order: npt.NDArray[np.int64]) -> Batch:
+        """The same as `take` for indices that are known to be valid, in one pass over the columns.
+
+        >>> Batch({"x": [1, 2], "y": ["a", "b"]}, times=[3, 4]).gather(np.array([1, 0])).rows()
+        [{'time': 4, 'x': 2, 'y': 'b'}, {'time': 3, 'x': 1, 'y': 'a'}]
+        """
+        times, columns = self.times, self.columns
+        if times.ndim != 1 or times.dtype != _WORDS:
+            return self.take(order)
+        words = [cols.plain(times)]
+        for column in columns.values():
+            if type(column) is np.ndarray and column.itemsize == 8:
+                words.append(cols.plain(column).view(_WORDS))
+        rows = gathered(tuple(words), order)
+        taken: dict[str, Column] = {}
+        at = 0
+        for name, column in columns.items():
+            if type(column) is np.ndarray and column.itemsize == 8:
+                at += 1
+                row = rows[at]
+                taken[name] = row if column.dtype is row.dtype else row.view(column.dtype)
+            else:
+                taken[name] = cols.take(column, order)
+        return Batch.trusted(taken, rows[0], self.time_name, self._bound, self.unit)
 
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""

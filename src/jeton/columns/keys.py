@@ -312,28 +312,28 @@ def _hash_bytes(
 
 @nb.njit(cache=True)
 def _two_groups(
-    numbers: npt.NDArray[np.int64],
+    numbers: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`group_order` of two groups, in a third of the time: both ends are kept in registers."""
-    order = np.empty(len(numbers), np.int64)
-    second = np.empty(len(numbers), np.int64)
-    first_end = second_end = np.uint64(0)
+    second = np.uint64(0)
     for i in range(len(numbers)):
-        # Without a branch, which could not be predicted: one of both is written over.
-        order[first_end] = second[second_end] = i
+        second += np.uint64(numbers[i])
+    order = np.empty(len(numbers), np.int64)
+    first_end, second_end = np.uint64(0), np.uint64(len(numbers)) - second
+    counts = np.empty(3, np.int64)
+    counts[0], counts[1], counts[2] = 0, second_end, len(numbers)
+    for i in range(len(numbers)):
         number = np.uint64(numbers[i])
+        # A choice of places, without a branch, which could not be predicted.
+        order[second_end if number else first_end] = i
         first_end += np.uint64(1) - number
         second_end += number
-    for i in range(second_end):
-        order[first_end + np.uint64(i)] = second[i]
-    counts = np.empty(3, np.int64)
-    counts[0], counts[1], counts[2] = 0, first_end, len(numbers)
     return order, counts
 
 
 @nb.njit(cache=True)
 def group_order(
-    numbers: npt.NDArray[np.int64], groups: int
+    numbers: npt.NDArray[Any], groups: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Records grouped by number, each group in its original order.
 
@@ -357,6 +357,22 @@ def group_order(
 
 
 @nb.njit(cache=True)
+def gathered(
+    columns: tuple[npt.NDArray[np.int64], ...], order: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """The values of some columns in an order, one row for each column: all in one pass.
+
+    An index that is not in the columns is not noticed.
+    """
+    out = np.empty((len(columns), len(order)), np.int64)
+    for i in range(len(order)):
+        at = np.uint64(order[i])
+        for j in range(len(columns)):
+            out[j, i] = columns[j][at]
+    return out
+
+
+@nb.njit(cache=True)
 def scatter_order(
     hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -365,7 +381,7 @@ def scatter_order(
     The number of bins is a power of two.
     """
     mask = np.uint64(len(owners) - 1)
-    destination = np.empty(len(hashes), np.int64)
+    destination = np.empty(len(hashes), np.uint32)
     for i in range(len(hashes)):
         destination[i] = owners[hashes[i] & mask]
     grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
@@ -378,9 +394,12 @@ def scatter_words(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The same for a single column of integers, hashed on the way: see `scatter_order`."""
     mask = np.uint64(len(owners) - 1)
-    destination = np.empty(len(words), np.int64)
+    destination = np.empty(len(words), np.uint32)
+    # Bins by themselves, since a loop that looks nothing up takes many records at a time.
     for i in range(len(words)):
-        destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
+        destination[i] = _mix_word(np.uint64(words[i])) & mask
+    for i in range(len(words)):
+        destination[i] = owners[destination[i]]
     grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
     return grouped
 
@@ -406,7 +425,7 @@ def spread_order(
     order of records meets it. Returns also the new total.
     """
     mask, lower = np.uint64(len(owners) - 1), np.uint64(len(counts) - 1)
-    destination = np.empty(len(hashes), np.int64)
+    destination = np.empty(len(hashes), np.uint32)
     for i in range(len(hashes)):
         word = hashes[i]
         owner = np.int64(owners[word & mask])

@@ -225,7 +225,11 @@ class KeyExchange(Exchange):
         wanted = self._columns
         dealt = self.scatter(batch, workers, owners)
         # If one is missing, the operator says so, with the names of all that there are.
-        if wanted is not None and all(name in batch for name in wanted):
+        if (
+            wanted is not None
+            and batch.columns.keys() != wanted
+            and all(name in batch for name in wanted)
+        ):
             batch = batch.select(*(name for name in batch.names if name in wanted))
         return _dealt(batch, *dealt)
 
@@ -349,12 +353,15 @@ def _dealt(
 ) -> Iterator[tuple[int, Batch]]:
     """The parts of a batch for each worker, from the order of records by worker."""
     bounds = starts.tolist()
-    together = batch.take(order)
+    rows = len(batch.times)
+    together: Batch | None = None
     for worker in range(len(bounds) - 1):
         start, stop = bounds[worker], bounds[worker + 1]
-        if stop - start == len(batch):
+        if stop - start == rows:
             yield worker, batch
         elif start < stop:
+            if together is None:
+                together = batch.gather(order)
             yield worker, together.slice(start, stop)
 
 
