@@ -14,7 +14,7 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare, is_text
-from jeton.columns.keys import gathered
+from jeton.columns.keys import group_order, scattered
 from jeton.columns.series import Series
 from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
@@ -28,7 +28,7 @@ _WORDS = np.dtype(np.int64)
 
 _INTERNAL = frozenset(
     (
-        *("at", "beside", "bound_from", "conform", "extent", "gather", "named", "plus"),
+        *("at", "beside", "bound_from", "conform", "extent", "named", "plus", "scattered"),
         *("trusted", "unit"),
     )
 )
@@ -251,20 +251,24 @@ class Batch:
         times = self.times.take(indices, axis=0)
         return Batch.trusted(taken, times, self.time_name, self._bound, self.unit)
 
-    def gather(self, order: npt.NDArray[np.int64]) -> Batch:
-        """The same as `take` for indices that are known to be valid, in one pass over the columns.
+    def scattered(self, to: npt.NDArray[np.uint16], starts: npt.NDArray[np.int64]) -> Batch:
+        """The records grouped by place, each group in its original order.
 
-        >>> Batch({"x": [1, 2], "y": ["a", "b"]}, times=[3, 4]).gather(np.array([1, 0])).rows()
+        ``to`` has the place of each record, and ``starts`` where each place starts, and the end.
+
+        >>> batch = Batch({"x": [1, 2], "y": ["a", "b"]}, times=[3, 4])
+        >>> batch.scattered(np.array([1, 0], np.uint16), np.array([0, 1, 2])).rows()
         [{'time': 4, 'x': 2, 'y': 'b'}, {'time': 3, 'x': 1, 'y': 'a'}]
         """
         times, columns = self.times, self.columns
         if times.ndim != 1 or times.dtype != _WORDS:
-            return self.take(order)
+            return self.take(group_order(to, len(starts) - 1)[0])
         words = [cols.plain(times)]
         for column in columns.values():
             if type(column) is np.ndarray and column.itemsize == 8:
                 words.append(cols.plain(column).view(_WORDS))
-        rows = gathered(tuple(words), order)
+        rows = scattered(tuple(words), to, starts)
+        order: npt.NDArray[np.int64] | None = None
         taken: dict[str, Column] = {}
         at = 0
         for name, column in columns.items():
@@ -273,6 +277,8 @@ class Batch:
                 row = rows[at]
                 taken[name] = row if column.dtype is row.dtype else row.view(column.dtype)
             else:
+                if order is None:
+                    order, _ = group_order(to, len(starts) - 1)
                 taken[name] = cols.take(column, order)
         return Batch.trusted(taken, rows[0], self.time_name, self._bound, self.unit)
 
