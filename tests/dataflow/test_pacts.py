@@ -147,7 +147,7 @@ def test_parts_are_what_taking_them_one_by_one_gives(
         assert part.names == expected.names
         assert np.array_equal(part.times, expected.times)
         for name, column in expected.columns.items():
-            got = part.columns[name]
+            got: Any = part.columns[name]
             if isinstance(column, np.ndarray):
                 assert got.dtype == column.dtype
                 assert got.tobytes() == column.tobytes()

@@ -179,7 +179,7 @@ def test_a_message_with_another_number_of_rows_is_refused(names: list[str], rows
     sent, decoder = sample(names)
     payload = bytearray(sent[1][2])
     struct.pack_into("<I", payload, 4, rows)
-    with pytest.raises(ProtocolError, match="a message|offsets"):
+    with pytest.raises(ProtocolError, match=r"a message|offsets"):
         decoder.message(payload)
 
 
