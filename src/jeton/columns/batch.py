@@ -266,7 +266,8 @@ class Batch:
         words = [cols.plain(times)]
         for column in columns.values():
             if type(column) is np.ndarray and column.itemsize == 8:
-                words.append(cols.plain(column).view(_WORDS))
+                column = cols.plain(column)
+                words.append(column if column.dtype is _WORDS else column.view(_WORDS))
         rows = scattered(tuple(words), to, starts)
         order: npt.NDArray[np.int64] | None = None
         taken: dict[str, Column] = {}
@@ -275,7 +276,7 @@ class Batch:
             if type(column) is np.ndarray and column.itemsize == 8:
                 at += 1
                 row = rows[at]
-                taken[name] = row if column.dtype is row.dtype else row.view(column.dtype)
+                taken[name] = row if column.dtype is _WORDS else row.view(column.dtype)
             else:
                 if order is None:
                     order, _ = group_order(to, len(starts) - 1)
@@ -297,7 +298,12 @@ class Batch:
 
     def slice(self, start: int, stop: int) -> Batch:
         """The records from ``start`` up to ``stop``, uncopied."""
-        part = {name: cols.cut(column, start, stop) for name, column in self.columns.items()}
+        part = {
+            name: column[start:stop]
+            if type(column) is np.ndarray
+            else cols.cut(column, start, stop)
+            for name, column in self.columns.items()
+        }
         times = self.times[start:stop]
         return Batch.trusted(part, times, self.time_name, self._bound, self.unit)
 
