@@ -150,6 +150,8 @@ def test_parts_are_what_taking_them_one_by_one_gives(
             got: Any = part.columns[name]
             if isinstance(column, np.ndarray):
                 assert got.dtype == column.dtype
+                # The same object, by which operators know without a comparison what they have.
+                assert got.dtype is np.dtype(np.int64) or column.dtype != np.int64
                 assert got.tobytes() == column.tobytes()
             else:
                 assert got.equals(column)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare, is_text
-from jeton.columns.keys import group_order, scattered
+from jeton.columns.keys import group_order, scatter
 from jeton.columns.series import Series
 from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
@@ -268,7 +268,9 @@ class Batch:
             if type(column) is np.ndarray and column.itemsize == 8:
                 column = cols.plain(column)
                 words.append(column if column.dtype is _WORDS else column.view(_WORDS))
-        rows = scattered(tuple(words), to, starts)
+        # Made here: arrays from a compiled loop have a type that is equal to NumPy's own, but not it.
+        rows = np.empty((len(words), len(to)), _WORDS)
+        scatter(tuple(words), to, starts, rows)
         order: npt.NDArray[np.int64] | None = None
         taken: dict[str, Column] = {}
         at = 0

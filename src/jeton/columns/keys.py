@@ -359,17 +359,17 @@ def group_order(
 
 
 @nb.njit(cache=True)
-def scattered(
+def scatter(
     columns: tuple[npt.NDArray[np.int64], ...],
     to: npt.NDArray[np.uint16],
     starts: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
-    """The values of columns grouped by place, one row for each column: all in one pass.
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Fill in the values of columns grouped by place, one row for each column: all in one pass.
 
     ``to`` has the place of each record, and ``starts`` where each place starts: see `deal_words`.
     """
     rows = len(to)
-    out = np.empty((len(columns), rows), np.int64)
     if len(starts) == 3:
         # Of two places, counting the records of one is enough: without a branch or a table.
         second, start = np.uint64(0), np.uint64(starts[1])
@@ -379,14 +379,13 @@ def scattered(
             second += place
             for j in range(len(columns)):
                 out[j, at] = columns[j][i]
-        return out
+        return
     next_at = starts.astype(np.uint64)
     for i in range(rows):
         at = next_at[to[i]]
         next_at[to[i]] = at + np.uint64(1)
         for j in range(len(columns)):
             out[j, at] = columns[j][i]
-    return out
 
 
 @nb.njit(cache=True)
