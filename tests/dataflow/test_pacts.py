@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.helpers import UnaryStep, consume, dropping, seeded
 
 import jeton as jt
+from jeton.columns.batch import Batch
+from jeton.columns.keys import hash_columns
 from jeton.dataflow.pacts import GUEST, KeyExchange, SpreadExchange
 from jeton.errors import BatchError, GraphError
 from jeton.state.bins import Placement
@@ -87,6 +91,70 @@ def test_many_keys_spread_over_all_workers() -> None:
     for column in (list(range(300)), [f"word {i}" for i in range(300)]):
         got = arrivals(table(key=column), jt.Exchange("key"))
         assert {row["worker"] for row in got} == {0, 1, 2}
+
+
+def some_column(kind: str, rows: int, seed: int) -> Any:
+    """Values of a kind, as operators may hand them on: strided and read-only ones too."""
+    chosen = np.random.default_rng(seed)
+    words = chosen.integers(-(2**63), 2**63 - 1, rows, endpoint=True)
+    words[chosen.integers(0, 4, rows) == 0] = 7
+    if kind == "strided":
+        return np.repeat(words, 2)[::2]
+    if kind == "read-only":
+        words.flags.writeable = False
+        return words
+    if kind == "big end first":
+        return words.astype(">i8")
+    if kind == "text":
+        return pa.array([None if word == 7 else f"word {word}" for word in words], pa.string())
+    if kind == "float64":
+        return words / 3.0
+    if kind in ("datetime64[us]", "timedelta64[ns]"):
+        return np.maximum(words, -(2**62)).astype(kind)
+    return words.astype(kind)
+
+
+FIXED = (
+    *("int64", "float64", "uint64", "strided", "read-only", "big end first"),
+    *("datetime64[us]", "timedelta64[ns]", "int32", "int8", "bool", "text"),
+)
+
+
+@given(
+    st.sampled_from(["int64", "strided", "read-only", "int32", "float64", "text"]),
+    st.lists(st.sampled_from(FIXED), max_size=4),
+    st.one_of(st.integers(0, 30), st.integers(1000, 3000)),
+    st.integers(1, 5),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_parts_are_what_taking_them_one_by_one_gives(
+    key: str, others: list[str], rows: int, workers: int, seed: int, loop: bool
+) -> None:
+    """In their order, with all types as they were, for columns of any types beside each other."""
+    columns = {f"c{at}": some_column(kind, rows, seed + at) for at, kind in enumerate(others)}
+    columns["key"] = some_column(key, rows, seed + 99)
+    times = np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, rows, endpoint=True)
+    batch = Batch.trusted(columns, np.stack([times, -times], axis=1) if loop else times)
+    owners = Placement.even(workers).owners
+    hashes = hash_columns([columns["key"]])
+    to = owners[(hashes & np.uint64(len(owners) - 1)).astype(np.int64)]
+    found = dict(jt.Exchange("key").route(batch, workers))
+    if rows:
+        assert sorted(found) == sorted(set(to.tolist()))
+    for worker, part in found.items():
+        expected = batch.take(np.flatnonzero(to == worker))
+        assert part.names == expected.names
+        assert np.array_equal(part.times, expected.times)
+        for name, column in expected.columns.items():
+            got: Any = part.columns[name]
+            if isinstance(column, np.ndarray):
+                assert got.dtype == column.dtype
+                # The same object, by which operators know without a comparison what they have.
+                assert got.dtype is np.dtype(np.int64) or column.dtype != np.int64
+                assert got.tobytes() == column.tobytes()
+            else:
+                assert got.equals(column)
 
 
 def shares(pact: SpreadExchange, keys: list[Any], workers: int) -> Counter[tuple[Any, int, bool]]:

@@ -132,6 +132,45 @@ def test_frames_of_any_size_arrive_whole(sizes: list[int]) -> None:
         there.close()
 
 
+@pytest.mark.parametrize("left", range(1, HEADER.size + 20))
+def test_a_frame_goes_on_at_the_start_of_the_ring(left: int) -> None:
+    """Whether the end of the ring is in its header, in its payload or between them."""
+    here, there = pair()
+    first, second = os.urandom(SIZE - HEADER.size - left), os.urandom(50)
+    try:
+        here.send(frame(first))
+        assert exchange(here, there, 1) == [first]
+        here.send(frame(second))
+        assert exchange(here, there, 1) == [second]
+    finally:
+        here.close()
+        there.close()
+
+
+def test_received_frames_do_not_change_with_the_memory(ends: tuple[SharedLink, SharedLink]) -> None:
+    here, there = ends
+    sent = [os.urandom(size) for size in (10, 3000, 2 * SIZE)]
+    found: list[Buffer] = []
+    for payload in sent:
+        here.send(frame(payload))
+        while len(found) < sent.index(payload) + 1:
+            here.flush()
+            found += [payload for *_, payload in there.receive()]
+            if not here.waiting:
+                here._memory[-2 * SIZE :] = os.urandom(2 * SIZE)
+    assert [bytes(payload) for payload in found] == sent
+
+
+@pytest.mark.parametrize("kind", [Kind.HEARTBEAT, Kind.REST, 77])
+def test_a_frame_too_long_for_its_kind_is_refused_in_memory_too(
+    kind: int, ends: tuple[SharedLink, SharedLink]
+) -> None:
+    here, there = ends
+    here.send([HEADER.pack(kind, 0, 1 << 40)])
+    with pytest.raises(ProtocolError, match=r"worker 0 announced a frame of kind .* at most"):
+        there.receive()
+
+
 def test_damaged_positions_are_refused(ends: tuple[SharedLink, SharedLink]) -> None:
     here, there = ends
     here.send(frame(b"x"))

@@ -157,6 +157,39 @@ def test_times_of_loops_come_back(rows: int, depth: int) -> None:
     assert_same(batch, back)
 
 
+@pytest.mark.parametrize("names", [["int64"], ["double", "moment"], ["int64", "bool", "text"]])
+@pytest.mark.parametrize("rows", [300, 1001, 30_000])
+def test_small_and_large_batches_come_back(names: list[str], rows: int) -> None:
+    columns = {
+        name: np.resize(column, rows)
+        if isinstance(column, np.ndarray)
+        else pa.concat_arrays([column] * rows)[:rows]
+        for name, column in COLUMNS.items()
+        if name in names
+    }
+    encoder, decoder = Encoder(), Decoder()
+    batch = Batch.trusted(columns, np.arange(rows))
+    for part in (batch, batch.slice(7, rows - 7), batch.slice(0, 3), batch):
+        assert_same(part, there_and_back(part, 0, encoder, decoder)[1])
+
+
+@pytest.mark.parametrize("rows", [0, 2, 4, 2**31])
+@pytest.mark.parametrize("names", [["int64"], ["int64", "bool", "text"]])
+def test_a_message_with_another_number_of_rows_is_refused(names: list[str], rows: int) -> None:
+    sent, decoder = sample(names)
+    payload = bytearray(sent[1][2])
+    struct.pack_into("<I", payload, 4, rows)
+    with pytest.raises(ProtocolError, match=r"a message|offsets"):
+        decoder.message(payload)
+
+
+def test_a_layout_with_objects_is_refused() -> None:
+    field = pa.field("n", pa.null(), metadata={"numpy": "|O"})
+    text = pa.schema([field], metadata={"time": "time", "width": "0", "unit": ""}).serialize()
+    with pytest.raises(ProtocolError, match="a column of type object cannot leave a process"):
+        Decoder().layout(0, text.to_pybytes())
+
+
 def test_received_columns_can_be_written_to() -> None:
     _, back = there_and_back(Batch({"n": [1, 2]}, times=[0, 1]), 0)
     assert back.column("n").flags.writeable
@@ -259,8 +292,12 @@ def test_any_batch_comes_back(columns: list[list[Any]], data: st.DataObject) -> 
     assert_same(part, there_and_back(part, 0)[1])
 
 
-def sample() -> tuple[list[tuple[int, int, bytes]], Decoder]:
-    names = ["int64", "bool", "text", "null ints", "list", "dictionary", "large text", "nulls"]
+MIXED = ["int64", "bool", "text", "null ints", "list", "dictionary", "large text", "nulls"]
+WORDS = ["int64", "double", "moment"]
+"""Columns of eight bytes, which are read all at once."""
+
+
+def sample(names: list[str] = MIXED) -> tuple[list[tuple[int, int, bytes]], Decoder]:
     batch = Batch.trusted({name: COLUMNS[name] for name in names}, np.array([1, 2, 3]))
     sent = frames(Encoder().message(0, 1, batch))
     decoder = Decoder()
@@ -277,7 +314,7 @@ def read_all(batch: Batch) -> None:
 
 @given(st.data())
 def test_truncated_messages_are_refused(data: st.DataObject) -> None:
-    sent, decoder = sample()
+    sent, decoder = sample(data.draw(st.sampled_from([MIXED, WORDS])))
     payload = sent[1][2]
     cut = payload[: data.draw(st.integers(0, len(payload) - 1))]
     with pytest.raises(ProtocolError):
@@ -286,7 +323,7 @@ def test_truncated_messages_are_refused(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_garbled_messages_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
-    sent, decoder = sample()
+    sent, decoder = sample(data.draw(st.sampled_from([MIXED, WORDS])))
     payload = bytearray(sent[1][2])
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(0, len(payload) - 1))
@@ -300,9 +337,9 @@ def test_garbled_messages_are_refused_or_read_but_never_crash(data: st.DataObjec
         pass  # Other text than was sent: bytes that only their reader can judge.
 
 
-@given(st.binary(max_size=200))
-def test_garbage_is_refused(payload: bytes) -> None:
-    _, decoder = sample()
+@given(st.binary(max_size=200), st.sampled_from([MIXED, WORDS]))
+def test_garbage_is_refused(payload: bytes, names: list[str]) -> None:
+    _, decoder = sample(names)
     with pytest.raises(ProtocolError):
         decoder.message(payload)
     with pytest.raises(ProtocolError):

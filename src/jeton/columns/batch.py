@@ -14,6 +14,7 @@ import pyarrow as pa
 from jeton.columns import column as cols
 from jeton.columns import show, time_columns
 from jeton.columns.column import Column, as_column, bare, is_text
+from jeton.columns.keys import group_order, scatter
 from jeton.columns.series import Series
 from jeton.columns.time_arithmetic import extent
 from jeton.columns.time_columns import Times
@@ -23,8 +24,13 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 
 _INTEGERS = IntegerTimes()
 
+_WORDS = np.dtype(np.int64)
+
 _INTERNAL = frozenset(
-    ("at", "beside", "bound_from", "conform", "extent", "named", "plus", "trusted", "unit")
+    (
+        *("at", "beside", "bound_from", "conform", "extent", "named", "plus", "scattered"),
+        *("trusted", "unit"),
+    )
 )
 """Names for the library's own use, which completions leave out."""
 
@@ -245,6 +251,40 @@ class Batch:
         times = self.times.take(indices, axis=0)
         return Batch.trusted(taken, times, self.time_name, self._bound, self.unit)
 
+    def scattered(self, to: npt.NDArray[np.uint16], starts: npt.NDArray[np.int64]) -> Batch:
+        """The records grouped by place, each group in its original order.
+
+        ``to`` has the place of each record, and ``starts`` where each place starts, and the end.
+
+        >>> batch = Batch({"x": [1, 2], "y": ["a", "b"]}, times=[3, 4])
+        >>> batch.scattered(np.array([1, 0], np.uint16), np.array([0, 1, 2])).rows()
+        [{'time': 4, 'x': 2, 'y': 'b'}, {'time': 3, 'x': 1, 'y': 'a'}]
+        """
+        times, columns = self.times, self.columns
+        if times.ndim != 1 or times.dtype != _WORDS:
+            return self.take(group_order(to, len(starts) - 1)[0])
+        words = [cols.plain(times)]
+        for column in columns.values():
+            if type(column) is np.ndarray and column.itemsize == 8:
+                column = cols.plain(column)
+                words.append(column if column.dtype is _WORDS else column.view(_WORDS))
+        # Made here: arrays from a compiled loop have a type that is equal to NumPy's own, but not it.
+        rows = np.empty((len(words), len(to)), _WORDS)
+        scatter(tuple(words), to, starts, rows)
+        order: npt.NDArray[np.int64] | None = None
+        taken: dict[str, Column] = {}
+        at = 0
+        for name, column in columns.items():
+            if type(column) is np.ndarray and column.itemsize == 8:
+                at += 1
+                row = rows[at]
+                taken[name] = row if column.dtype is _WORDS else row.view(column.dtype)
+            else:
+                if order is None:
+                    order, _ = group_order(to, len(starts) - 1)
+                taken[name] = cols.take(column, order)
+        return Batch.trusted(taken, rows[0], self.time_name, self._bound, self.unit)
+
     def filter(self, mask: Any) -> Batch:
         """The records for which ``mask`` is true (a null counts as false)."""
         mask = bare(mask)
@@ -260,7 +300,12 @@ class Batch:
 
     def slice(self, start: int, stop: int) -> Batch:
         """The records from ``start`` up to ``stop``, uncopied."""
-        part = {name: cols.cut(column, start, stop) for name, column in self.columns.items()}
+        part = {
+            name: column[start:stop]
+            if type(column) is np.ndarray
+            else cols.cut(column, start, stop)
+            for name, column in self.columns.items()
+        }
         times = self.times[start:stop]
         return Batch.trusted(part, times, self.time_name, self._bound, self.unit)
 

@@ -17,6 +17,8 @@ from jeton.core.errors import BatchError
 Hashes = npt.NDArray[np.uint64]
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1024
+"""Keys that are hashed before their places are looked up: few enough for the fastest cache."""
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> Hashes:
@@ -312,28 +314,28 @@ def _hash_bytes(
 
 @nb.njit(cache=True)
 def _two_groups(
-    numbers: npt.NDArray[np.int64],
+    numbers: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`group_order` of two groups, in a third of the time: both ends are kept in registers."""
-    order = np.empty(len(numbers), np.int64)
-    second = np.empty(len(numbers), np.int64)
-    first_end = second_end = np.uint64(0)
+    second = np.uint64(0)
     for i in range(len(numbers)):
-        # Without a branch, which could not be predicted: one of both is written over.
-        order[first_end] = second[second_end] = i
+        second += np.uint64(numbers[i])
+    order = np.empty(len(numbers), np.int64)
+    first_end, second_end = np.uint64(0), np.uint64(len(numbers)) - second
+    counts = np.empty(3, np.int64)
+    counts[0], counts[1], counts[2] = 0, second_end, len(numbers)
+    for i in range(len(numbers)):
         number = np.uint64(numbers[i])
+        # A choice of places, without a branch, which could not be predicted.
+        order[second_end if number else first_end] = i
         first_end += np.uint64(1) - number
         second_end += number
-    for i in range(second_end):
-        order[first_end + np.uint64(i)] = second[i]
-    counts = np.empty(3, np.int64)
-    counts[0], counts[1], counts[2] = 0, first_end, len(numbers)
     return order, counts
 
 
 @nb.njit(cache=True)
 def group_order(
-    numbers: npt.NDArray[np.int64], groups: int
+    numbers: npt.NDArray[Any], groups: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Records grouped by number, each group in its original order.
 
@@ -357,36 +359,87 @@ def group_order(
 
 
 @nb.njit(cache=True)
-def scatter_order(
-    hashes: Hashes, owners: npt.NDArray[np.uint16], workers: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Records grouped by the worker that owns their bin: see `group_order`.
+def scatter(
+    columns: tuple[npt.NDArray[np.int64], ...],
+    to: npt.NDArray[np.uint16],
+    starts: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Fill in the values of columns grouped by place, one row for each column: all in one pass.
+
+    ``to`` has the place of each record, and ``starts`` where each place starts: see `deal_words`.
+    """
+    rows = len(to)
+    if len(starts) == 3:
+        # Of two places, counting the records of one is enough: without a branch or a table.
+        second, start = np.uint64(0), np.uint64(starts[1])
+        for i in range(rows):
+            place = np.uint64(to[i])
+            at = start + second if place else np.uint64(i) - second
+            second += place
+            for j in range(len(columns)):
+                out[j, at] = columns[j][i]
+        return
+    next_at = starts.astype(np.uint64)
+    for i in range(rows):
+        at = next_at[to[i]]
+        next_at[to[i]] = at + np.uint64(1)
+        for j in range(len(columns)):
+            out[j, at] = columns[j][i]
+
+
+@nb.njit(cache=True)
+def _starts(to: npt.NDArray[np.uint16], places: int) -> npt.NDArray[np.int64]:
+    """Where the records of each place start, and their number at the end."""
+    starts = np.zeros(places + 1, np.int64)
+    if places == 2:
+        second = np.uint64(0)
+        for i in range(len(to)):
+            second += np.uint64(to[i])
+        starts[1], starts[2] = len(to) - second, len(to)
+        return starts
+    for i in range(len(to)):
+        starts[np.uint64(to[i]) + np.uint64(1)] += 1
+    for place in range(places):
+        starts[place + 1] += starts[place]
+    return starts
+
+
+@nb.njit(cache=True)
+def deal_hashes(
+    hashes: Hashes, owners: npt.NDArray[np.uint16], places: int
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+    """The place of each record, which owns its bin, and where each starts among all in order.
 
     The number of bins is a power of two.
     """
     mask = np.uint64(len(owners) - 1)
-    destination = np.empty(len(hashes), np.int64)
+    to = np.empty(len(hashes), np.uint16)
     for i in range(len(hashes)):
-        destination[i] = owners[hashes[i] & mask]
-    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
-    return grouped
+        to[i] = owners[hashes[i] & mask]
+    return to, _starts(to, places)
 
 
 @nb.njit(cache=True)
-def scatter_words(
-    words: npt.NDArray[np.int64], owners: npt.NDArray[np.uint16], workers: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The same for a single column of integers, hashed on the way: see `scatter_order`."""
+def deal_words(
+    words: npt.NDArray[np.int64], owners: npt.NDArray[np.uint16], places: int
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+    """The same for a single column of integers, hashed on the way: see `deal_hashes`."""
     mask = np.uint64(len(owners) - 1)
-    destination = np.empty(len(words), np.int64)
-    for i in range(len(words)):
-        destination[i] = owners[_mix_word(np.uint64(words[i])) & mask]
-    grouped: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] = group_order(destination, workers)
-    return grouped
+    to = np.empty(len(words), np.uint16)
+    bins = np.empty(_BLOCK, np.uint32)
+    for start in range(0, len(words), _BLOCK):
+        some, found = words[start : start + _BLOCK], to[start : start + _BLOCK]
+        # A loop of its own: where nothing is looked up, many words are hashed at a time.
+        for i in range(len(some)):
+            bins[i] = _mix_word(np.uint64(some[i])) & mask
+        for i in range(len(some)):
+            found[i] = owners[bins[i]]
+    return to, _starts(to, places)
 
 
 @nb.njit(cache=True)
-def spread_order(
+def deal_spread(
     hashes: Hashes,
     owners: npt.NDArray[np.uint16],
     workers: int,
@@ -396,8 +449,8 @@ def spread_order(
     total: int,
     hot: int,
     recent: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
-    """Records grouped by worker: first those that go to the owner of their bin, then the guests.
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], int]:
+    """The same, with two places for each worker: for records of bins that it owns, and for guests.
 
     Guests have a hot key, and go to one of the ``spread - 1`` workers after its owner. A key is
     hot if ``hot`` times its count is more than the total. ``counts`` has the latest records by the
@@ -406,7 +459,7 @@ def spread_order(
     order of records meets it. Returns also the new total.
     """
     mask, lower = np.uint64(len(owners) - 1), np.uint64(len(counts) - 1)
-    destination = np.empty(len(hashes), np.int64)
+    to = np.empty(len(hashes), np.uint16)
     for i in range(len(hashes)):
         word = hashes[i]
         owner = np.int64(owners[word & mask])
@@ -420,9 +473,8 @@ def spread_order(
         salt *= np.int64(count * hot > total)
         worker = owner + salt
         worker -= workers * np.int64(worker >= workers)
-        destination[i] = worker + workers * np.int64(salt > 0)
+        to[i] = worker + workers * np.int64(salt > 0)
         if total >= recent:
             counts //= 2
             total //= 2
-    order, starts = group_order(destination, 2 * workers)
-    return order, starts, total
+    return to, _starts(to, 2 * workers), total

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jeton.columns.batch import Batch
 from jeton.columns.column import Column, as_column, plain, to_arrow
-from jeton.columns.keys import Hashes, hash_columns, scatter_order, scatter_words, spread_order
+from jeton.columns.keys import Hashes, deal_hashes, deal_spread, deal_words, hash_columns
 from jeton.core.errors import BatchError, GraphError, SnapshotError
 from jeton.state.bins import BINS, Placement
 from jeton.state.key_place import Arrival
@@ -35,8 +35,8 @@ FEW: Final = 1 << 10
 """Of batches with fewer records all are counted, of others one in some."""
 ONE_IN: Final = 16
 
-Dealt: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""The order of records by the place that they go to, and where each place starts."""
+Dealt: TypeAlias = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
+"""The place that each record goes to, and where each place starts among records in this order."""
 Dealing: TypeAlias = Callable[[Batch], Dealt]
 
 
@@ -167,14 +167,14 @@ class Exchange(Pact):
         return _dealt(batch, *self.scatter(batch, workers, owners))
 
     def scatter(self, batch: Batch, places: int, to: npt.NDArray[np.uint16]) -> Dealt:
-        """The order of records by the place that each hash goes to, and where each place starts."""
+        """The place of each record, which its hash goes to, and where each place starts."""
         columns = self.keys(batch)
         first = columns[0] if len(columns) == 1 else None
         if isinstance(first, np.ndarray) and first.dtype == np.int64:
-            found: Dealt = scatter_words(plain(first), to, places)
+            found: Dealt = deal_words(plain(first), to, places)
         else:
             hashes = hash_columns(columns) if columns else np.zeros(len(batch), np.uint64)
-            found = scatter_order(hashes, to, places)
+            found = deal_hashes(hashes, to, places)
         return found
 
     @staticmethod
@@ -225,7 +225,11 @@ class KeyExchange(Exchange):
         wanted = self._columns
         dealt = self.scatter(batch, workers, owners)
         # If one is missing, the operator says so, with the names of all that there are.
-        if wanted is not None and all(name in batch for name in wanted):
+        if (
+            wanted is not None
+            and batch.columns.keys() != wanted
+            and all(name in batch for name in wanted)
+        ):
             batch = batch.select(*(name for name in batch.names if name in wanted))
         return _dealt(batch, *dealt)
 
@@ -286,12 +290,12 @@ class SpreadExchange(KeyExchange):
 
         def deal(batch: Batch) -> Dealt:
             nonlocal total, turn
-            order, starts, total = spread_order(
+            to, starts, total = deal_spread(
                 self._hashes(batch),
                 *(owners, workers, spread, turn, counts, total, HOT * workers, RECENT),
             )
             turn += len(batch)
-            return order, starts
+            return to, starts
 
         return deal
 
@@ -345,16 +349,19 @@ def _places(workers: int) -> int:
 
 
 def _dealt(
-    batch: Batch, order: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+    batch: Batch, to: npt.NDArray[np.uint16], starts: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, Batch]]:
-    """The parts of a batch for each worker, from the order of records by worker."""
+    """The parts of a batch for each worker, from the worker of each record."""
     bounds = starts.tolist()
-    together = batch.take(order)
+    rows = len(batch.times)
+    together: Batch | None = None
     for worker in range(len(bounds) - 1):
         start, stop = bounds[worker], bounds[worker + 1]
-        if stop - start == len(batch):
+        if stop - start == rows:
             yield worker, batch
         elif start < stop:
+            if together is None:
+                together = batch.scattered(to, starts)
             yield worker, together.slice(start, stop)
 
 

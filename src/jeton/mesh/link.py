@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from jeton.core.errors import JetonError, ProtocolError
 from jeton.mesh.wire import HEADER, LONGEST, Buffer
+
+Frame: TypeAlias = tuple[int, int, Buffer]
+"""Kind, number, payload."""
 
 _AHEAD: Final = 1 << 16
 _SMALL: Final = 1 << 14
@@ -19,7 +22,7 @@ _AT_ONCE: Final = 512
 """The most buffers that one system call takes."""
 _AT_FIRST: Final = 1 << 26
 """The most bytes that are reserved because a header announces them, before they have arrived."""
-_AT_A_TIME: Final = 1 << 20
+AT_A_TIME: Final = 1 << 20
 """Bytes after which `receive` returns, so that other links are read too."""
 
 
@@ -120,17 +123,14 @@ class Link:
     def before_waiting(self) -> None:
         """The worker is about to check this link, and to wait at its socket after that."""
 
-    def receive(self) -> list[tuple[int, int, Buffer]]:
-        """The frames that have arrived, up to a bound: kind, number, payload."""
-        frames: list[tuple[int, int, Buffer]] = []
-        enough = self.bytes_in + _AT_A_TIME
+    def receive(self) -> list[Frame]:
+        """The frames that have arrived, up to a bound."""
+        frames: list[Frame] = []
+        enough = self.bytes_in + AT_A_TIME
         try:
             while self.bytes_in < enough:
-                if self._payload is not None:
-                    if not self._fill_payload():
-                        break
-                    frames.append((*self._header, self._payload))
-                    self._payload = None
+                if self._payload is not None and not self._finish_payload(frames):
+                    break
                 size = self._read(self._view[self._filled :])
                 if size <= 0:
                     break
@@ -145,7 +145,7 @@ class Link:
                 raise
         return frames
 
-    def _parse(self, frames: list[tuple[int, int, Buffer]]) -> bool:
+    def _parse(self, frames: list[Frame]) -> bool:
         """Take whole frames out of the bytes read ahead, and begin a payload that is longer.
 
         Returns whether there is none of these.
@@ -160,16 +160,8 @@ class Link:
             if at <= filled:
                 frames.append((kind, number, bytearray(view[start:at])))
                 continue
-            longest = LONGEST.get(kind, 0)
-            if length > longest:
-                raise ProtocolError(
-                    f"worker {self.peer} announced a frame of kind {kind} with {length} bytes: "
-                    f"at most {longest} are allowed"
-                )
-            payload = _reserve(min(length, _AT_FIRST))
-            payload[: filled - start] = view[start:filled]
-            self._header, self._payload = (kind, number), payload
-            self._have, self._length = filled - start, length
+            self._begin_payload(kind, number, length)[: filled - start] = view[start:filled]
+            self._have = filled - start
             at, is_whole = filled, False
         left = filled - at
         if left:
@@ -177,7 +169,20 @@ class Link:
         self._filled = left
         return is_whole
 
-    def _fill_payload(self) -> bool:
+    def _begin_payload(self, kind: int, number: int, length: int) -> memoryview:
+        """Room for a payload that has not arrived as a whole."""
+        longest = LONGEST.get(kind, 0)
+        if length > longest:
+            raise ProtocolError(
+                f"worker {self.peer} announced a frame of kind {kind} with {length} bytes: "
+                f"at most {longest} are allowed"
+            )
+        self._header, self._have, self._length = (kind, number), 0, length
+        self._payload = payload = _reserve(min(length, _AT_FIRST))
+        return payload
+
+    def _finish_payload(self, frames: list[Frame]) -> bool:
+        """Read on in a payload; whether it is there as a whole now, and so its frame."""
         payload = self._payload
         assert payload is not None
         while self._have < self._length:
@@ -190,6 +195,8 @@ class Link:
             if size <= 0:
                 return False
             self._have += size
+        frames.append((*self._header, payload))
+        self._payload = None
         return True
 
     def _read(self, into: memoryview) -> int:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import struct
 from collections.abc import Sequence
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from jeton.core.errors import ProtocolError
 from jeton.mesh.wire import Buffer
@@ -75,6 +76,11 @@ class Ring:
         """Whether there is something to read."""
         return self._words[_WRITTEN] != self._at
 
+    @property
+    def available(self) -> int:
+        """The bytes to read."""
+        return self._between(self._at, self._words[_WRITTEN])
+
     def write(self, buffers: Sequence[Buffer]) -> int:
         """Write as much as there is room for; returns how many bytes."""
         data, size, at = self._data, self._size, self._at
@@ -98,6 +104,26 @@ class Ring:
         written = at - self._at
         self._words[_WRITTEN] = self._at = at
         return written
+
+    def unpack(self, form: struct.Struct, ahead: int) -> tuple[Any, ...]:
+        """Values ``ahead`` of what has been read, of bytes that are available; each read once."""
+        place = (self._at + ahead) % self._size
+        if place + form.size <= self._size:
+            return form.unpack_from(self._data, place)
+        return form.unpack(self.copy(ahead, form.size))
+
+    def copy(self, ahead: int, length: int) -> bytearray:
+        """A copy of bytes ``ahead`` of what has been read, all of which are available."""
+        data, size = self._data, self._size
+        place = (self._at + ahead) % size
+        stop = place + length
+        if stop <= size:
+            return bytearray(data[place:stop])
+        return bytearray().join((data[place:], data[: stop - size]))
+
+    def advance(self, length: int) -> None:
+        """Bytes have been read: there is room for others."""
+        self._words[_READ] = self._at = self._at + length
 
     def read_into(self, into: memoryview) -> int:
         """Read what has been written, as far as it fits; returns how many bytes."""

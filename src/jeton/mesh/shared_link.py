@@ -18,9 +18,9 @@ from typing import Final
 
 from jeton.core.errors import ProtocolError
 from jeton.mesh import ring
-from jeton.mesh.link import Link, PeerLost
+from jeton.mesh.link import AT_A_TIME, Frame, Link, PeerLost
 from jeton.mesh.ring import Ring
-from jeton.mesh.wire import Buffer
+from jeton.mesh.wire import HEADER, Buffer
 
 log = logging.getLogger(__name__)
 
@@ -207,14 +207,58 @@ class SharedLink(Link):
             raise self._lost(self._error)
         return sent
 
+    def receive(self) -> list[Frame]:
+        """The frames that have arrived, up to a bound.
+
+        Each is copied out of the memory once, before anything in it is looked at but its header.
+        """
+        frames: list[Frame] = []
+        enough = self.bytes_in + AT_A_TIME
+        try:
+            if self._payload is None:
+                self._take_frames(frames)
+            while self._payload is not None and self._finish_payload(frames):
+                if self.bytes_in < enough:
+                    self._take_frames(frames)
+        except PeerLost:
+            # Its earlier messages come first; the next call will find it gone again.
+            if not frames:
+                raise
+        return frames
+
+    def _take_frames(self, frames: list[Frame]) -> None:
+        """Take whole frames out of the memory, and begin a payload that is not there as a whole."""
+        # What the peer wrote before it hung up is there by the time that this is known.
+        hung_up = self._hung_up
+        incoming = self._incoming
+        available = incoming.available
+        at = 0
+        while available - at >= HEADER.size and at < AT_A_TIME:
+            kind, number, length = incoming.unpack(HEADER, at)
+            at += HEADER.size
+            if length > available - at:
+                self._begin_payload(kind, number, length)
+                break
+            frames.append((kind, number, incoming.copy(at, length)))
+            at += length
+        if at:
+            incoming.advance(at)
+            self._has_read(at)
+        elif hung_up and not self.closing:
+            raise self._lost(self._error)
+
+    def _has_read(self, size: int) -> None:
+        """Bytes were read: wake the peer if it waits for room."""
+        self.bytes_in += size
+        if self._outgoing.wakes(ring.FOR_BYTES_OR_ROOM):
+            self._wake_peer()
+
     def _read(self, into: memoryview) -> int:
         # What the peer wrote before it hung up is there by the time that this is known.
         hung_up = self._hung_up
         size = self._incoming.read_into(into)
         if size:
-            self.bytes_in += size
-            if self._outgoing.wakes(ring.FOR_BYTES_OR_ROOM):
-                self._wake_peer()
+            self._has_read(size)
         elif hung_up:
             if self.closing:
                 return -1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from jeton.mesh.link import Link, PeerLost
+from jeton.mesh.link import Frame, Link, PeerLost
 from jeton.mesh.tls import TlsSocket, refusal
 from jeton.mesh.wire import Buffer
 
@@ -48,8 +48,8 @@ class TlsLink(Link):
                 out.append(self._leaving.read())
         super().send(out)
 
-    def receive(self) -> list[tuple[int, int, Buffer]]:
-        """The frames that have arrived, up to a bound: kind, number, payload."""
+    def receive(self) -> list[Frame]:
+        """The frames that have arrived, up to a bound."""
         frames = super().receive()
         if self._arrived.pending or self._tls.pending():
             self._from_memory = True

@@ -1,16 +1,16 @@
 """The wire: messages and progress batches as bytes. Arrow-layout buffers, nothing pickled.
 
-A frame is a header of 16 bytes and a payload. The payload of a message is a short table of
-contents and then its columns' buffers as they lie in memory, each at a multiple of 8 bytes, so that
-the receiver uses them in place. What the columns are called and how they are laid out is sent once
-for each layout.
+A frame is a header of 16 bytes and a payload. The payload of a message is its layout and number of
+rows, its time, and then its columns' buffers as they lie in memory, each at a multiple of 8 bytes,
+so that the receiver uses them in place. What the columns are called and how they are laid out is
+sent once for each layout. From that and the number of rows follow the sizes of buffers of values of
+fixed width; those of Arrow's come after the time.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -27,13 +27,17 @@ from jeton.progress.protocol import NamedChanges, ProgressBatch, WorkerPointstam
 Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = struct.Struct("<BxxxiQ")
-_CONTENTS: Final = struct.Struct("<IIII")
+_CONTENTS: Final = struct.Struct("<II")
+"""Of a message: the number of its layout, and its rows."""
+_WORDS: Final = np.dtype(np.int64)
 _NOTE: Final = -1
 """In a progress batch, in place of a location: a note follows, in place of a change."""
 _UNIT, _MARK = range(2)
 """The kinds of notes, in place of times: a unit of times, and the number of a mark."""
 _YOURS: Final = -2
 """In a progress batch, less a location: the change is on the worker that receives the batch."""
+_FEW: Final = 1 << 14
+"""Bytes of a message that are cheaper to copy together than to hand over one by one."""
 _SLACK: Final = 4096
 """Bytes beyond those that a column needs that are not worth a copy."""
 _GARBLED: Final = (
@@ -89,53 +93,91 @@ class Layout(NamedTuple):
     """The unit of times, if known."""
 
 
+class _Form:
+    """What is the same in all messages of a layout."""
+
+    __slots__ = ("columns", "contents", "frame", "is_words", "layout", "number", "start", "width")
+
+    def __init__(self, number: int, layout: Layout) -> None:
+        self.number = number
+        self.layout = layout
+        self.columns = [
+            (name, np.dtype(dtype) if dtype else None, kind) for name, dtype, kind in layout.columns
+        ]
+        coordinates = max(layout.time_width, 1)
+        words = coordinates
+        self.width = 8 * coordinates
+        """Bytes of a row, as far as they are fixed."""
+        self.is_words = True
+        """Whether all values have eight bytes."""
+        for _, dtype, kind in self.columns:
+            if dtype is None:
+                words += _buffer_count(kind)
+            elif dtype.hasobject:
+                raise ProtocolError(f"a column of type {dtype} cannot leave a process")
+            else:
+                self.width += dtype.itemsize
+            self.is_words = self.is_words and dtype is not None and dtype.itemsize == 8
+        self.contents = struct.Struct(f"<{words}q")
+        """The time, and the sizes of Arrow's buffers."""
+        self.frame = struct.Struct(f"{HEADER.format}II{words}q")
+        self.start = _CONTENTS.size + self.contents.size
+        """The bytes before the first buffer."""
+
+
 class Encoder:
     """Encoder of the messages for one peer, which remembers the layouts that the peer knows."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[Any, ...], _Form] = {}
 
     def message(self, location: int, time: Time, batch: Batch) -> list[Buffer]:
         """The buffers of a message's frame, after that of its layout if that is new."""
         frames: list[Buffer] = []
-        number = self._number(batch, frames)
-        buffers: list[memoryview | None] = [_bytes_of(batch.times)]
+        form = self._form(batch, frames)
+        times = batch.times
+        rows = len(times)
+        few = rows * form.width <= _FEW
+        buffers: list[Buffer] = [times.tobytes() if few else _bytes_of(times)]
+        sizes: list[int] = []
         for column in batch.columns.values():
-            buffers += _column_buffers(column)
-        stamp = (time,) if type(time) is int else time
-        sizes = [-1 if buffer is None else len(buffer) for buffer in buffers]
-        words = len(stamp) + len(sizes)
-        contents = _CONTENTS.pack(number, len(batch.times), len(stamp), len(sizes))
-        payload: list[Buffer] = [contents, struct.pack(f"<{words}q", *stamp, *sizes)]
-        length = _CONTENTS.size + 8 * words
-        for buffer, size in zip(buffers, sizes, strict=True):
-            if buffer is not None:
-                payload.append(buffer)
-                length += size
-                if size % 8:
-                    padding = _PADDING[size % 8]
-                    payload.append(padding)
-                    length += len(padding)
+            if isinstance(column, np.ndarray):
+                buffers.append(column.tobytes() if few else _bytes_of(column))
+                if not form.is_words:
+                    _pad(buffers)
+            else:
+                for buffer in _arrow_buffers(column):
+                    if buffer is None:
+                        sizes.append(-1)
+                    else:
+                        sizes.append(len(buffer))
+                        buffers.append(buffer)
+                        _pad(buffers)
+        length = form.start + sum(map(len, buffers))
         if length > LONGEST[MESSAGE]:
             raise ProtocolError(
                 f"a batch of {length} bytes cannot be sent to another worker, at most "
                 f"{LONGEST[MESSAGE]} can: give smaller batches to the session"
             )
-        return [*frames, HEADER.pack(MESSAGE, location, length), *payload]
+        stamp = (time,) if type(time) is int else time
+        head = form.frame.pack(MESSAGE, location, length, form.number, rows, *stamp, *sizes)
+        if length <= _FEW:
+            return [b"".join([*frames, head, *buffers])]
+        return [*frames, head, *buffers]
 
-    def _number(self, batch: Batch, frames: list[Buffer]) -> int:
-        """The number of a batch's layout; one that is new goes out first."""
+    def _form(self, batch: Batch, frames: list[Buffer]) -> _Form:
+        """The form of a batch's layout; one that is new goes out first."""
         columns = batch.columns
         # The properties that distinguish layouts, as cheap to read as possible.
         kinds = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
         shape = (batch.time_name, batch.unit, batch.times.shape[1:], *columns, *kinds)
-        number = self._known.get(shape)
-        if number is None:
-            layout = _layout(batch)
-            number = self._known[shape] = len(self._known)
-            text = _write_layout(layout)
+        form = self._known.get(shape)
+        if form is None:
+            number = len(self._known)
+            form = self._known[shape] = _Form(number, _layout(batch))
+            text = _write_layout(form.layout)
             frames += [HEADER.pack(Kind.LAYOUT, number, len(text)), text]
-        return number
+        return form
 
     def progress(self, batch: ProgressBatch) -> list[Buffer]:
         """The buffers of a progress batch's frame, which has the number of named changes."""
@@ -166,19 +208,19 @@ class Decoder:
     """Turns frames of one peer back into messages and progress batches."""
 
     def __init__(self) -> None:
-        self._layouts: dict[int, Layout] = {}
+        self._forms: dict[int, _Form] = {}
 
     def layout(self, number: int, payload: Buffer) -> None:
         """Record a layout."""
         try:
-            self._layouts[number] = _read_layout(bytes(payload))
+            self._forms[number] = _Form(number, _read_layout(bytes(payload)))
         except _GARBLED as error:
             raise _garbled("a layout", error) from error
 
     def message(self, payload: Buffer) -> tuple[Time, Batch]:
         """A message's lower bound and its batch, which uses the payload in place."""
         try:
-            return self._message(memoryview(payload))
+            return self._message(payload)
         except _GARBLED as error:
             raise _garbled("a message", error) from error
 
@@ -189,37 +231,43 @@ class Decoder:
         except _GARBLED as error:
             raise _garbled("a progress batch", error) from error
 
-    def _message(self, view: memoryview) -> tuple[Time, Batch]:
-        number, rows, coordinates, count = _CONTENTS.unpack_from(view)
-        words = struct.unpack_from(f"<{coordinates + count}q", view, _CONTENTS.size)
-        stamp, sizes = words[:coordinates], words[coordinates:]
-        try:
-            layout = self._layouts[number]
-        except KeyError:
-            raise ProtocolError(f"a message has the layout {number}, which was not sent") from None
-        if coordinates != max(layout.time_width, 1):
-            raise ProtocolError(f"a message has a time of {coordinates} coordinates")
-        at = _CONTENTS.size + 8 * len(words)
-        buffers: list[memoryview | None] = []
-        for size in sizes:
-            if size < 0:
-                buffers.append(None)
-                continue
-            buffers.append(view[at : at + size])
-            at += size + -size % 8
-        if at != len(view):
-            raise ProtocolError(f"a message of {len(view)} bytes has {at} bytes of contents")
-        taken = iter(buffers)
-        times = np.frombuffer(_needed(next(taken)), dtype=np.int64)
+    def _message(self, payload: Buffer) -> tuple[Time, Batch]:
+        number, rows = _CONTENTS.unpack_from(payload)
+        form = self._forms.get(number)
+        if form is None:
+            raise ProtocolError(f"a message has the layout {number}, which was not sent")
+        layout = form.layout
+        coordinates = max(layout.time_width, 1)
+        contents = form.contents.unpack_from(payload, _CONTENTS.size)
+        stop = form.start + 8 * coordinates * rows
+        columns: dict[str, Column] = {}
+        if form.is_words:
+            _require_size(payload, form.start + rows * form.width)
+            words: np.ndarray[Any, Any] = np.frombuffer(payload, dtype=_WORDS)
+            at = stop // 8
+            times = words[form.start // 8 : at]
+            for name, dtype, _ in form.columns:
+                column = words[at : at + rows]
+                columns[name] = column if dtype is _WORDS else column.view(dtype)
+                at += rows
+        else:
+            view = memoryview(payload)
+            times = np.frombuffer(view[form.start : stop], dtype=_WORDS)
+            buffers = _Buffers(view, stop, contents[coordinates:])
+            for name, dtype, kind in form.columns:
+                if dtype is None:
+                    columns[name] = _read_arrow(kind, rows, buffers)
+                else:
+                    columns[name] = np.frombuffer(buffers.of(rows * dtype.itemsize), dtype=dtype)
+            _require_size(payload, buffers.at)
+            for column in columns.values():
+                if len(column) != rows:
+                    raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
         if layout.time_width:
             times = times.reshape(rows, layout.time_width)
-        columns: dict[str, Column] = {}
-        for name, dtype, kind in layout.columns:
-            columns[name] = _read_column(dtype, kind, rows, taken)
-        for column in (times, *columns.values()):
-            if len(column) != rows:
-                raise ProtocolError(f"a message of {rows} rows has columns of other lengths")
-        time = Product.of(stamp) if layout.time_width else stamp[0]
+            time: Time = Product.of(contents[:coordinates])
+        else:
+            time = contents[0]
         return time, Batch.trusted(columns, times, layout.time_name, time, layout.unit)
 
     @staticmethod
@@ -345,9 +393,20 @@ def _is_flat(kind: pa.DataType) -> bool:
     )
 
 
-def _column_buffers(column: Column) -> list[memoryview | None]:
-    if isinstance(column, np.ndarray):
-        return [_bytes_of(column)]
+def _pad(buffers: list[Buffer]) -> None:
+    """Have the next buffer begin at a multiple of 8 bytes."""
+    if len(buffers[-1]) % 8:
+        buffers.append(_PADDING[len(buffers[-1]) % 8])
+
+
+def _buffer_count(kind: pa.DataType) -> int:
+    """The number of buffers of an Arrow array of a type."""
+    if not _is_flat(kind) or pa.types.is_null(kind):
+        return 1
+    return 3 if _has_offsets(kind) else 2
+
+
+def _arrow_buffers(column: pa.Array) -> list[memoryview | None]:
     if column.offset or column.get_total_buffer_size() > 2 * column.nbytes + _SLACK:
         # A slice refers to its parent's buffers: send what it needs of them.
         column = pa.concat_arrays([column, column.slice(0, 0)])
@@ -364,21 +423,46 @@ def _column_buffers(column: Column) -> list[memoryview | None]:
     return [None if each is None else memoryview(each).cast("B") for each in column.buffers()]
 
 
-def _read_column(dtype: str, kind: pa.DataType | None, rows: int, taken: Any) -> Column:
-    if dtype:
-        array: np.ndarray[Any, Any] = np.frombuffer(_needed(next(taken)), dtype=dtype)
-        return array
-    assert kind is not None
+def _require_size(payload: Buffer, size: int) -> None:
+    """Refuse a payload that does not have as many bytes as its contents."""
+    if len(payload) != size:
+        raise ProtocolError(f"a message of {len(payload)} bytes has {size} bytes of contents")
+
+
+class _Buffers:
+    """The buffers of a message, which are taken out one by one."""
+
+    __slots__ = ("_sizes", "_view", "at")
+
+    def __init__(self, view: memoryview, at: int, sizes: tuple[int, ...]) -> None:
+        self._view = view
+        self._sizes = iter(sizes)
+        self.at = at
+
+    def of(self, size: int) -> memoryview:
+        """The next buffer, of a size that is known."""
+        at = self.at
+        self.at += size + -size % 8
+        return self._view[at : at + size]
+
+    def next(self) -> memoryview | None:
+        """The next one, of a size that came with the message."""
+        size = next(self._sizes)
+        return None if size < 0 else self.of(size)
+
+
+def _read_arrow(kind: pa.DataType, rows: int, taken: _Buffers) -> pa.Array:
     if not _is_flat(kind):
-        with pa.ipc.open_stream(pa.py_buffer(_needed(next(taken)))) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(_needed(taken.next()))) as reader:
             column = reader.read_next_batch().column(0)
         # Rare and slow as they are, these are looked at closely: offsets of lists, indices.
         column.validate(full=True)
         if column.type != _viewed(kind):
             raise ProtocolError(f"a column of type {kind} came as {column.type}")
         return column.cast(kind)
-    count = 3 if _has_offsets(kind) else 1 if pa.types.is_null(kind) else 2
-    buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in _next(taken, count)]
+    count = _buffer_count(kind)
+    found = [taken.next() for _ in range(count)]
+    buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in found]
     if count == 3:
         if buffers[2] is None:
             buffers[2] = pa.py_buffer(b"")
@@ -411,10 +495,6 @@ def _has_offsets(kind: pa.DataType) -> bool:
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
     )
-
-
-def _next(taken: Any, count: int) -> Sequence[memoryview | None]:
-    return [next(taken) for _ in range(count)]
 
 
 def _needed(buffer: memoryview | None) -> memoryview:

@@ -94,8 +94,8 @@ class RoutedChannel(Channel):
         if self._crossings or batch.time_name != self._time_name:
             time, batch = self._translate(time, batch)
         parts = self._route(batch)
-        if self._announced is not None:
-            parts = self._announce(batch, parts, self._announced)
+        if self._announced is not None and self._is_new(batch, self._announced):
+            parts = self._announce(batch, parts)
         for worker, part in parts:
             if worker == self._worker:
                 self._outbox.add((self.location, time), +1)
@@ -148,17 +148,20 @@ class RoutedChannel(Channel):
         self._counted = None
         return counts
 
-    def _announce(
-        self, batch: Batch, parts: Iterable[tuple[int, Batch]], known: set[tuple[object, ...]]
-    ) -> Iterator[tuple[int, Batch]]:
-        """The parts of a batch, and an empty one for all others if its types are new."""
+    def _is_new(self, batch: Batch, known: set[tuple[object, ...]]) -> bool:
+        """Whether a batch is the first with columns of its types."""
         columns = self._pact.announced(batch)
         types = [c.dtype if isinstance(c, np.ndarray) else c.type for c in columns.values()]
         layout = (*columns, *types)
         if layout in known:
-            yield from parts
-            return
+            return False
         known.add(layout)
+        return True
+
+    def _announce(
+        self, batch: Batch, parts: Iterable[tuple[int, Batch]]
+    ) -> Iterator[tuple[int, Batch]]:
+        """The parts of a batch, and an empty one for all others."""
         left = set(range(self._workers))
         for worker, part in parts:
             left.discard(worker)

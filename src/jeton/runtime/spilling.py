@@ -209,13 +209,13 @@ class Gate:
         if not spill.parts:
             self._port.deliver(time, batch)
             return
-        order, starts = self._pact.scatter(batch, 2, spill.is_away)
+        places, starts = self._pact.scatter(batch, 2, spill.is_away)
         here = int(starts[1])
         if here == len(batch):
             self._port.deliver(time, batch)
             return
         if here:
-            batch = batch.take(order)
+            batch = batch.scattered(places, starts)
             self._port.deliver(time, batch.slice(0, here))
             batch = batch.slice(here, len(batch))
         self.bound = self._count(self.bound, time)
@@ -240,9 +240,9 @@ class Gate:
         self.rows = self.nbytes = 0
         for _, some in groupby(pending, lambda batch: HeldRows.of(batch.slice(0, 0)).shape):
             whole = concat(list(some))
-            order, starts = self._pact.scatter(whole, max(parts) + 1, to)
+            places, starts = self._pact.scatter(whole, max(parts) + 1, to)
             bounds = starts.tolist()
-            whole = whole.take(order)
+            whole = whole.scattered(places, starts)
             rows = HeldRows.of(whole)
             for number, part in parts.items():
                 start, stop = bounds[number], bounds[number + 1]
