@@ -18,6 +18,8 @@ NOTHING: Final = -2
 """In place of the code of a fold: slots are found, and nothing is folded."""
 COUNT: Final = -1
 """The same: records are counted."""
+_ONE: Final = np.uint64(1)
+_FEW: Final = np.uint64(16)
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 """A multiplier that spreads times over panes."""
 
@@ -65,6 +67,86 @@ def pane_of(times, open_keys, time):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True)
+def _end_of_window(times, first, start, end):  # type: ignore[no-untyped-def]
+    """The first row from ``first`` on whose time is not from ``start`` up to ``end``.
+
+    Rows are looked at in stretches that double, which processors do for several at once.
+    """
+    rows = np.uint64(len(times))
+    at = first
+    step = _FEW
+    while at < rows:
+        last = min(at + step, rows)
+        inside = True
+        for i in range(at, last):
+            inside &= (times[i] >= start) & (times[i] < end)
+        if not inside:
+            while times[at] >= start and times[at] < end:
+                at += _ONE
+            return at
+        at = last
+        step += step
+    return rows
+
+
+# Loops over keys that are there already, up to the first that needs more. They have nothing else to
+# do, which makes them almost as fast as loops over arrays by key.
+
+
+@nb.njit(cache=True)
+def _find_known(cells, pane, keys, first, stop, slots):  # type: ignore[no-untyped-def]
+    width = np.uint64(cells.shape[1])
+    for i in range(first, stop):
+        key = keys[i]
+        if key >= width:
+            return i
+        slot = cells[pane, key]
+        if slot < 0:
+            return i
+        slots[i] = slot
+    return stop
+
+
+@nb.njit(cache=True)
+def _count_known(cells, pane, keys, first, stop, seen, slots):  # type: ignore[no-untyped-def]
+    notes = len(slots) > 0
+    width = np.uint64(cells.shape[1])
+    for i in range(first, stop):
+        key = keys[i]
+        if key >= width:
+            return i
+        slot = cells[pane, key]
+        if slot < 0:
+            return i
+        seen[np.uint64(slot)] += 1
+        if notes:
+            slots[i] = slot
+    return stop
+
+
+@nb.njit(cache=True)
+def _fold_known(how, cells, pane, keys, first, stop, value, seen, values, slots):  # type: ignore[no-untyped-def]
+    notes = len(slots) > 0
+    width = np.uint64(cells.shape[1])
+    for i in range(first, stop):
+        key = keys[i]
+        if key >= width:
+            return i
+        slot = cells[pane, key]
+        if slot < 0:
+            return i
+        at = np.uint64(slot)
+        number = seen[at]
+        if number == 0:
+            return i
+        value[at] = combine(how, value[at], values[i])
+        seen[at] = number + 1
+        if notes:
+            slots[i] = slot
+    return stop
+
+
+@nb.njit(cache=True)
 def fold_in_windows(  # type: ignore[no-untyped-def]
     cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
     size, offset, beyond, times, keys, how, value, seen, values, counts, slots, opened,
@@ -76,6 +158,7 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
     ``opened``. Those of all rows are in ``slots``, unless that is empty.
     """
     width = np.uint64(cells.shape[1])
+    rows = np.uint64(len(keys))
     notes = len(slots) > 0
     counted = len(counts) > 0
     count = np.int64(1)
@@ -83,22 +166,38 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
     if how != NOTHING:
         room = min(room, len(seen))
     found = 0
-    pane = -1
-    start, end = np.int64(MOST), np.int64(LEAST)
-    for i in range(len(keys)):
-        time = times[i]
-        if time >= end or time < start:
+    # Without signs, rows are not taken for places from the end of an array.
+    i = stop = pane = again = np.uint64(0)
+    end = np.int64(LEAST)
+    while i < rows:
+        if i == stop:
+            time = times[i]
             into = time % size - offset
             if into < 0:
                 into += size
             if time > MOST - (size - into):
-                return i, found
+                break
             end = time + (size - into)
             start = max(time, LEAST + into) - into
-            pane = pane_of(pane_times, open_keys, np.uint64(end - beyond))
+            place = pane_of(pane_times, open_keys, np.uint64(end - beyond))
+            if place < 0:
+                break
+            pane = np.uint64(place)
+            stop = _end_of_window(times, i + _ONE, start, end)
+        if i >= again and not counted:
+            if how >= 0:
+                i = _fold_known(how, cells, pane, keys, i, stop, value, seen, values, slots)
+            elif how == COUNT:
+                i = _count_known(cells, pane, keys, i, stop, seen, slots)
+            else:
+                i = _find_known(cells, pane, keys, i, stop, slots)
+            if i == stop:
+                continue
+            # Where one key is new, the next ones often are too.
+            again = i + _FEW
         key = keys[i]
-        if pane < 0 or key >= width:
-            return i, found
+        if key >= width:
+            break
         if counted:
             count = counts[i]
         slot = np.int64(cells[pane, key])
@@ -106,12 +205,12 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             if state[1] > 0:
                 slot = free[state[1] - 1]
                 if slot >= room:
-                    return i, found
+                    break
                 state[1] -= 1
             else:
                 slot = state[0]
                 if slot >= room:
-                    return i, found
+                    break
                 state[0] += 1
             cells[pane, key] = slot
             open_keys[pane] += 1
@@ -135,4 +234,5 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             seen[slot] += count
         if notes:
             slots[i] = slot
-    return len(keys), found
+        i += _ONE
+    return np.int64(i), found
