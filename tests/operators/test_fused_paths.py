@@ -45,6 +45,17 @@ FLOWS: dict[str, Attach] = {
     "window known": _windows(out=jt.agg.count("value")),
     "window several": _windows(n=jt.agg.count(), out=jt.agg.max("value")),
     "running count": _running(n=jt.agg.count()),
+    "running known": _running(n=jt.agg.count("value")),
+    "running sum": _running(out=jt.agg.sum("value")),
+    "running mean": _running(out=jt.agg.mean("value")),
+    "running min": _running(out=jt.agg.min("value")),
+    "running decimals": _running(out=jt.agg.sum("value", widen=True)),
+    "running several": _running(
+        n=jt.agg.count(),
+        out=jt.agg.max("value"),
+        all=jt.agg.sum("value"),
+        mean=jt.agg.mean("value"),
+    ),
     "interval join": lambda flow, s: s[0].key_by("key").interval_join(s[1].key_by("key"), -7, 4),
     "join ahead": lambda flow, s: s[0].key_by("key").interval_join(s[1].key_by("key"), 2, 9),
     "join": lambda flow, s: s[0].key_by("key").join(s[1].key_by("key")),
@@ -93,14 +104,17 @@ def test_integers_and_text_have_the_same_answers(name: str, data: st.DataObject)
     if pa.types.is_unsigned_integer(kind):
         least, most = 0, 2**bits - 1
     script = data.draw(acts(least, most, nulls=data.draw(st.booleans())))
+    value = data.draw(st.sampled_from([pa.float64(), pa.int64(), pa.uint64(), pa.int16()]))
     seed = data.draw(st.integers(0, 1000))
-    quick = run_script(FLOWS[name], script, kind, seed)
-    slow = run_script(FLOWS[name], script, pa.string(), seed)
+    quick = run_script(FLOWS[name], script, (kind, value), seed)
+    slow = run_script(FLOWS[name], script, (pa.string(), value), seed)
     assert quick == slow
 
 
-def run_script(attach: Attach, script: Sequence[Act], kind: pa.DataType, seed: int) -> Counter[Any]:
-    """All rows that come out, with the keys as text."""
+def run_script(
+    attach: Attach, script: Sequence[Act], types: tuple[pa.DataType, pa.DataType], seed: int
+) -> Counter[Any]:
+    """All rows that come out, with the keys as text; keys and values go in as of two types."""
     flow = jt.Flow("twins", time=ALL_TIMES)
     flow.output("out", attach(flow, [flow.input("left"), flow.input("right")]))
     inputs = ("left", "right")
@@ -137,22 +151,37 @@ def run_script(attach: Attach, script: Sequence[Act], kind: pa.DataType, seed: i
             if act.what == "send in order":
                 rows = tuple(sorted(rows, key=lambda row: row[0]))
             # From one worker, so that the records of a key keep their order.
-            _send(run.input(inputs[act.number % 2]), rows, kind)
+            _send(run.input(inputs[act.number % 2]), rows, *types)
     result = run.finish()
     found += _rows(result["out"])
     run.close()
     return found
 
 
-def _send(handle: Any, rows: Sequence[tuple[int, int, float | None]], kind: pa.DataType) -> None:
+def _send(
+    handle: Any,
+    rows: Sequence[tuple[int, int, float | None]],
+    kind: pa.DataType,
+    value: pa.DataType,
+) -> None:
     times, keys, values = zip(*rows, strict=True)
     text = pa.types.is_string(kind)
+    given = values if pa.types.is_floating(value) else [_whole(each, value) for each in values]
     columns = {
         "time": pa.array(times, pa.int64()),
         "key": pa.array([str(key) for key in keys] if text else keys, kind),
-        "value": pa.array(values, pa.float64()),
+        "value": pa.array(given, value),
     }
     handle.send(pa.table(columns))
+
+
+def _whole(value: float | None, kind: pa.DataType) -> int | None:
+    """An integer for a value, of which great ones have no exact floating-point number."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return (1 << int(kind.bit_width) * 7 // 8) + 1
+    return abs(int(4 * value)) if pa.types.is_unsigned_integer(kind) else int(4 * value)
 
 
 def _rows(table: pa.Table) -> Counter[Any]:

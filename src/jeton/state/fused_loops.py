@@ -12,12 +12,13 @@ import numpy as np
 
 from jeton.columns import compiled as nb
 from jeton.columns.time_arithmetic import LEAST, MOST
-from jeton.state.fold_loops import combine
+from jeton.state.fold_loops import HOW, combine
 
 NOTHING: Final = -2
 """In place of the code of a fold: slots are found, and nothing is folded."""
 COUNT: Final = -1
 """The same: records are counted."""
+MEAN: Final = HOW["mean"]
 _ONE: Final = np.uint64(1)
 _FEW: Final = np.uint64(16)
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -41,6 +42,30 @@ def count_up(present, count, keys, out, new):  # type: ignore[no-untyped-def]
             found += 1
         count[key] = number
         out[i] = number
+    return len(keys), found
+
+
+@nb.njit(cache=True)
+def roll_up(present, how, value, seen, values, keys, out, new):  # type: ignore[no-untyped-def]
+    """The same for values that are folded: ``out`` gets the result after each."""
+    found = 0
+    size = np.uint64(min(len(present), len(seen)))
+    for i in range(len(keys)):
+        key = keys[i]
+        if key >= size:
+            return i, found
+        number = seen[key] + 1
+        if number > 1:
+            result = combine(how, value[key], values[i])
+        else:
+            result = values[i]
+            if not present[key]:
+                present[key] = 1
+                new[found] = i
+                found += 1
+        value[key] = result
+        seen[key] = number
+        out[i] = result / number if how == MEAN else result
     return len(keys), found
 
 
