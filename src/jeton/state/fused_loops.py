@@ -21,6 +21,7 @@ COUNT: Final = -1
 MEAN: Final = HOW["mean"]
 _ONE: Final = np.uint64(1)
 _FEW: Final = np.uint64(16)
+_MANY: Final = np.uint64(1024)
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 """A multiplier that spreads times over panes."""
 
@@ -172,74 +173,50 @@ def _fold_known(how, cells, pane, keys, first, stop, value, seen, values, slots)
 
 
 @nb.njit(cache=True)
-def fold_in_windows(  # type: ignore[no-untyped-def]
-    cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
-    size, offset, beyond, times, keys, how, value, seen, values, counts, slots, opened,
-):  # fmt: skip
-    """Find keys in the windows of their times, and fold values in.
+def _slot_for_new(free, state, room):  # type: ignore[no-untyped-def]
+    """Take a slot that is below ``room``; -1 if there is none."""
+    if state[1] > 0:
+        slot = free[state[1] - 1]
+        if slot >= room:
+            return np.int64(-1)
+        state[1] -= 1
+    else:
+        slot = state[0]
+        if slot >= room:
+            return np.int64(-1)
+        state[0] += 1
+    return slot
 
-    A row stands for as many values as ``counts`` says, which are folded already; if that is empty,
-    for one. Returns how many rows were folded, and how many keys were new: their slots are in
-    ``opened``. Those of all rows are in ``slots``, unless that is empty.
+
+@nb.njit(cache=True)
+def _fold_any(  # type: ignore[no-untyped-def]
+    how, cells, pane, end, open_keys, stored_ends, stored_keys, free, state, room,
+    keys, first, stop, value, seen, values, counts, slots, opened, found,
+):  # fmt: skip
+    """Fold rows of a window, whether their keys are there or not.
+
+    Returns the first row that needs more room, or ``stop``, and how many keys were new so far.
     """
     width = np.uint64(cells.shape[1])
-    rows = np.uint64(len(keys))
     notes = len(slots) > 0
     counted = len(counts) > 0
     count = np.int64(1)
-    room = min(len(free), len(stored_keys))
-    if how != NOTHING:
-        room = min(room, len(seen))
-    found = 0
-    # Without signs, rows are not taken for places from the end of an array.
-    i = stop = pane = again = np.uint64(0)
-    end = np.int64(LEAST)
-    while i < rows:
-        if i == stop:
-            time = times[i]
-            into = time % size - offset
-            if into < 0:
-                into += size
-            if time > MOST - (size - into):
-                break
-            end = time + (size - into)
-            start = max(time, LEAST + into) - into
-            place = pane_of(pane_times, open_keys, np.uint64(end - beyond))
-            if place < 0:
-                break
-            pane = np.uint64(place)
-            stop = _end_of_window(times, i + _ONE, start, end)
-        if i >= again and not counted:
-            if how >= 0:
-                i = _fold_known(how, cells, pane, keys, i, stop, value, seen, values, slots)
-            elif how == COUNT:
-                i = _count_known(cells, pane, keys, i, stop, seen, slots)
-            else:
-                i = _find_known(cells, pane, keys, i, stop, slots)
-            if i == stop:
-                continue
-            # Where one key is new, the next ones often are too.
-            again = i + _FEW
+    before = found
+    for i in range(first, stop):
         key = keys[i]
         if key >= width:
+            stop = i
             break
         if counted:
             count = counts[i]
         slot = np.int64(cells[pane, key])
         if slot < 0:
-            if state[1] > 0:
-                slot = free[state[1] - 1]
-                if slot >= room:
-                    break
-                state[1] -= 1
-            else:
-                slot = state[0]
-                if slot >= room:
-                    break
-                state[0] += 1
+            slot = _slot_for_new(free, state, room)
+            if slot < 0:
+                stop = i
+                break
             cells[pane, key] = slot
-            open_keys[pane] += 1
-            stored_ends[slot] = np.uint64(end - beyond)
+            stored_ends[slot] = end
             stored_keys[slot] = key
             opened[found] = slot
             found += 1
@@ -259,5 +236,60 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             seen[slot] += count
         if notes:
             slots[i] = slot
-        i += _ONE
+    open_keys[pane] += found - before
+    return stop, found
+
+
+@nb.njit(cache=True)
+def fold_in_windows(  # type: ignore[no-untyped-def]
+    cells, pane_times, open_keys, stored_ends, stored_keys, free, state,
+    size, offset, beyond, times, keys, how, value, seen, values, counts, slots, opened,
+):  # fmt: skip
+    """Find keys in the windows of their times, and fold values in.
+
+    A row stands for as many values as ``counts`` says, which are folded already; if that is empty,
+    for one. Returns how many rows were folded, and how many keys were new: their slots are in
+    ``opened``. Those of all rows are in ``slots``, unless that is empty.
+    """
+    rows = np.uint64(len(keys))
+    counted = len(counts) > 0
+    room = min(len(free), len(stored_keys))
+    if how != NOTHING:
+        room = min(room, len(seen))
+    found = 0
+    # Without a sign, a row is not taken for a place from the end of an array.
+    i = np.uint64(0)
+    while i < rows:
+        time = times[i]
+        into = time % size - offset
+        if into < 0:
+            into += size
+        if time > MOST - (size - into):
+            break
+        end = time + (size - into)
+        start = max(time, LEAST + into) - into
+        known_by = np.uint64(end - beyond)
+        place = pane_of(pane_times, open_keys, known_by)
+        if place < 0:
+            break
+        pane = np.uint64(place)
+        stop = _end_of_window(times, i + _ONE, start, end)
+        while i < stop:
+            if not counted and open_keys[pane] > 0:
+                if how >= 0:
+                    i = _fold_known(how, cells, pane, keys, i, stop, value, seen, values, slots)
+                elif how == COUNT:
+                    i = _count_known(cells, pane, keys, i, stop, seen, slots)
+                else:
+                    i = _find_known(cells, pane, keys, i, stop, slots)
+                if i == stop:
+                    break
+            # Where one key is new, more of those that follow are.
+            until = min(stop, i + _MANY)
+            i, found = _fold_any(
+                how, cells, pane, known_by, open_keys, stored_ends, stored_keys, free, state, room,
+                keys, i, until, value, seen, values, counts, slots, opened, found,
+            )  # fmt: skip
+            if i < until:
+                return np.int64(i), found
     return np.int64(i), found
