@@ -274,12 +274,14 @@ class Numeric(Accumulator):
     def result(self, slots: Slots) -> Column:
         """The folded values."""
         carry = self._carry[slots] if self._may_wrap and self._exact else None
+        if carry is None and self._how == "mean":
+            found, every = loops.means(self._value, self._seen, slots)
+            return self._show(found, None if every else self._seen.take(slots) > 0)
         return self._finished(self._value.take(slots), carry, self._seen.take(slots))
 
     def clear(self, slots: Slots) -> None:
         """Back to nothing."""
-        self._value[slots] = 0
-        self._seen[slots] = 0
+        loops.clear(self._value, self._seen, slots)
         if len(self._carry):
             self._carry[slots] = 0
 
