@@ -68,7 +68,7 @@ class Act:
 
     what: str
     number: int
-    rows: tuple[tuple[int, int, float | None], ...] = ()
+    rows: tuple[tuple[int, int | None, float | None], ...] = ()
     """Times, keys and values."""
 
 
@@ -77,10 +77,13 @@ VALUES = st.one_of(
 )
 
 
-def acts(least: int, most: int, *, nulls: bool) -> st.SearchStrategy[list[Act]]:
+def acts(
+    least: int, most: int, *, nulls: bool, null_keys: bool = False
+) -> st.SearchStrategy[list[Act]]:
     """Batches of keys from ``least`` to ``most`` among progress, restarts and migrations."""
     small = st.integers(0, min(most, 40))
-    keys = st.one_of(small, small, small, st.integers(least, most))
+    last = st.one_of(small, st.none()) if null_keys else small
+    keys = st.one_of(small, small, last, st.integers(least, most))
     value = st.one_of(VALUES, st.none()) if nulls else VALUES
     row = st.tuples(st.integers(-40, 60), keys, value)
     rows = st.lists(row, min_size=1, max_size=40).map(tuple)
@@ -106,15 +109,31 @@ def test_integers_and_text_have_the_same_answers(name: str, data: st.DataObject)
     script = data.draw(acts(least, most, nulls=data.draw(st.booleans())))
     value = data.draw(st.sampled_from([pa.float64(), pa.int64(), pa.uint64(), pa.int16()]))
     seed = data.draw(st.integers(0, 1000))
-    quick = run_script(FLOWS[name], script, (kind, value), seed)
-    slow = run_script(FLOWS[name], script, (pa.string(), value), seed)
+    quick = run_script(FLOWS[name], script, ([kind], value), seed)
+    slow = run_script(FLOWS[name], script, ([pa.string()], value), seed)
+    assert quick == slow
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_so_have_integers_of_several_types_with_nulls(name: str, data: st.DataObject) -> None:
+    script = data.draw(acts(-(2**31), 2**31 - 1, nulls=True, null_keys=data.draw(st.booleans())))
+    kinds = [pa.int64(), pa.int64(), data.draw(st.sampled_from([pa.int32(), pa.int64()]))]
+    seed = data.draw(st.integers(0, 1000))
+    quick = run_script(FLOWS[name], script, (kinds, pa.float64()), seed)
+    slow = run_script(FLOWS[name], script, ([pa.string()], pa.float64()), seed)
     assert quick == slow
 
 
 def run_script(
-    attach: Attach, script: Sequence[Act], types: tuple[pa.DataType, pa.DataType], seed: int
+    attach: Attach,
+    script: Sequence[Act],
+    types: tuple[Sequence[pa.DataType], pa.DataType],
+    seed: int,
 ) -> Counter[Any]:
-    """All rows that come out, with the keys as text; keys and values go in as of two types."""
+    """All rows that come out, with the keys as text; keys go in as of some types, values of one."""
+    kinds, value = types
     flow = jt.Flow("twins", time=ALL_TIMES)
     flow.output("out", attach(flow, [flow.input("left"), flow.input("right")]))
     inputs = ("left", "right")
@@ -151,7 +170,8 @@ def run_script(
             if act.what == "send in order":
                 rows = tuple(sorted(rows, key=lambda row: row[0]))
             # From one worker, so that the records of a key keep their order.
-            _send(run.input(inputs[act.number % 2]), rows, *types)
+            kind = kinds[act.number % len(kinds)]
+            _send(run.input(inputs[act.number % 2]), rows, kind, value)
     result = run.finish()
     found += _rows(result["out"])
     run.close()
@@ -160,16 +180,17 @@ def run_script(
 
 def _send(
     handle: Any,
-    rows: Sequence[tuple[int, int, float | None]],
+    rows: Sequence[tuple[int, int | None, float | None]],
     kind: pa.DataType,
     value: pa.DataType,
 ) -> None:
     times, keys, values = zip(*rows, strict=True)
-    text = pa.types.is_string(kind)
+    if pa.types.is_string(kind):
+        keys = tuple(None if key is None else str(key) for key in keys)
     given = values if pa.types.is_floating(value) else [_whole(each, value) for each in values]
     columns = {
         "time": pa.array(times, pa.int64()),
-        "key": pa.array([str(key) for key in keys] if text else keys, kind),
+        "key": pa.array(keys, kind),
         "value": pa.array(given, value),
     }
     handle.send(pa.table(columns))
