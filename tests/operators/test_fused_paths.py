@@ -222,6 +222,23 @@ def _bits(name: str, value: Any) -> Any:
     return value
 
 
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+def test_running_results_of_great_integers_are_exact(how: str) -> None:
+    great = 2**53
+    values = [[0], [great + 1, 2], [great + 3, -great - 5, great + 7]]
+    flow = jt.Flow("great")
+    aggregate = getattr(jt.agg, how)("value")
+    flow.output("out", flow.input("in").key_by("key").running().aggregate(out=aggregate))
+    with flow.open() as run:
+        for part in values:
+            run.input("in").send({"time": [0] * len(part), "key": [3] * len(part), "value": part})
+            run.run_to_rest()
+        found = run.finish()["out"]["out"].to_pylist()
+    every = [value for part in values for value in part]
+    functions: dict[str, Callable[[list[int]], int]] = {"sum": sum, "min": min, "max": max}
+    assert found == [functions[how](every[: number + 1]) for number in range(len(every))]
+
+
 ORDERS: dict[str, Callable[[int, Random], int]] = {
     "in order": lambda number, random: number,
     "backwards": lambda number, random: -number,

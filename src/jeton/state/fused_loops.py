@@ -21,7 +21,9 @@ COUNT: Final = -1
 MEAN: Final = HOW["mean"]
 _ONE: Final = np.uint64(1)
 _FEW: Final = np.uint64(16)
+"""The first stretch of rows whose times are looked at together."""
 _MANY: Final = np.uint64(1024)
+"""Rows after one with a new key that are folded as if more were to come."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 """A multiplier that spreads times over panes."""
 
@@ -66,7 +68,11 @@ def roll_up(present, how, value, seen, values, keys, out, new):  # type: ignore[
                 found += 1
         value[key] = result
         seen[key] = number
-        out[i] = result / number if how == MEAN else result
+        # Not one expression: it would have the type of means, which rounds great integers.
+        if how == MEAN:
+            out[i] = result / number
+        else:
+            out[i] = result
     return len(keys), found
 
 
