@@ -274,9 +274,6 @@ class Numeric(Accumulator):
     def result(self, slots: Slots) -> Column:
         """The folded values."""
         carry = self._carry[slots] if self._may_wrap and self._exact else None
-        if carry is None and self._how == "mean":
-            found, every = loops.means(self._value, self._seen, slots)
-            return self._show(found, None if every else self._seen.take(slots) > 0)
         return self._finished(self._value.take(slots), carry, self._seen.take(slots))
 
     def clear(self, slots: Slots) -> None:
@@ -381,7 +378,11 @@ class Numeric(Accumulator):
                 _require_exact(column, "values are", self._value.dtype)
         self._grow(size)
         kind = column.dtype
-        usual = valid is _ALL and kind == self._value.dtype and self._shown in (None, kind)
+        usual = (
+            valid is _ALL
+            and kind == self._value.dtype
+            and (self._shown is None or self._shown == kind)
+        )
         self._usual = kind if usual else None
         return plain(column.astype(self._value.dtype, copy=False)), valid
 

@@ -75,18 +75,6 @@ def roll(how, value, seen, slots, values, valid, out, counts):  # type: ignore[n
 
 
 @nb.njit(cache=True)
-def means(value, seen, slots):  # type: ignore[no-untyped-def]
-    """The means of slots, and whether all of them have values: the others are zeros."""
-    out = np.empty(len(slots), np.float64)
-    every = True
-    for i in range(len(slots)):
-        count = seen[slots[i]]
-        every &= count > 0
-        out[i] = value[slots[i]] / max(count, 1)
-    return out, every
-
-
-@nb.njit(cache=True)
 def clear(value, seen, slots):  # type: ignore[no-untyped-def]
     """Have nothing in some slots."""
     for i in range(len(slots)):
