@@ -45,6 +45,17 @@ FLOWS: dict[str, Attach] = {
     "window known": _windows(out=jt.agg.count("value")),
     "window several": _windows(n=jt.agg.count(), out=jt.agg.max("value")),
     "running count": _running(n=jt.agg.count()),
+    "running known": _running(n=jt.agg.count("value")),
+    "running sum": _running(out=jt.agg.sum("value")),
+    "running mean": _running(out=jt.agg.mean("value")),
+    "running min": _running(out=jt.agg.min("value")),
+    "running decimals": _running(out=jt.agg.sum("value", widen=True)),
+    "running several": _running(
+        n=jt.agg.count(),
+        out=jt.agg.max("value"),
+        all=jt.agg.sum("value"),
+        mean=jt.agg.mean("value"),
+    ),
     "interval join": lambda flow, s: s[0].key_by("key").interval_join(s[1].key_by("key"), -7, 4),
     "join ahead": lambda flow, s: s[0].key_by("key").interval_join(s[1].key_by("key"), 2, 9),
     "join": lambda flow, s: s[0].key_by("key").join(s[1].key_by("key")),
@@ -57,7 +68,7 @@ class Act:
 
     what: str
     number: int
-    rows: tuple[tuple[int, int, float | None], ...] = ()
+    rows: tuple[tuple[int, int | None, float | None], ...] = ()
     """Times, keys and values."""
 
 
@@ -66,10 +77,13 @@ VALUES = st.one_of(
 )
 
 
-def acts(least: int, most: int, *, nulls: bool) -> st.SearchStrategy[list[Act]]:
+def acts(
+    least: int, most: int, *, nulls: bool, null_keys: bool = False
+) -> st.SearchStrategy[list[Act]]:
     """Batches of keys from ``least`` to ``most`` among progress, restarts and migrations."""
     small = st.integers(0, min(most, 40))
-    keys = st.one_of(small, small, small, st.integers(least, most))
+    last = st.one_of(small, st.none()) if null_keys else small
+    keys = st.one_of(small, small, last, st.integers(least, most))
     value = st.one_of(VALUES, st.none()) if nulls else VALUES
     row = st.tuples(st.integers(-40, 60), keys, value)
     rows = st.lists(row, min_size=1, max_size=40).map(tuple)
@@ -93,14 +107,33 @@ def test_integers_and_text_have_the_same_answers(name: str, data: st.DataObject)
     if pa.types.is_unsigned_integer(kind):
         least, most = 0, 2**bits - 1
     script = data.draw(acts(least, most, nulls=data.draw(st.booleans())))
+    value = data.draw(st.sampled_from([pa.float64(), pa.int64(), pa.uint64(), pa.int16()]))
     seed = data.draw(st.integers(0, 1000))
-    quick = run_script(FLOWS[name], script, kind, seed)
-    slow = run_script(FLOWS[name], script, pa.string(), seed)
+    quick = run_script(FLOWS[name], script, ([kind], value), seed)
+    slow = run_script(FLOWS[name], script, ([pa.string()], value), seed)
     assert quick == slow
 
 
-def run_script(attach: Attach, script: Sequence[Act], kind: pa.DataType, seed: int) -> Counter[Any]:
-    """All rows that come out, with the keys as text."""
+@pytest.mark.parametrize("name", FLOWS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_so_have_integers_of_several_types_with_nulls(name: str, data: st.DataObject) -> None:
+    script = data.draw(acts(-(2**31), 2**31 - 1, nulls=True, null_keys=data.draw(st.booleans())))
+    kinds = [pa.int64(), pa.int64(), data.draw(st.sampled_from([pa.int32(), pa.int64()]))]
+    seed = data.draw(st.integers(0, 1000))
+    quick = run_script(FLOWS[name], script, (kinds, pa.float64()), seed)
+    slow = run_script(FLOWS[name], script, ([pa.string()], pa.float64()), seed)
+    assert quick == slow
+
+
+def run_script(
+    attach: Attach,
+    script: Sequence[Act],
+    types: tuple[Sequence[pa.DataType], pa.DataType],
+    seed: int,
+) -> Counter[Any]:
+    """All rows that come out, with the keys as text; keys go in as of some types, values of one."""
+    kinds, value = types
     flow = jt.Flow("twins", time=ALL_TIMES)
     flow.output("out", attach(flow, [flow.input("left"), flow.input("right")]))
     inputs = ("left", "right")
@@ -137,22 +170,39 @@ def run_script(attach: Attach, script: Sequence[Act], kind: pa.DataType, seed: i
             if act.what == "send in order":
                 rows = tuple(sorted(rows, key=lambda row: row[0]))
             # From one worker, so that the records of a key keep their order.
-            _send(run.input(inputs[act.number % 2]), rows, kind)
+            kind = kinds[act.number % len(kinds)]
+            _send(run.input(inputs[act.number % 2]), rows, kind, value)
     result = run.finish()
     found += _rows(result["out"])
     run.close()
     return found
 
 
-def _send(handle: Any, rows: Sequence[tuple[int, int, float | None]], kind: pa.DataType) -> None:
+def _send(
+    handle: Any,
+    rows: Sequence[tuple[int, int | None, float | None]],
+    kind: pa.DataType,
+    value: pa.DataType,
+) -> None:
     times, keys, values = zip(*rows, strict=True)
-    text = pa.types.is_string(kind)
+    if pa.types.is_string(kind):
+        keys = tuple(None if key is None else str(key) for key in keys)
+    given = values if pa.types.is_floating(value) else [_whole(each, value) for each in values]
     columns = {
         "time": pa.array(times, pa.int64()),
-        "key": pa.array([str(key) for key in keys] if text else keys, kind),
-        "value": pa.array(values, pa.float64()),
+        "key": pa.array(keys, kind),
+        "value": pa.array(given, value),
     }
     handle.send(pa.table(columns))
+
+
+def _whole(value: float | None, kind: pa.DataType) -> int | None:
+    """An integer for a value, of which great ones have no exact floating-point number."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return (1 << int(kind.bit_width) * 7 // 8) + 1
+    return abs(int(4 * value)) if pa.types.is_unsigned_integer(kind) else int(4 * value)
 
 
 def _rows(table: pa.Table) -> Counter[Any]:
@@ -170,6 +220,23 @@ def _bits(name: str, value: Any) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
     return value
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max"])
+def test_running_results_of_great_integers_are_exact(how: str) -> None:
+    great = 2**53
+    values = [[0], [great + 1, 2], [great + 3, -great - 5, great + 7]]
+    flow = jt.Flow("great")
+    aggregate = getattr(jt.agg, how)("value")
+    flow.output("out", flow.input("in").key_by("key").running().aggregate(out=aggregate))
+    with flow.open() as run:
+        for part in values:
+            run.input("in").send({"time": [0] * len(part), "key": [3] * len(part), "value": part})
+            run.run_to_rest()
+        found = run.finish()["out"]["out"].to_pylist()
+    every = [value for part in values for value in part]
+    functions: dict[str, Callable[[list[int]], int]] = {"sum": sum, "min": min, "max": max}
+    assert found == [functions[how](every[: number + 1]) for number in range(len(every))]
 
 
 ORDERS: dict[str, Callable[[int, Random], int]] = {

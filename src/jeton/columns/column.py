@@ -420,8 +420,7 @@ def plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Arrays that belong to Arrow are read-only; copying a batch's column costs a microsecond or two,
     compiling a loop once more for them half a second.
     """
-    flags = array.flags
-    return array if flags.c_contiguous and flags.writeable else array.copy()
+    return array if array.flags.carray else array.copy()
 
 
 def known_rows(columns: Sequence[Column]) -> npt.NDArray[np.bool_] | None:

@@ -58,6 +58,17 @@ class Accumulator(ABC):
         """The fold of memory that was saved, like `absorb`, if a fused loop can do it."""
         return None
 
+    def rolling(self, column: Column | None, rows: int, size: int) -> tuple[Folding, Values] | None:
+        """The same as `folding` with room for ``size`` slots, and an array for results.
+
+        There is one after each of ``rows`` rows; `rolled` makes columns of them.
+        """
+        return None
+
+    def rolled(self, results: Values) -> Column:
+        """Results of a fused loop."""
+        return results
+
     @abstractmethod
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Add a value to the group of each record; there are ``size`` slots."""
@@ -114,11 +125,14 @@ class Count(Accumulator):
             return None
         return COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS, plain(count)
 
-    def counts(self, size: int) -> Slots:
-        """The count of each slot, of which there are ``size``: fused loops change it."""
+    def rolling(self, column: Column | None, rows: int, size: int) -> tuple[Folding, Values] | None:
+        """The same."""
+        if column is not None:
+            return None
         if size > len(self._count):
             self._count = roomy(self._count, size)
-        return self._count
+        folding = (COUNT, _NO_NUMBERS, self._count, _NO_NUMBERS, _NO_COUNTS)
+        return folding, np.empty(rows, _INTEGERS)
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
         """Count."""
@@ -183,7 +197,7 @@ class Numeric(Accumulator):
         """The type of results, where it differs from how values are kept."""
 
     def folding(self, column: Column | None) -> Folding | None:
-        """Numbers of the type that came before, as they are; integers if no sum can wrap around."""
+        """Numbers of the type of those before, as they are; integers if no sum can wrap around."""
         return self._folding(column, _NO_COUNTS)
 
     def absorbing(self, saved: Mapping[str, Column]) -> Folding | None:
@@ -195,19 +209,32 @@ class Numeric(Accumulator):
             return None
         return self._folding(saved.get("value"), plain(seen))
 
+    def rolling(self, column: Column | None, rows: int, size: int) -> tuple[Folding, Values] | None:
+        """The same, if sums need not become decimals."""
+        if size > len(self._value):
+            self._grow(size)
+        folding = None if self._widen else self._folding(column, _NO_COUNTS)
+        if folding is None:
+            return None
+        kind = _FLOATS if self._how == "mean" else self._value.dtype
+        return folding, np.empty(rows, kind)
+
+    def rolled(self, results: Values) -> Column:
+        """Results of the type that they come out in."""
+        return self._show(results, None)
+
     def _folding(self, column: Column | None, counts: Values) -> Folding | None:
         if not isinstance(column, np.ndarray) or column.dtype is not self._usual:
             return None
         values = plain(column)
         kept = self._value.dtype
-        if kept == _INTEGERS and self._exact:
-            if self._may_wrap:
+        if kept != _FLOATS:
+            if kept != _INTEGERS or self._may_wrap:
                 return None
-            rows, bits = len(values), loops.bits_of(values)
-            if not (self._had_room(rows, bits) or self._find_bound(rows, bits)):
-                return None
-        elif kept != _FLOATS:
-            return None
+            if self._exact:
+                rows, bits = len(values), loops.bits_of(values)
+                if not (self._had_room(rows, bits) or self._find_bound(rows, bits)):
+                    return None
         return self._code, self._value, self._seen, values, counts
 
     def add(self, slots: Slots, column: Column | None, size: int) -> None:
@@ -251,8 +278,7 @@ class Numeric(Accumulator):
 
     def clear(self, slots: Slots) -> None:
         """Back to nothing."""
-        self._value[slots] = 0
-        self._seen[slots] = 0
+        loops.clear(self._value, self._seen, slots)
         if len(self._carry):
             self._carry[slots] = 0
 
@@ -351,8 +377,13 @@ class Numeric(Accumulator):
             if self._how in ("min", "max") and self._value.dtype.kind != column.dtype.kind:
                 _require_exact(column, "values are", self._value.dtype)
         self._grow(size)
-        usual = valid is _ALL and column.dtype == self._value.dtype and self._shown is None
-        self._usual = column.dtype if usual else None
+        kind = column.dtype
+        usual = (
+            valid is _ALL
+            and kind == self._value.dtype
+            and (self._shown is None or self._shown == kind)
+        )
+        self._usual = kind if usual else None
         return plain(column.astype(self._value.dtype, copy=False)), valid
 
     def _require_common(self, given: np.dtype[Any], kept: np.dtype[Any]) -> None:

@@ -7,6 +7,7 @@ roughly in order of time. `JoinSide` is for all others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +55,17 @@ class Chaining:
         if words.dtype.kind == "u" and words.dtype.itemsize == 8:
             # These are not all words with a sign.
             return None
+        return self.slots_of_integers(words)
+
+    def slots_of_integers(self, keys: npt.NDArray[Any]) -> Slots:
+        """The slots of keys that are words with a sign, as those before."""
         left, right = self.sides
-        return self._integers.slots(words, left.chains, right.chains)
+        return self._integers.slots(keys, left.chains, right.chains)
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether keys are words with a sign."""
+        return self._are_integers is True
 
     @property
     def slots_made(self) -> int:
@@ -90,6 +100,8 @@ class ChainedSide(JoinSide):
         self._chaining = chaining
         self._is_over = False
         """Whether rows are not needed any more: the other side is complete."""
+        self._usual: dict[str, np.dtype[Any]] = {}
+        """The types of columns that need not be looked at more closely: none has nulls."""
         chaining.sides.append(self)
 
     def known(self, batch: Batch) -> Batch:
@@ -99,6 +111,24 @@ class ChainedSide(JoinSide):
             return batch
         self.learn(batch)
         return batch.filter(known)
+
+    def usual_slots(self, batch: Batch) -> Slots | None:
+        """The same as `slots`, of a batch whose columns are of the types of one before.
+
+        Nothing, if they are not, or if that one had nulls or keys other than integers.
+        """
+        usual, columns = self._usual, batch.columns
+        if not usual or len(usual) != len(columns) or not len(batch.times):
+            return None
+        for name, dtype in usual.items():
+            column = columns.get(name)
+            if type(column) is not np.ndarray or (
+                column.dtype is not dtype and column.dtype != dtype
+            ):
+                return None
+        keys = columns[self._key[0]]
+        assert isinstance(keys, np.ndarray)
+        return self._chaining.slots_of_integers(keys)
 
     def slots(self, batch: Batch) -> Slots | None:
         """The slots of a batch's keys, which have no nulls, if chains can have its rows.
@@ -114,7 +144,11 @@ class ChainedSide(JoinSide):
         if first:
             self.learn(batch)
         keys = [without_nulls(columns[name]) for name in self._key]
-        return self._chaining.slots(keys, len(batch))
+        slots = self._chaining.slots(keys, len(batch))
+        if slots is not None and self._chaining.has_integers:
+            plain = {n: c.dtype for n, c in columns.items() if isinstance(c, np.ndarray)}
+            self._usual = plain if len(plain) == len(columns) else {}
+        return slots
 
     def chain(self, slots: Slots, batch: Batch) -> bool:
         """Keep rows in chains, as long as they are needed; returns whether chains are good."""
@@ -132,6 +166,7 @@ class ChainedSide(JoinSide):
     def leave_chains(self) -> None:
         """Have all rows in sorted runs."""
         chains, self.chains = self.chains, RowChains()
+        self._usual = {}
         if len(chains):
             made = self._made(self.run(chains.batch()))
             if len(made):
@@ -148,7 +183,7 @@ class ChainedSide(JoinSide):
         super().expire(limit)
         if limit is None and not self._is_over:
             self._is_over = True
-            self.chains = RowChains()
+            self.chains, self._usual = RowChains(), {}
 
     def take_bins(self, chosen: npt.NDArray[np.bool_]) -> pa.Table:
         """The rows of some bins, which are dropped here."""

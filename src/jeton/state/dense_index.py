@@ -19,7 +19,7 @@ from jeton.state.slot_pool import SlotPool, Slots, require_in_use, unset
 if TYPE_CHECKING:
     from jeton.columns.keys import Hashes
     from jeton.columns.time_columns import Times
-    from jeton.state.accumulators import Folding
+    from jeton.state.accumulators import Folding, Values
 
 _NONE: Final[Slots] = np.empty(0, dtype=np.int64)
 _LIMIT: Final = 1 << 21
@@ -81,14 +81,18 @@ class DirectIndex:
         self._live += found
         return keys.view(np.int64), new[:found].copy()
 
-    def count_up(self, keys: Hashes, count: Slots, out: Slots) -> tuple[int, Slots]:
-        """Find keys and count them in one loop, up to the first key that is too great.
+    def roll_up(self, keys: Hashes, folding: Folding, out: Values) -> tuple[int, Slots]:
+        """Find keys and fold values in, in one loop, up to the first key that is too great.
 
-        ``count`` has a number for each slot, ``out`` gets it after each key. Returns how many keys
-        were counted, and the rows of new ones.
+        ``out`` gets the result after each of them. Returns how many there were, and the rows of new
+        ones. These are valid until the next call.
         """
         new = self._new.holding(len(keys))
-        done, found = fused.count_up(self._present, count, keys, out, new)
+        how, value, seen, values, _ = folding
+        if how == fused.COUNT:
+            done, found = fused.count_up(self._present, seen, keys, out, new)
+        else:
+            done, found = fused.roll_up(self._present, how, value, seen, values, keys, out, new)
         if not found:
             return done, _NONE
         self._live += found

@@ -75,6 +75,14 @@ def roll(how, value, seen, slots, values, valid, out, counts):  # type: ignore[n
 
 
 @nb.njit(cache=True)
+def clear(value, seen, slots):  # type: ignore[no-untyped-def]
+    """Have nothing in some slots."""
+    for i in range(len(slots)):
+        value[slots[i]] = 0
+        seen[slots[i]] = 0
+
+
+@nb.njit(cache=True)
 def fold(how, value, seen, into, others):  # type: ignore[no-untyped-def]
     """Fold slots into slots."""
     for i in range(len(into)):

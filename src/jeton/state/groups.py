@@ -18,7 +18,6 @@ from jeton.core.errors import BatchError, ColumnTypeError, SnapshotError
 from jeton.state.accumulators import (
     NO_FOLDING,
     Accumulator,
-    Count,
     Folding,
     Unrepresentable,
     filled,
@@ -63,8 +62,6 @@ class Groups:
         """The key column, if there is no other."""
         self._keys = KeySlots(len(self.key), timed=timed, unique=unique)
         self._memory: dict[str, Accumulator] = {}
-        self._counting: Count | None = None
-        """The accumulator of the only aggregate, if it counts records."""
         self._types: dict[str, Any] = {}
         """The type of the last values of each aggregate, as NumPy or Arrow has it."""
         self._sent: dict[str, Any] = {}
@@ -94,8 +91,8 @@ class Groups:
         Returns how many of the first records are done, which may be none, and the slots and times
         of the groups that they opened.
         """
-        index = self._keys.index
-        if type(index) is not PanedIndex or self.changes.is_open:
+        index, changes = self._keys.index, self.changes
+        if type(index) is not PanedIndex or (changes.are_noted and changes.is_open):
             return 0, NONE, NONE
         words = self._keys.quick_words(batch.columns.get(self._only_key))
         if words is None:
@@ -151,25 +148,38 @@ class Groups:
             return None
         return memory.folding(self._values(name, aggregate, batch))
 
-    def count_up(self, batch: Batch) -> tuple[int, Slots]:
-        """Count the records of groups in one loop, if that is all there is to do.
+    def roll_up(self, batch: Batch) -> tuple[int, dict[str, Column]]:
+        """Find the groups of records and fold them in, in a loop for each aggregate if possible.
 
-        Returns how many of the first records are done, which may be none, and the count after each
-        of them, in an array for all records.
+        Returns how many of the first records are done, which may be none, and the results after
+        each of them.
         """
-        memory, index = self._counting, self._keys.index
-        if memory is None or type(index) is not DirectIndex or self.changes.is_open:
-            return 0, NONE
+        index, changes = self._keys.index, self.changes
+        noted = changes.are_noted
+        if type(index) is not DirectIndex or (noted and changes.is_open):
+            return 0, {}
         words = self._keys.quick_words(batch.columns.get(self._only_key))
         if words is None:
-            return 0, NONE
-        out = np.empty(len(words), dtype=np.int64)
-        done, new = index.count_up(words, memory.counts(index.slots_made), out)
-        if self.changes.are_noted:
-            slots = words[:done].view(np.int64)
-            self.changes.made(slots[new])
-            self.changes.touch(slots)
-        return done, out
+            return 0, {}
+        rows, size = len(words), index.slots_made
+        folds = []
+        for name, aggregate in self.aggregates.items():
+            column = None if aggregate.column is None else self._values(name, aggregate, batch)
+            memory = self._memory.get(name)
+            rolling = None if memory is None else memory.rolling(column, rows, size)
+            if memory is None or rolling is None:
+                return 0, {}
+            folds.append((name, memory, rolling))
+        done, rolled = 0, {}
+        for name, memory, (folding, out) in folds:
+            # The first loop finds the keys that are new, and all of them end at the same row.
+            done, new = index.roll_up(words, folding, out)
+            if noted and len(new):
+                changes.made(words[new].view(np.int64))
+            rolled[name] = memory.rolled(out if done == rows else out[:done])
+        if noted:
+            changes.touch(words[:done].view(np.int64))
+        return done, rolled
 
     def add(self, slots: Slots, batch: Batch) -> None:
         """Fold records into their groups."""
@@ -444,8 +454,6 @@ class Groups:
                 memory = self._memory[name] = aggregate.make(column)
             except ColumnTypeError as error:
                 raise ColumnTypeError(f"column {aggregate.column!r}: {error.message}") from None
-            if self._only is not None and aggregate.column is None and type(memory) is Count:
-                self._counting = memory
         return memory
 
 

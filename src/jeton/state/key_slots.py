@@ -131,7 +131,7 @@ class KeySlots:
 
     def quick_words(self, column: Column | None) -> Hashes | None:
         """The words of keys for fused loops, if they are integers like those before."""
-        if isinstance(column, np.ndarray) and column.dtype is self._usual:
+        if type(column) is np.ndarray and column.dtype is self._usual:
             return exact_words(column)
         return None
 

@@ -24,6 +24,10 @@ from jeton.state.slot_pool import Slots
 
 _SMALL: Final = 4096
 """So few rows that are over may stay."""
+_ROOM: Final = 8192
+"""The room for rows at least: to move few rows takes as long as to add some."""
+_STRETCH: Final = np.uint64(64)
+_ONE: Final = np.uint64(1)
 _MOST_ROWS: Final = 1 << 30
 _MOST_NUMBER: Final = np.iinfo(np.int32).max
 """The greatest number of a row."""
@@ -52,20 +56,20 @@ class IntegerKeys:
 
     def slots(self, keys: npt.NDArray[Any], *chains: RowChains) -> Slots:
         """The slot of each key; ``chains`` are all rows that slots were given for."""
-        words = plain(keys.astype(np.int64, copy=False)).view(np.uint64)
+        words = plain(keys.astype(np.int64, copy=False))
         if self._index is None:
             greatest = int(_greatest(words))
             if greatest < self._small:
-                return words.view(np.int64)
+                return words
             if greatest < _MOST_SMALL:
                 self._small = 1 << greatest.bit_length()
-                return words.view(np.int64)
+                return words
             unused = np.ones(self._small, dtype=bool)
             for each in chains:
                 each.unmark(unused)
             used = np.flatnonzero(~unused).astype(np.int64)
             self._index = HashIndex.adopt(used, (used.view(np.uint64),))
-        return self._index.find_or_add((words,))[0]
+        return self._index.find_or_add((words.view(np.uint64),))[0]
 
     @property
     def slots_made(self) -> int:
@@ -178,19 +182,16 @@ class RowChains:
         assert self._columns is not None
         for name, column in self._columns.items():
             column.add(first, end, batch.columns[name])
-        self._times[first:end] = batch.times
-        self._slots[first:end] = slots
         self._end += rows
-        return self._link(first, end, _patience(rows))
+        return self._link(slots, plain(batch.times), first, _patience(rows))
 
-    def _link(self, start: int, end: int, patience: int) -> bool:
-        """Link rows of the arrays into their chains; returns whether that took few steps."""
-        linked, latest = _link(
-            self._head, self._before, self._slots, self._times,
-            self._base, self._first, start, end, patience,
+    def _link(self, slots: Slots, times: Integers, start: int, patience: int) -> bool:
+        """Have rows in the arrays from a place on, and in chains; whether that took few steps."""
+        good, self._latest = _link(
+            self._head, self._before, self._slots, self._times, slots, times,
+            self._base, self._first, start, patience, self._latest,
         )  # fmt: skip
-        self._latest = max(self._latest, latest)
-        return bool(linked == end) and len(self) < _MOST_ROWS
+        return bool(good) and self._end - self._first < _MOST_ROWS
 
     def partners(
         self, slots: Slots, times: Integers, lower: int, upper: int, start: int, most: int
@@ -265,7 +266,7 @@ class RowChains:
     def _reserve(self, rows: int) -> None:
         """Make room for rows, without those that have gone."""
         start, stop = self._first - self._base, self._end - self._base
-        self._move(slice(start, stop), max(2 * (stop - start) + rows, 1024))
+        self._move(slice(start, stop), max(2 * (stop - start) + 4 * rows, _ROOM))
         if self._outgrow_numbers(self._first):
             self._renumber(self._first, stop - start)
         else:
@@ -278,7 +279,7 @@ class RowChains:
             self._head.fill(-1)
         self._base, self._first, self._end = first, first, first + count
         self._latest = LEAST
-        self._link(0, count, MOST)
+        self._link(self._slots[:count], self._times[:count], 0, MOST)
 
     def _outgrow_numbers(self, base: int) -> bool:
         """Whether numbers from ``base`` on are too few for all rows that there is room for."""
@@ -299,46 +300,64 @@ def _patience(rows: int) -> int:
 
 @nb.njit(cache=True)
 def _greatest(words):  # type: ignore[no-untyped-def]
+    """The greatest of some words without signs."""
     most = np.uint64(0)
     for i in range(len(words)):
-        most = max(most, words[i])
+        most = max(most, np.uint64(words[i]))
     return most
 
 
 @nb.njit(cache=True)
 def _passed(times, start, end, time):  # type: ignore[no-untyped-def]
     """How many rows there are from ``start`` to the first that is not before a time."""
-    row = start
-    while row < end and times[row] < time:
-        row += 1
-    return row - start
+    # In stretches, which processors look at for several rows at once.
+    row, last = np.uint64(start), np.uint64(end)
+    while row + _STRETCH <= last:
+        before = True
+        for i in range(row, row + _STRETCH):
+            before &= times[i] < time
+        if not before:
+            break
+        row += _STRETCH
+    while row < last and times[row] < time:
+        row += _ONE
+    return np.int64(row) - start
 
 
 # Rows have numbers in chains, from which their places in the arrays are ``base`` away.
 
 
 @nb.njit(cache=True)
-def _link(head, before, slots, times, base, first, start, end, patience):  # type: ignore[no-untyped-def]
-    """Link rows into their chains; the place of the first that was not, and the latest time."""
-    latest = np.int64(LEAST)
-    for row in range(start, end):
-        slot = np.uint64(slots[row])
-        time = times[row]
-        latest = max(latest, time)
+def _link(  # type: ignore[no-untyped-def]
+    head, before, slots_at, times_at, slots, times, base, first, start, patience, latest
+):
+    """Put rows into the arrays from ``start`` on, and link them into their chains.
+
+    No row before is later than ``latest``. Returns whether all were linked, and the latest time.
+    """
+    slots_at[start : start + len(slots)] = slots
+    times_at[start : start + len(slots)] = times
+    for i in range(len(slots)):
+        row = start + i
+        slot = np.uint64(slots[i])
+        time = times[i]
         later = np.int64(head[slot])
-        if later < first or times[later - base] <= time:
+        in_order = time >= latest
+        latest = max(latest, time)
+        # Where rows come in order of time, no other one needs to be looked at.
+        if in_order or later < first or times_at[later - base] <= time:
             before[row] = later
             head[slot] = row + base
             continue
         earlier = np.int64(before[later - base])
-        while earlier >= first and times[earlier - base] > time:
+        while earlier >= first and times_at[earlier - base] > time:
             later, earlier = earlier, np.int64(before[earlier - base])
             patience -= 1
             if patience < 0:
-                return row, latest
+                return False, latest
         before[row] = earlier
         before[later - base] = row + base
-    return end, latest
+    return True, latest
 
 
 @nb.njit(cache=True)

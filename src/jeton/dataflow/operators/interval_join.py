@@ -174,8 +174,10 @@ class Pairs:
 
         Nothing, if there are none.
         """
-        batch = mine.kept.known(batch)
-        slots = mine.kept.slots(batch)
+        slots = mine.kept.usual_slots(batch)
+        if slots is None:
+            batch = mine.kept.known(batch)
+            slots = mine.kept.slots(batch)
         if slots is None:
             if len(batch):
                 self._chaining.give_up()

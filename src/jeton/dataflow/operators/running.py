@@ -77,14 +77,14 @@ class RunningGroups(Groups):
         return self._with_results(batch)
 
     def _with_results(self, batch: Batch) -> Batch:
-        done, counts = self.count_up(batch)
-        if done == len(counts) and done and batch.time_name not in self.aggregates:
-            return batch.plus(dict.fromkeys(self.aggregates, counts))
+        done, first = self.roll_up(batch)
+        if done and done == len(batch) and batch.time_name not in self.aggregates:
+            return batch.plus(first)
         rest = batch.slice(done, len(batch)) if done else batch
         slots, _ = self.find(rest)
         rolled = self.roll(slots, rest)
         if done:
-            rolled = {name: cols.join([counts[:done], part]) for name, part in rolled.items()}
+            rolled = {name: cols.join([first[name], part]) for name, part in rolled.items()}
         return batch.with_columns(rolled)
 
     def rolled_in_order(self, batch: Batch) -> Batch:
