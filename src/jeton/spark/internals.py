@@ -381,6 +381,44 @@ _ESTIMATED: Final = {
 """Operators of optimized plans that make no more rows than they read."""
 
 
+def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
+    """The rows of several DataFrames with the same columns, in the partitions that they are in.
+
+    All have the same number of partitions: the first one has the rows of the first partition of
+    each, and so on. Reason: ``union`` puts the partitions of one behind those of the other, which
+    no barrier stage may have before it, so that all rows would go through a shuffle.
+    Missing: ``None``, also if not all partitions are known beforehand.
+
+    >>> frame = side_by_side([spark.range(0, 4, 1, 2), spark.range(10, 12, 1, 2)])
+    >>> sorted(tuple(row) for row in frame.select(F.spark_partition_id(), "id").collect())
+    [(0, 0), (0, 1), (0, 10), (1, 2), (1, 3), (1, 11)]
+    """
+    if len(frames) == 1:
+        return frames[0]
+    have = {partitions_of(frame) for frame in frames}
+    if len(have) > 1 or None in have:
+        return None
+    try:
+        with private("SQLPartitioningAwareUnionRDD"):
+            session = frames[0].sparkSession
+            java: Any = session._jvm
+            parts = [frame._jdf.queryExecution().toRdd() for frame in frames]
+            if sum(part.isBarrier() for part in parts) > 1:
+                return None
+            listed = java.PythonUtils.toSeq(parts)
+            context, tag = session._jsc.sc(), parts[0].elementClassTag()
+            rows = java.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD(
+                context, listed, have.pop(), tag
+            )
+            # A column that one has without nulls may be null in another.
+            schema = frames[0]._jdf.schema().asNullable()
+            made = session._jsparkSession.internalCreateDataFrame(rows, schema, False)
+    except MissingInternal as error:
+        log.info("the inputs are shuffled: %s", error)
+        return None
+    return DataFrame(made, session)
+
+
 def size_of(frame: DataFrame) -> int | None:
     """The bytes of a DataFrame as Spark's optimizer estimates them, if that means something.
 
