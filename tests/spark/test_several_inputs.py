@@ -135,6 +135,24 @@ def test_inputs_of_which_one_is_a_barrier_stage_itself(spark: SparkSession) -> N
     assert in_order(pairs.toArrow().to_pylist()) == expected
 
 
+def test_inputs_whose_partitions_are_not_those_of_what_they_read(spark: SparkSession) -> None:
+    inputs, context = inputs_of(spark), spark.sparkContext
+    rows = [context.parallelize([tuple(row)], 1) for row in inputs["items"].take(2)]
+    items = spark.createDataFrame(context.union(rows), inputs["items"].schema)
+    ones = spark.range(0, 1, 1, 1).withColumnRenamed("id", "one")
+    threshold = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        crossed = inputs["bids"].crossJoin(ones).drop("one")
+        for changed in ({"items": items}, {"bids": crossed}):
+            given = {**inputs, **changed}
+            assert {frame.rdd.getNumPartitions() for frame in given.values()} == {2}
+            pairs = joined().on_spark(given, workers=2, ordered=False)["pairs"]
+            assert in_order(pairs.toArrow().to_pylist()) == answer(given)
+    finally:
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", str(threshold))
+
+
 def test_nulls_of_one_input_in_columns_that_another_has_without(spark: SparkSession) -> None:
     inputs = inputs_of(spark)
     inputs["items"] = inputs["items"].selectExpr("name", "at", "nullif(item, 3) as item")
