@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import jeton as jt
 from jeton.errors import GraphError
-from jeton.spark import ordered
+from jeton.spark import ordered, plans
 from jeton.spark.ordered import OrderedBatches, in_order_of_time
 from jeton.spark.plans import numbered
+from jeton.spark.tasks import Columns, Ends, shared
 from tests.oracle.case import Case
 from tests.oracle.duck import Oracle
 from tests.oracle.pipelines import cases
@@ -62,15 +63,25 @@ def _in_one(tables: Sequence[pa.Table], rows: Sequence[tuple[Any, int, pa.Table]
     whole = pa.concat_tables([row for _, number, row in rows if number == 0] or [tables[0][:0]])
     if len(tables) == 1:
         return whole.combine_chunks().to_batches()[0]
-    columns: list[Any] = [pa.array([number for _, number, _ in rows], pa.int32())]
-    for at, table in enumerate(tables):
-        kind = pa.struct(list(table.schema))
-        parts = [
-            row.to_struct_array().combine_chunks() if number == at else pa.nulls(1, kind)
-            for _, number, row in rows
-        ]
-        columns.append(pa.concat_arrays([part.cast(kind) for part in parts]))
-    return pa.RecordBatch.from_arrays(columns, ["input", *(f"_{n}" for n in range(len(tables)))])
+    found: dict[int, Any] = {0: pa.array([number for _, number, _ in rows], pa.int32())}
+    kinds = {
+        at: field.type
+        for table, columns in zip(tables, columns_of(tables), strict=True)
+        for at, field in zip(columns.at, table.schema, strict=True)
+    }
+    for slot, kind in sorted(kinds.items()):
+        parts = []
+        for _, number, row in rows:
+            its = columns_of(tables)[number].at
+            part = row.column(its.index(slot)).combine_chunks() if slot in its else None
+            parts.append(pa.nulls(1, kind) if part is None else part)
+        found[slot] = pa.concat_arrays(parts)
+    return pa.RecordBatch.from_arrays(list(found.values()), [f"_{at}" for at in found])
+
+
+def columns_of(tables: Sequence[pa.Table]) -> tuple[Columns, ...]:
+    """Where the columns of tables are in the rows of all of them."""
+    return shared([[(field.name, field.type) for field in table.schema] for table in tables])
 
 
 def attach(
@@ -81,7 +92,7 @@ def attach(
     shares = [sorted_batches(tables, times, n, workers, random) for n in range(workers)]
     for worker, batches in enumerate(shares):
         inputs = [run.input(name, worker) for name in run.flow.inputs]
-        feed = OrderedBatches(run.agents[worker], inputs, iter(batches))
+        feed = OrderedBatches(run.agents[worker], inputs, columns_of(tables), iter(batches))
         run.attach(worker, feed=feed)
     return shares
 
@@ -201,8 +212,7 @@ def test_sources_within_the_flow_and_loops(workers: int) -> None:
 
 def latest(batch: pa.RecordBatch) -> int:
     """The greatest time of a batch that has the rows of two inputs."""
-    found = [pc.max(pc.struct_field(batch.column(n), "t")).as_py() for n in (1, 2)]
-    return int(max(time for time in found if time is not None))
+    return int(pc.max(batch.column(1)).as_py())
 
 
 # On Spark
@@ -322,5 +332,5 @@ def test_a_sorted_dataframe_is_not_sorted_again(spark: SparkSession) -> None:
     flow = jt.Flow("once")
     flow.output("n", flow.input("n", time="id", schema={}))
     frame = spark.range(0, 100, 1, 1).sortWithinPartitions("id")
-    twice = in_order_of_time(numbered(frame), flow, {"n": frame})
+    twice = in_order_of_time(numbered(frame), flow, Ends(("n",), (), plans.columns_of([frame])))
     assert twice._jdf.queryExecution().executedPlan().toString().count("Sort") <= 1

@@ -310,7 +310,7 @@ def test_a_connection_that_ends_within_a_batch_means_that_spark_has_left(error: 
         raise error
 
     with closing(Agent(jt.Flow("cut"))) as agent:
-        feed = SparkBatches(agent, [], cut([]))
+        feed = SparkBatches(agent, [], (), cut([]))
         with pytest.raises(SparkLeft, match="needs no more rows"):
             feed.read(busy=False)
 

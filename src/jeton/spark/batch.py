@@ -29,13 +29,13 @@ from jeton.core.errors import BatchError, GraphError, TimeError
 from jeton.core.sizes import bytes_of
 from jeton.mesh.certificates import issue
 from jeton.spark.application import Application, conf_of, context_of, require_slots
-from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
+from jeton.spark.internals import arrow_schema, partitions_of, side_by_side, spark_schema
 from jeton.spark.metrics import Frames, Inspection, accumulator
 from jeton.spark.ordered import OrderedBatches, in_order_of_time, needs_order
-from jeton.spark.plans import dealt_out, kept_apart, numbered
+from jeton.spark.plans import alike, columns_of, dealt_out, kept_apart, united
 from jeton.spark.schemas import as_spark_has_it, warn_of_collations
 from jeton.spark.shipping import shipping
-from jeton.spark.tasks import INPUT, OUTPUT, Ends, SparkBatches, named, run_task
+from jeton.spark.tasks import OUTPUT, Ends, SparkBatches, run_task
 from jeton.spark.wire_settings import WireSettings, wire_settings
 
 if TYPE_CHECKING:
@@ -94,12 +94,11 @@ def on_spark(
     slots = require_slots(spark, 1 if workers is None else workers)
     wire = wire_settings(conf_of(spark), tls)
     ends = ends_for(flow, inputs, time_type(flow, inputs), schemas)
-    frame = union_of_inputs([inputs[name] for name in ends.inputs])
     if ordered not in (None, True, False):
         raise GraphError(f"ordered= is True, False or None, not {described(ordered)}")
     if ordered is None:
         ordered = needs_order(flow, inputs)
-    frame = _partitioned(frame, workers, slots, spread=ordered)
+    rows = _partitioned([inputs[name] for name in ends.inputs], workers, slots, spread=ordered)
     if progress is None:
         progress = ProgressBar.is_wanted()
     reports = ProgressBar(flow.name) if progress else RunReports()
@@ -107,16 +106,14 @@ def on_spark(
     context = context_of(spark)
     counts = None if context is None else accumulator(context)
 
-    columns, rows = frame.columns, numbered(frame)
     feed = SparkBatches
     if ordered:
-        rows, feed = in_order_of_time(rows, flow, inputs), OrderedBatches
+        rows, feed = in_order_of_time(rows, flow, ends), OrderedBatches
 
     budget = None if memory_budget is None else bytes_of(memory_budget, "memory_budget=")
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = named(batches, columns)
-        return run_task(flow, ends, meeting, by_gathering, counts, feed, given, budget)
+        return run_task(flow, ends, meeting, by_gathering, counts, feed, batches, budget)
 
     # Spark shows the name of the function in its plans.
     task.__name__ = f"jeton:{flow.name}"
@@ -176,7 +173,8 @@ def ends_for(
                 "only in case, which Spark does not tell apart by default: rename one of them"
             )
     outputs = ((name, output_schema(flow, name, times, schemas)) for name in flow.outputs)
-    return Ends(tuple(flow.inputs), tuple(outputs))
+    columns = columns_of([inputs[name] for name in flow.inputs if name in inputs])
+    return Ends(tuple(flow.inputs), tuple(outputs), columns)
 
 
 def _check_columns(flow: Flow, name: str, schema: pa.Schema) -> None:
@@ -245,40 +243,27 @@ def time_type_of(flow: Flow, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
     return pa.timestamp(flow.domain.unit, None if zone_of(units.unit) is None else "UTC")
 
 
-def union_of_inputs(frames: list[DataFrame]) -> DataFrame:
-    """All inputs in one DataFrame; rows of several say which input they belong to."""
-    if len(frames) == 1:
-        return frames[0]
-    tagged = []
-    for number, frame in enumerate(frames):
-        columns = [F.lit(number).alias(INPUT)]
-        for at, other in enumerate(frames):
-            own = F.struct(*(F.col(f"_{n}").alias(name) for n, name in enumerate(frame.columns)))
-            columns.append(
-                (own if at == number else F.lit(None).cast(other.schema)).alias(f"_{at}")
-            )
-        tagged.append(numbered(frame).select(*columns))
-    whole = tagged[0]
-    for frame in tagged[1:]:
-        whole = whole.union(frame)
-    return whole
-
-
 def _partitioned(
-    frame: DataFrame, workers: int | None, slots: int | None, *, spread: bool
+    inputs: list[DataFrame], workers: int | None, slots: int | None, *, spread: bool
 ) -> DataFrame:
-    """As many partitions as there are to be workers, and no more than the cluster can run.
+    """The rows of all inputs in as many partitions as there are to be workers.
 
-    With ``spread``, each has rows from everywhere, since workers that read in order of time would
-    have to wait for each other if their times did not overlap.
+    They are no more than the cluster can run. With ``spread``, each has rows from everywhere, since
+    workers that read in order of time would have to wait for each other if their times did not
+    overlap.
     """
+    frames = alike(inputs)
     if slots is not None:
-        have = partitions_of(frame)
+        have = partitions_of(frames[0])
+        if len(frames) > 1:
+            workers = workers or slots
         if have and have == (workers or have) and have <= slots:
             if have == 1 or not spread:
-                return frame
+                beside = side_by_side(frames)
+                if beside is not None:
+                    return beside
             workers = have
-    return dealt_out(frame, workers or slots or 2)
+    return dealt_out(united(inputs), workers or slots or 2)
 
 
 def meeting_of(

@@ -336,12 +336,17 @@ def daemon_settings() -> dict[str, str]:
 # Plans
 
 
+_UNKNOWN: Final = ("Exchange", "Adaptive", "Cartesian", "Coalesce", "Union", "Subquery")
+"""In the text of plans whose partitions are known too late, or are not those of what they read."""
+
+
 def partitions_of(frame: DataFrame) -> int | None:
     """The number of partitions of a DataFrame, if it is known without running a part of it.
 
     Reason: an input that has as many partitions as there are workers needs no shuffle. Behind a
-    shuffle or a broadcast, Spark learns the number by running what is before it; and neither
-    ``coalesce`` nor ``union`` may stand right before a barrier stage. Only the plan's text says so.
+    shuffle or a broadcast, Spark learns the number by running what is before it; and no operator
+    that changes it, such as ``coalesce`` or ``union``, may stand right before a barrier stage. Only
+    the plan's text says so.
     Missing: ``None``. Then the rows are shuffled.
 
     >>> partitions_of(spark.range(0, 10, 1, 3)), partitions_of(spark.range(10).coalesce(1))
@@ -353,7 +358,7 @@ def partitions_of(frame: DataFrame) -> int | None:
     except MissingInternal as error:
         log.info("the input is shuffled: %s", error)
         return None
-    if any(word in plan for word in ("Exchange", "Adaptive", "Coalesce", "Union", "Subquery")):
+    if any(word in plan for word in _UNKNOWN):
         return None
     return int(frame.rdd.getNumPartitions())
 
@@ -379,6 +384,48 @@ _ESTIMATED: Final = {
     "Window",
 }
 """Operators of optimized plans that make no more rows than they read."""
+
+
+def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
+    """The rows of several DataFrames with the same columns, in the partitions that they are in.
+
+    All have the same number of partitions: the first one has the rows of the first partition of
+    each, and so on. Reason: ``union`` puts the partitions of one behind those of the other, which
+    no barrier stage may have before it, so that all rows would go through a shuffle.
+    Missing: ``None``, also if not all partitions are known beforehand, or if one was made from an
+    RDD, which may be a union itself.
+
+    >>> frame = side_by_side([spark.range(0, 4, 1, 2), spark.range(10, 12, 1, 2)])
+    >>> sorted(tuple(row) for row in frame.select(F.spark_partition_id(), "id").collect())
+    [(0, 0), (0, 1), (0, 10), (1, 2), (1, 3), (1, 11)]
+    """
+    if len(frames) == 1:
+        return frames[0]
+    have = {partitions_of(frame) for frame in frames}
+    if len(have) > 1 or None in have:
+        return None
+    try:
+        with private("SQLPartitioningAwareUnionRDD"):
+            session = frames[0].sparkSession
+            java: Any = session._jvm
+            plans = [frame._jdf.queryExecution() for frame in frames]
+            if any("ExistingRDD" in plan.executedPlan().toString() for plan in plans):
+                return None
+            parts = [plan.toRdd() for plan in plans]
+            if sum(part.isBarrier() for part in parts) > 1:
+                return None
+            listed = java.PythonUtils.toSeq(parts)
+            context, tag = session._jsc.sc(), parts[0].elementClassTag()
+            rows = java.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD(
+                context, listed, have.pop(), tag
+            )
+            # A column that one has without nulls may be null in another.
+            schema = frames[0]._jdf.schema().asNullable()
+            made = session._jsparkSession.internalCreateDataFrame(rows, schema, False)
+    except MissingInternal as error:
+        log.info("the inputs are shuffled: %s", error)
+        return None
+    return DataFrame(made, session)
 
 
 def size_of(frame: DataFrame) -> int | None:

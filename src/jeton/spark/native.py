@@ -37,14 +37,13 @@ from jeton.spark.batch import (
     ends_for,
     meeting_of,
     time_type_of,
-    union_of_inputs,
 )
 from jeton.spark.internals import arrow_schema, spark_schema
 from jeton.spark.metrics import Counts, Frames, Inspection, accumulator
 from jeton.spark.native_tasks import REPORT, VERSION, NativeTask
-from jeton.spark.plans import dealt_out, kept_apart, numbered
+from jeton.spark.plans import columns_of, dealt_out, kept_apart, united
 from jeton.spark.shipping import shipping
-from jeton.spark.tasks import Ends, named
+from jeton.spark.tasks import Ends
 from jeton.spark.wire_settings import WireSettings, wire_settings
 from jeton.storage.store_settings import StoreSettings
 
@@ -260,7 +259,11 @@ class _Stage:
         meeting, by_gathering = meeting_of(self.spark, self.flow, self.reports, self.wire)
         return NativeTask(
             self.flow,
-            replace(ends, inputs=tuple(self.frames)),
+            replace(
+                ends,
+                inputs=tuple(self.frames),
+                columns=columns_of(list(self.frames.values())),
+            ),
             meeting,
             by_gathering,
             counts,
@@ -273,15 +276,12 @@ class _Stage:
     def run(self, task: NativeTask, schema: pa.Schema) -> DataFrame:
         """The rows that the tasks yield, in as many partitions as there are workers."""
         if self.frames:
-            frame = union_of_inputs(list(self.frames.values()))
-            frame = dealt_out(frame, self.workers)
-            columns, frame = frame.columns, numbered(frame)
+            frame = dealt_out(united(list(self.frames.values())), self.workers)
         else:
             frame = self.spark.range(0, self.workers, 1, self.workers)
-            columns = ["worker"]
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return task(named(batches, columns))
+            return task(batches)
 
         # Spark shows the name of the function in its plans.
         run.__name__ = f"jeton:{self.flow.name}"

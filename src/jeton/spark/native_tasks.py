@@ -138,7 +138,7 @@ class NativeBatches(SparkBatches):
         if not task.ends.inputs:
             for _ in batches:
                 pass
-        super().__init__(agent, inputs_of(agent, task.ends), batches)
+        super().__init__(agent, inputs_of(agent, task.ends), task.ends.columns, batches)
         self._from_spark = bool(task.ends.inputs)
         self._readers: deque[tuple[str, InputHandle, Reader]] = deque()
         self._next: float | None = None

@@ -24,7 +24,7 @@ from jeton.dataflow.plan import waiting
 from jeton.runtime.agent import Agent
 from jeton.runtime.read_ahead import ReadAhead
 from jeton.spark.internals import size_of
-from jeton.spark.tasks import SparkBatches
+from jeton.spark.tasks import Columns, Ends, SparkBatches
 
 if TYPE_CHECKING:
     from jeton.dataflow.flow import Flow
@@ -61,20 +61,24 @@ def needs_order(flow: Flow, inputs: Mapping[str, DataFrame]) -> bool:
     return False
 
 
-def in_order_of_time(rows: DataFrame, flow: Flow, inputs: Mapping[str, DataFrame]) -> DataFrame:
+def in_order_of_time(rows: DataFrame, flow: Flow, ends: Ends) -> DataFrame:
     """The rows of all inputs, as the stage reads them, with each partition sorted by time.
 
     Columns are numbered. Rows without a time come first, so that they are refused at once.
     """
-    at = {name: flow.operators[flow.handle("input", name)].time_name for name in flow.inputs}
-    if len(at) == 1:
-        [(name, time)] = at.items()
-        return rows.sortWithinPartitions(F.col(f"_{inputs[name].columns.index(time)}"))
-    kinds = [inputs[name].schema[time].dataType for name, time in at.items()]
-    common = _common_type(kinds)
-    # The first column says which input a row belongs to, and those of all others are null in it.
-    columns = (F.col(f"_{number}").getField(time) for number, time in enumerate(at.values(), 1))
-    return rows.sortWithinPartitions(F.coalesce(*(column.cast(common) for column in columns)))
+    found = []
+    for name, columns in zip(ends.inputs, ends.columns, strict=True):
+        time = flow.operators[flow.handle("input", name)].time_name
+        found.append(columns.at[columns.names.index(time)])
+    if len(set(found)) == 1:
+        return rows.sortWithinPartitions(F.col(f"_{found[0]}"))
+    common = _common_type([rows.schema[f"_{at}"].dataType for at in found])
+    # The first column says which input a row belongs to.
+    times = (
+        F.when(F.col("_0") == number, F.col(f"_{at}").cast(common))
+        for number, at in enumerate(found)
+    )
+    return rows.sortWithinPartitions(F.coalesce(*times))
 
 
 def _common_type(kinds: Sequence[types.DataType]) -> types.DataType:
@@ -100,9 +104,13 @@ class OrderedBatches(SparkBatches):
     gathers = False
 
     def __init__(
-        self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
+        self,
+        agent: Agent,
+        inputs: Sequence[InputHandle],
+        columns: Sequence[Columns],
+        batches: Iterator[pa.RecordBatch],
     ) -> None:
-        super().__init__(agent, inputs, batches)
+        super().__init__(agent, inputs, columns, batches)
         flow, worker = agent.flow, agent.worker
         # All inputs of a worker are at the same time, so that one tells for all.
         first = worker.graph.nodes[flow.handle("input", inputs[0].name)]

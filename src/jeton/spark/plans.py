@@ -7,16 +7,19 @@ its place among the others, which another attempt may change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
+from functools import reduce
+from itertools import islice
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import DataFrame, types
 from pyspark.sql import functions as F
 
 from jeton.spark.internals import as_stream, by_number, operators_of
+from jeton.spark.tasks import Columns, shared
 
 HASHED_COLUMNS: Final = 8
-"""How many columns of each input decide which worker gets a row: enough to spread the rows."""
+"""How many columns decide which worker gets a row: enough to spread the rows."""
 
 # The types whose values are the same in each attempt. Sums of floats differ in their last bits with
 # the order of the rows, and so does the order of collected lists.
@@ -69,30 +72,56 @@ def kept_apart(frame: DataFrame, partitions: int) -> DataFrame:
 def dealt_out(frame: DataFrame, workers: int) -> DataFrame:
     """The same rows in ``workers`` partitions of about the same size.
 
-    Rows are dealt out by what is in them. Dealing them out in turn, as ``repartition(n)`` does,
-    is slower: Spark sorts all rows before, so that a task that runs again deals them out as it did.
-    Equal rows go to different workers if they come from different partitions.
+    Columns are numbered. Rows are dealt out by what is in them. Dealing them out in turn, as
+    ``repartition(n)`` does, is slower: Spark sorts all rows before, so that a task that runs again
+    deals them out as it did. Equal rows go to different workers if they come from different
+    partitions.
 
-    >>> frame = dealt_out(spark.range(1000), 2)
+    >>> frame = dealt_out(numbered(spark.range(1000)), 2)
     >>> sizes = frame.groupBy(F.spark_partition_id()).count().collect()
     >>> [400 < row["count"] < 600 for row in sizes]
     [True, True]
     """
-    decisive = list(_decisive(frame.schema))
-    dealt = numbered(frame).repartition(workers, F.xxhash64(F.spark_partition_id(), *decisive))
-    return dealt.toDF(*frame.columns)
+    exact = (F.col(field.name) for field in frame.schema if isinstance(field.dataType, _EXACT))
+    decisive = islice(exact, HASHED_COLUMNS)
+    return frame.repartition(workers, F.xxhash64(F.spark_partition_id(), *decisive))
 
 
-def _decisive(schema: types.StructType, inside: Column | None = None) -> Iterator[Column]:
-    """The columns that decide where a row goes: of each input the first whose values are exact."""
-    found = 0
-    for at, field in enumerate(schema.fields):
-        column = F.col(f"_{at}") if inside is None else inside.getField(field.name)
-        if isinstance(field.dataType, _EXACT) and found < HASHED_COLUMNS:
-            found += 1
-            yield column
-        elif isinstance(field.dataType, types.StructType) and inside is None:
-            yield from _decisive(field.dataType, column)
+def columns_of(frames: Sequence[DataFrame]) -> tuple[Columns, ...]:
+    """Where each DataFrame has its columns in the rows of all of them: see `alike`.
+
+    >>> [columns.at for columns in columns_of([spark.range(1), spark.sql("select 'a', 1L, 2L")])]
+    [(1,), (2, 1, 3)]
+    """
+    return shared([[(each.name, each.dataType) for each in frame.schema] for frame in frames])
+
+
+def alike(frames: Sequence[DataFrame]) -> list[DataFrame]:
+    """The DataFrames with the same numbered columns, of which the first says where a row is from.
+
+    >>> frames = alike([spark.range(1), spark.sql("select 'a' as word, 1L as n")])
+    >>> [tuple(row) for frame in frames for row in frame.collect()]
+    [(0, 0, None), (1, 1, 'a')]
+    """
+    if len(frames) == 1:
+        return [numbered(frames[0])]
+    columns = columns_of(frames)
+    kinds = {
+        at: field.dataType
+        for frame, its in zip(frames, columns, strict=True)
+        for at, field in zip(its.at, frame.schema.fields, strict=True)
+    }
+    made = []
+    for number, (frame, its) in enumerate(zip(frames, columns, strict=True)):
+        own = {at: F.col(f"_{n}") for n, at in enumerate(its.at)}
+        slots = (own.get(at, F.lit(None).cast(kind)) for at, kind in sorted(kinds.items()))
+        made.append(numbered(numbered(frame).select(F.lit(number), *slots)))
+    return made
+
+
+def united(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all DataFrames, as `alike` has them."""
+    return reduce(DataFrame.union, alike(frames))
 
 
 def numbered(frame: DataFrame) -> DataFrame:

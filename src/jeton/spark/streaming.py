@@ -30,7 +30,6 @@ from jeton.spark.batch import (
     divided,
     ends_for,
     time_type,
-    union_of_inputs,
 )
 from jeton.spark.internals import operators_of, running_query, spark_schema, watermark_delay
 from jeton.spark.metrics import Counts, Frames, Inspection, accumulator
@@ -38,15 +37,15 @@ from jeton.spark.micro_batch_coordinator import MicroBatchCoordinator, Rules
 from jeton.spark.plans import (
     dealt_out_always,
     kept_apart,
-    numbered,
     only_passes_on,
+    united,
 )
 from jeton.spark.query_location import folder_of
 from jeton.spark.rollback import roll_back
 from jeton.spark.shipping import shipping
 from jeton.spark.stream_breakpoint import StreamBreakpoint
 from jeton.spark.streaming_tasks import run_micro_batch
-from jeton.spark.tasks import Ends, named
+from jeton.spark.tasks import Ends
 from jeton.spark.wire_settings import wire_settings
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def on_stream(
     slots = require_slots(spark, 1 if workers is None else workers)
     times = time_type(flow, inputs)
     ends = ends_for(flow, inputs, times, schemas)
-    frame = union_of_inputs([inputs[name] for name in ends.inputs])
+    frame = united([inputs[name] for name in ends.inputs])
     lateness = {name: _lateness(flow, name, inputs[name], times) for name in ends.inputs}
     _warn_of_waiting(flow, lateness)
     plan = application.next_plan(flow)
@@ -183,20 +182,17 @@ def on_stream(
     meeting = server.meeting(plan, coordinator.take_over, tls=wire.tls, binding=wire.workers)
     counts = accumulator(spark.sparkContext)
 
-    columns = frame.columns
-
     stores = store_access.adopt(spark)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = named(batches, columns)
         store_access.use(stores)
-        return run_micro_batch(flow, ends, lateness, removed, meeting, counts, rows)
+        return run_micro_batch(flow, ends, lateness, removed, meeting, counts, batches)
 
     task.__name__ = f"jeton:{flow.name}"
     if repartition:
         frame = dealt_out_always(frame, workers or slots or 2)
     with shipping(flow):
-        result = numbered(frame).mapInArrow(task, spark_schema(ends.result), barrier=True)
+        result = frame.mapInArrow(task, spark_schema(ends.result), barrier=True)
     if shuffle:
         result = kept_apart(result, slots or workers or 2)
     return StreamingFrames(result, ends, counts, flow, coordinator, state, shuffle)

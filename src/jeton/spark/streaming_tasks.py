@@ -247,7 +247,7 @@ class MicroBatch(SparkBatches):
         inputs = inputs_of(agent, ends)
         self._own = [handle.lateness for handle in inputs]
         # Late records are decided once for a batch, or they would depend on the order of rows.
-        super().__init__(agent, inputs, batches)
+        super().__init__(agent, inputs, ends.columns, batches)
         self._names = ends.inputs
         self._driver = driver
         self._lateness = lateness

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INPUT: Final = "input"
 OUTPUT: Final = "output"
 ROWS_OUT: Final = 65_536
 """Collected rows from which on they are handed to Spark."""
@@ -54,12 +54,66 @@ BYTES_IN: Final = 16 << 20
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of one input, and where they are in the rows that a stage reads.
+
+    Rows of several inputs begin with the number of the one that they belong to. Inputs share
+    columns of equal types, and those that an input does not use are null in its rows.
+    """
+
+    names: tuple[str, ...]
+    at: tuple[int, ...]
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of this input in a batch.
+
+        >>> batch = pa.RecordBatch.from_pydict({"_0": [1], "_1": [None], "_2": [3]})
+        >>> Columns(("a`b",), (2,)).of(batch).to_pydict()
+        {'a`b': [3]}
+        """
+        return pa.RecordBatch.from_arrays([batch.column(at) for at in self.at], self.names)
+
+
+def shared(schemas: Sequence[Sequence[tuple[str, Any]]]) -> tuple[Columns, ...]:
+    """Where the columns of inputs are in the rows of all of them, from their names and types.
+
+    >>> shared([[("id", int)]])
+    (Columns(names=('id',), at=(0,)),)
+    >>> for columns in shared([[("n", int), ("m", int)], [("word", str), ("n", int)]]):
+    ...     print(columns)
+    Columns(names=('n', 'm'), at=(1, 3))
+    Columns(names=('word', 'n'), at=(2, 1))
+    """
+    if len(schemas) == 1:
+        return (Columns(tuple(name for name, _ in schemas[0]), tuple(range(len(schemas[0])))),)
+    kinds: list[Any] = [None]
+    found: list[list[int]] = [[] for _ in schemas]
+    # In turn, so that the first columns of each are among the first of all.
+    for fields in zip_longest(*schemas):
+        for mine, field in zip(found, fields, strict=True):
+            if field is None:
+                continue
+            at = 1
+            while at < len(kinds) and (at in mine or kinds[at] != field[1]):
+                at += 1
+            if at == len(kinds):
+                kinds.append(field[1])
+            mine.append(at)
+    return tuple(
+        Columns(tuple(name for name, _ in schema), tuple(mine))
+        for schema, mine in zip(schemas, found, strict=True)
+    )
+
+
+@dataclass(frozen=True)
 class Ends:
     """How the flow's inputs and outputs lie in the rows that a stage reads and writes."""
 
     inputs: tuple[str, ...]
     outputs: tuple[tuple[str, pa.Schema], ...]
     """Each output's name and the schema of its table."""
+    columns: tuple[Columns, ...] = ()
+    """The columns of each input."""
 
     @property
     def result(self) -> pa.Schema:
@@ -71,16 +125,6 @@ class Ends:
         for number, (_, schema) in enumerate(self.outputs):
             fields.append(pa.field(f"_{number}", pa.struct(list(schema))))
         return pa.schema(fields)
-
-
-def named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The same rows with the columns' own names, which PySpark may not be able to refer to.
-
-    >>> [batch] = named(iter([pa.RecordBatch.from_pydict({"_0": [1]})]), ["a`b"])
-    >>> batch.to_pydict()
-    {'a`b': [1]}
-    """
-    return (batch.rename_columns(list(names)) for batch in batches)
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,7 +176,8 @@ def run_task(
             rows = SparkRows(agent, ends)
             heard = group.driver if meeting.heard else None
             driver = None if heard is None else Onlooker(heard)
-            agent.attach(feed=feed(agent, inputs, batches), sink=rows, driver=driver)
+            reader = feed(agent, inputs, ends.columns, batches)
+            agent.attach(feed=reader, sink=rows, driver=driver)
             for _ in agent.turns():
                 if rows.waits:
                     yield from rows.take(ROWS_OUT)
@@ -320,10 +365,15 @@ class SparkBatches(NoFeed):
     """Whether batches are put together before they are sent."""
 
     def __init__(
-        self, agent: Agent, inputs: Sequence[InputHandle], batches: Iterator[pa.RecordBatch]
+        self,
+        agent: Agent,
+        inputs: Sequence[InputHandle],
+        columns: Sequence[Columns],
+        batches: Iterator[pa.RecordBatch],
     ) -> None:
         self._agent = agent
         self._inputs = inputs
+        self._columns = columns
         self._batches = gathered(batches) if self.gathers else batches
         self._ended = False
         for handle in inputs:
@@ -353,7 +403,7 @@ class SparkBatches(NoFeed):
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch to the inputs that they belong to."""
-        for number, rows in rows_by_input(len(self._inputs), batch):
+        for number, rows in rows_by_input(self._columns, batch):
             self.send(number, rows)
 
     def send(self, number: int, rows: pa.RecordBatch) -> None:
@@ -407,16 +457,29 @@ def inputs_of(agent: Agent, ends: Ends) -> list[InputHandle]:
     return handles
 
 
-def rows_by_input(inputs: int, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each input in a batch from Spark, with the input's number."""
-    if inputs == 1:
-        yield 0, batch
+def rows_by_input(
+    columns: Sequence[Columns], batch: pa.RecordBatch
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each input in a batch from Spark, with the input's number.
+
+    >>> batch = pa.RecordBatch.from_pydict({"_0": [1, 0], "_1": [5, 6], "_2": [None, "a"]})
+    >>> columns = Columns(("n", "word"), (1, 2)), Columns(("m",), (1,))
+    >>> [(number, rows.to_pylist()) for number, rows in rows_by_input(columns, batch)]
+    [(0, [{'n': 6, 'word': 'a'}]), (1, [{'m': 5}])]
+    """
+    if len(columns) == 1:
+        yield 0, columns[0].of(batch)
+        return
+    if not len(batch):
         return
     which = batch.column(0)
-    for number in range(inputs):
-        rows = batch.column(number + 1).filter(pc.equal(which, number))
+    least, greatest = pc.min_max(which).values()
+    for number in range(least.as_py(), greatest.as_py() + 1):
+        rows = columns[number].of(batch)
+        if least != greatest:
+            rows = rows.filter(pc.equal(which, number))
         if len(rows):
-            yield number, pa.RecordBatch.from_struct_array(rows)
+            yield number, rows
 
 
 def take_rows(
