@@ -55,22 +55,25 @@ def kill_midway(folder: Path) -> float:
     return time.monotonic()
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("workers", "inputs"), [(2, 1), (3, 1), (2, 3)])
 def test_the_stage_is_retried_and_the_answer_is_right(
-    spark: SparkSession, tmp_path: Path, workers: int
+    spark: SparkSession, tmp_path: Path, workers: int, inputs: int
 ) -> None:
     rows = 60_000
     flow = jt.Flow("killed")
-    numbers = flow.input("n", time="id", schema={"k": int})
-    passed = numbers.unary_frontier(
+    first, *others = (flow.input(f"n{n}", time="id", schema={"k": int}) for n in range(inputs))
+    passed = first.concat(*others).unary_frontier(
         watched(tmp_path, rows // workers // 2),
         pact=jt.Exchange("k"),
         name="watched",
         schema={"k": int},
     )
     flow.output("counts", passed.key_by("k").tumbling(10_000).count())
-    frame = spark.range(0, rows, 1, workers).selectExpr("id", "id % 10 as k")
-    counts = flow.on_spark({"n": frame}, workers=workers)["counts"]
+    frames = {
+        f"n{n}": spark.range(n, rows, inputs, workers).selectExpr("id", "id % 10 as k")
+        for n in range(inputs)
+    }
+    counts = flow.on_spark(frames, workers=workers)["counts"]
 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.extend(counts.collect()), daemon=True)
