@@ -268,7 +268,7 @@ class Batch:
             if type(column) is np.ndarray and column.itemsize == 8:
                 column = cols.plain(column)
                 words.append(column if column.dtype is _WORDS else column.view(_WORDS))
-        # Made here: arrays from a compiled loop have a type that is equal to NumPy's own, but not it.
+        # Made here: arrays from compiled loops have a type that equals NumPy's own, but is another.
         rows = np.empty((len(words), len(to)), _WORDS)
         scatter(tuple(words), to, starts, rows)
         order: npt.NDArray[np.int64] | None = None
