@@ -23,7 +23,9 @@ _ONE: Final = np.uint64(1)
 _FEW: Final = np.uint64(16)
 """The first stretch of rows whose times are looked at together."""
 _MANY: Final = np.uint64(1024)
-"""Rows after one with a new key that are folded as if more were to come."""
+"""Rows after one with a new key, or of another window, that are folded as if more were to come."""
+_SHORT: Final = np.uint64(256)
+"""Rows in a row of one window from which on they have a loop of their own."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 """A multiplier that spreads times over panes."""
 
@@ -196,10 +198,11 @@ def _slot_for_new(free, state, room):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def _fold_any(  # type: ignore[no-untyped-def]
-    how, cells, pane, end, open_keys, stored_ends, stored_keys, free, state, room,
-    keys, first, stop, value, seen, values, counts, slots, opened, found,
+    how, cells, pane_times, open_keys, stored_ends, stored_keys, free, state, room,
+    size, offset, beyond, times, keys, first, stop, value, seen, values, counts, slots, opened,
+    found,
 ):  # fmt: skip
-    """Fold rows of a window, whether their keys are there or not.
+    """Fold rows of any windows, whether their keys are there or not.
 
     Returns the first row that needs more room, or ``stop``, and how many keys were new so far.
     """
@@ -207,22 +210,32 @@ def _fold_any(  # type: ignore[no-untyped-def]
     notes = len(slots) > 0
     counted = len(counts) > 0
     count = np.int64(1)
-    before = found
+    pane = np.int64(-1)
+    start, end = np.int64(MOST), np.int64(LEAST)
     for i in range(first, stop):
+        time = times[i]
+        if time >= end or time < start:
+            into = time % size - offset
+            if into < 0:
+                into += size
+            if time > MOST - (size - into):
+                return i, found
+            end = time + (size - into)
+            start = max(time, LEAST + into) - into
+            pane = pane_of(pane_times, open_keys, np.uint64(end - beyond))
         key = keys[i]
-        if key >= width:
-            stop = i
-            break
+        if pane < 0 or key >= width:
+            return i, found
         if counted:
             count = counts[i]
         slot = np.int64(cells[pane, key])
         if slot < 0:
             slot = _slot_for_new(free, state, room)
             if slot < 0:
-                stop = i
-                break
+                return i, found
             cells[pane, key] = slot
-            stored_ends[slot] = end
+            open_keys[pane] += 1
+            stored_ends[slot] = np.uint64(end - beyond)
             stored_keys[slot] = key
             opened[found] = slot
             found += 1
@@ -242,7 +255,6 @@ def _fold_any(  # type: ignore[no-untyped-def]
             seen[slot] += count
         if notes:
             slots[i] = slot
-    open_keys[pane] += found - before
     return stop, found
 
 
@@ -274,14 +286,17 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             break
         end = time + (size - into)
         start = max(time, LEAST + into) - into
-        known_by = np.uint64(end - beyond)
-        place = pane_of(pane_times, open_keys, known_by)
+        place = pane_of(pane_times, open_keys, np.uint64(end - beyond))
         if place < 0:
             break
         pane = np.uint64(place)
         stop = _end_of_window(times, i + _ONE, start, end)
+        # Where times go back and forth between windows, a loop for each would begin all the time.
+        is_long = stop - i >= _SHORT or stop == rows
+        if not is_long:
+            stop = min(rows, i + _MANY)
         while i < stop:
-            if not counted and open_keys[pane] > 0:
+            if is_long and not counted and open_keys[pane] > 0:
                 if how >= 0:
                     i = _fold_known(how, cells, pane, keys, i, stop, value, seen, values, slots)
                 elif how == COUNT:
@@ -293,8 +308,9 @@ def fold_in_windows(  # type: ignore[no-untyped-def]
             # Where one key is new, more of those that follow are.
             until = min(stop, i + _MANY)
             i, found = _fold_any(
-                how, cells, pane, known_by, open_keys, stored_ends, stored_keys, free, state, room,
-                keys, i, until, value, seen, values, counts, slots, opened, found,
+                how, cells, pane_times, open_keys, stored_ends, stored_keys, free, state, room,
+                size, offset, beyond, times, keys, i, until, value, seen, values, counts, slots,
+                opened, found,
             )  # fmt: skip
             if i < until:
                 return np.int64(i), found
