@@ -22,7 +22,8 @@ PANES: Final = 16
 STARTS = st.one_of(
     st.integers(-300, 300), st.sampled_from([LEAST, LEAST + 40, MOST - 600, MOST - 5, MOST])
 )
-STRETCH = st.tuples(STARTS, st.integers(0, 3), st.integers(1, 90), st.integers(1, 60))
+MANY = st.one_of(st.integers(1, 90), st.integers(200, 600))
+STRETCH = st.tuples(STARTS, st.integers(0, 3), MANY, st.integers(1, 60))
 """Records that follow each other: the first time, the step, their number and that of their keys."""
 
 
