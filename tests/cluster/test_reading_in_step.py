@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import jeton as jt
 from jeton.cluster import worker_io
-from jeton.cluster.worker_io import STILL, WorkerSources
+from jeton.cluster.worker_io import LEAD_PATIENCE, WorkerSources
 from jeton.connectors.sources import Batches
 from jeton.dataflow.plan import answers_at_once
 from jeton.runtime.read_ahead import ReadAhead
@@ -100,16 +100,40 @@ def test_a_partition_that_stands_still_holds_no_other_back_for_long() -> None:
             run.turn()
         waits = sent(run)[0]
         assert waits <= 6 * ROWS
-        now += STILL / 2
+        now += LEAD_PATIENCE / 2
         for _ in range(100):
             run.turn()
         assert sent(run)[0] == waits
-        now += STILL
+        now += LEAD_PATIENCE
         while any(not agent.feed.ended for agent in run.agents):
             run.turn()
-            now += STILL
+            now += LEAD_PATIENCE
         result = run.finish()
     assert sum(result["counts"]["count"].to_pylist()) == 2 * 20 * ROWS
+
+
+def test_a_partition_that_creeps_does_not_hold_the_others_for_long() -> None:
+    now = 0.0
+
+    def make(partition: int, partitions: int) -> Iterator[Any]:
+        if partition == 1:
+            # It advances all the time, by less than the others read at once.
+            for at in range(2_000):
+                yield jt.Batch({"key": [1]}, times=[at])
+        else:
+            for number in range(1, 40):
+                yield batch(number, partition)
+
+    with windows().open(workers=2) as run:
+        attach(run, make, 2, lambda: now)
+        turns = 0
+        while not run.agents[0].feed.ended:
+            run.turn()
+            now += LEAD_PATIENCE / 10
+            turns += 1
+        # Each time it waits it may read twice as far.
+        assert turns < 600
+        assert not run.agents[1].feed.ended
 
 
 def test_results_that_wait_for_no_time_come_at_once() -> None:
@@ -247,17 +271,22 @@ def test_after_waiting_in_vain_twice_as_much_is_enough() -> None:
     raise AssertionError("it does not wait any more")
 
 
-def test_a_reader_waits_as_long_as_the_slowest_moves() -> None:
+def test_a_reader_waits_for_the_slowest_as_long_as_its_patience_lasts() -> None:
     clock, slowest = Clock(), Slowest()
     ahead = measure(clock, slowest)
     ahead.took(50, 100)
-    for time in range(50):
+    for time in range(10):
         slowest.time = time
         assert ahead.is_enough()
-        clock.now += 0.9
+        clock.now += 0.09
     slowest.time = 50
     assert not ahead.is_enough()
     ahead.took(60, 100)
+    assert ahead.is_enough()
+    for time in range(51, 60):
+        slowest.time = time
+        assert ahead.is_enough() == (clock.now < 1.9)
+        clock.now += 0.2
     slowest.time = None
     assert not ahead.is_enough()
 
@@ -306,6 +335,6 @@ def test_rows_do_not_depend_on_it(
         attach(run, lambda partition, _: iter(shares[partition]), partitions, lambda: now)
         while any(not agent.feed.ended for agent in run.agents):
             run.turn()
-            now += STILL / 10
+            now += LEAD_PATIENCE / 10
         result = run.finish()
     assert sum(result["counts"]["count"].to_pylist()) == partitions * 12 * ROWS

@@ -396,3 +396,25 @@ def test_a_column_that_is_missing_is_named_with_all_that_there_are() -> None:
     rows = {"time": [1, 2, 3], "k": [1, 2, 3], "cost": [5, 6, 7], "who": ["a", "b", "c"]}
     with pytest.raises(BatchError, match=r"no column 'price' \(there are: 'k', 'cost', 'who'"):
         flow.run({"in": rows}, workers=2)
+
+
+@pytest.mark.parametrize("width", [1, 4, 5, 1200])
+def test_batches_of_any_width_are_exchanged(width: int) -> None:
+    keys = np.arange(50)
+    columns = {f"c{at}": keys * 1.5 + at for at in range(width)}
+    parts = dict(jt.Exchange("key").route(jt.Batch({"key": keys, **columns}, keys), 2))
+    for part in parts.values():
+        assert part["key"].tolist() == part["time"].tolist()
+        for at in range(width):
+            assert (part[f"c{at}"] == part["key"].to_numpy() * 1.5 + at).all()
+    assert sorted(key for part in parts.values() for key in part["key"].tolist()) == keys.tolist()
+
+
+def test_a_column_of_a_part_holds_no_others_in_memory() -> None:
+    keys = np.arange(1000)
+    batch = jt.Batch({"key": keys, "a": keys, "b": keys}, keys)
+    for _, part in jt.Exchange("key").route(batch, 2):
+        column = part.column("a")
+        assert isinstance(column, np.ndarray)
+        base = column if column.base is None else column.base
+        assert base.nbytes == keys.nbytes

@@ -502,3 +502,12 @@ def test_a_worker_that_dies_before_its_answer_fails_the_others_by_name() -> None
     for report in reports:
         assert report.error_type == "PeerLost"
         assert "worker 2" in report.error
+
+
+def test_a_whole_frame_may_not_be_longer_than_its_kind_allows() -> None:
+    here, there = pair()
+    here.send([HEADER.pack(Kind.HEARTBEAT, 0, 8), b"8 bytes."])
+    with pytest.raises(ProtocolError, match=r"a frame of kind .* with 8 bytes: at most 0"):
+        there.receive()
+    for end in (here, there):
+        end.close()

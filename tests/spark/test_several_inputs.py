@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 import jeton as jt
@@ -185,3 +187,39 @@ def test_without_the_private_class_inputs_are_shuffled(
     assert internals.side_by_side([frames[0], spark.range(0, 9, 1, 3)]) is None
     monkeypatch.setattr(internals, "partitions_of", lambda frame: 2)
     assert internals.side_by_side([object(), object()]) is None  # type: ignore[list-item]
+
+
+def test_tables_may_not_be_written_over_while_they_are_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark has to see what a result is made of, or it empties the table before it reads it."""
+    names = ("written_over_a", "written_over_b")
+    for name in names:
+        rows = spark.range(0, 100, 1, 2).selectExpr("id as t", "id as v")
+        rows.write.mode("overwrite").option("path", str(tmp_path / name)).saveAsTable(name)
+    try:
+        flow = jt.Flow("same")
+        for name in ("a", "b"):
+            flow.output(f"of {name}", flow.input(name, time="t", schema={"v": int}))
+        inputs = {"a": spark.table(names[0]), "b": spark.table(names[1])}
+        result = flow.on_spark(inputs, workers=2, ordered=False)["of b"]
+        with pytest.raises(AnalysisException):
+            result.selectExpr("t", "v").write.insertInto(names[1], overwrite=True)
+        assert spark.table(names[1]).count() == 100
+        spark.table(names[0]).limit(50).write.insertInto(names[1])
+        assert result.count() == 150
+    finally:
+        for name in names:
+            spark.sql(f"DROP TABLE {name}")
+
+
+def test_inputs_can_be_observed(spark: SparkSession) -> None:
+    observation = Observation("seen")
+    rows = spark.range(0, 100, 1, 2).selectExpr("id as t", "id as v")
+    flow = jt.Flow("observed")
+    for name in ("a", "b"):
+        flow.output(f"of {name}", flow.input(name, time="t", schema={"v": int}))
+    counted = rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+    result = flow.on_spark({"a": counted, "b": rows}, workers=2, ordered=False)["of a"]
+    assert result.count() == 100
+    assert observation.get == {"rows": 100}

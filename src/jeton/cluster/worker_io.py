@@ -33,8 +33,8 @@ LEAD: Final = 4 << 20
 """Bytes that a partition may be read beyond the time of the slowest one: few enough for caches."""
 LEAST_READS: Final = 4
 """Reads that it may be ahead in any case: otherwise workers would take turns with large ones."""
-STILL: Final = 0.1
-"""Seconds after which partitions do not wait for one that is behind, and does not move."""
+LEAD_PATIENCE: Final = 0.1
+"""Seconds after which a partition does not wait for one that is behind, and reads further."""
 CREDIT: Final = 8 << 20
 """Bytes of rows that a sink at the driver has not taken, from which on a worker sends no more."""
 
@@ -43,7 +43,7 @@ class WorkerSources:
     """The feed of a long-lived query: reads this worker's partitions of all sources.
 
     Where all results of an input wait for times to pass, its partitions are read in step (see
-    `jeton.runtime.read_ahead`), as long as the slowest one moves.
+    `jeton.runtime.read_ahead`), as long as the slowest one catches up soon.
 
     >>> import jeton as jt
     >>> from jeton.connectors.sources import Batches
@@ -146,9 +146,9 @@ class WorkerSources:
 
 
 def _in_step(agent: Agent, name: str, clock: Callable[[], float]) -> Callable[[], ReadAhead] | None:
-    """A measure of how far a partition is ahead of others of its input, if that costs memory only.
+    """A measure of how far a partition is ahead of others of its input.
 
-    An input that waits for no other one is not held back by it.
+    There is none where results come without waiting for times.
     """
     flow, worker = agent.flow, agent.worker
     node = flow.handle("input", name)
@@ -161,7 +161,7 @@ def _in_step(agent: Agent, name: str, clock: Callable[[], float]) -> Callable[[]
         location,
         most=LEAD,
         reads=LEAST_READS,
-        patience=STILL,
+        patience=LEAD_PATIENCE,
         clock=clock,
     )
 

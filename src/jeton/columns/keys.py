@@ -363,9 +363,9 @@ def scatter(
     columns: tuple[npt.NDArray[np.int64], ...],
     to: npt.NDArray[np.uint16],
     starts: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int64],
+    out: tuple[npt.NDArray[np.int64], ...],
 ) -> None:
-    """Fill in the values of columns grouped by place, one row for each column: all in one pass.
+    """Fill in the values of columns grouped by place: those of all columns in one pass.
 
     ``to`` has the place of each record, and ``starts`` where each place starts: see `deal_words`.
     """
@@ -378,14 +378,14 @@ def scatter(
             at = start + second if place else np.uint64(i) - second
             second += place
             for j in range(len(columns)):
-                out[j, at] = columns[j][i]
+                out[j][at] = columns[j][i]
         return
     next_at = starts.astype(np.uint64)
     for i in range(rows):
         at = next_at[to[i]]
         next_at[to[i]] = at + np.uint64(1)
         for j in range(len(columns)):
-            out[j, at] = columns[j][i]
+            out[j][at] = columns[j][i]
 
 
 @nb.njit(cache=True)

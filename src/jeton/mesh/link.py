@@ -158,6 +158,7 @@ class Link:
             start = at + HEADER.size
             at = start + length
             if at <= filled:
+                self._require_allowed(kind, length)
                 frames.append((kind, number, bytearray(view[start:at])))
                 continue
             self._begin_payload(kind, number, length)[: filled - start] = view[start:filled]
@@ -171,15 +172,19 @@ class Link:
 
     def _begin_payload(self, kind: int, number: int, length: int) -> memoryview:
         """Room for a payload that has not arrived as a whole."""
+        self._require_allowed(kind, length)
+        self._header, self._have, self._length = (kind, number), 0, length
+        self._payload = payload = _reserve(min(length, _AT_FIRST))
+        return payload
+
+    def _require_allowed(self, kind: int, length: int) -> None:
+        """Refuse a frame whose payload is longer than those of its kind may be."""
         longest = LONGEST.get(kind, 0)
         if length > longest:
             raise ProtocolError(
                 f"worker {self.peer} announced a frame of kind {kind} with {length} bytes: "
                 f"at most {longest} are allowed"
             )
-        self._header, self._have, self._length = (kind, number), 0, length
-        self._payload = payload = _reserve(min(length, _AT_FIRST))
-        return payload
 
     def _finish_payload(self, frames: list[Frame]) -> bool:
         """Read on in a payload; whether it is there as a whole now, and so its frame."""

@@ -239,6 +239,7 @@ class SharedLink(Link):
             if length > available - at:
                 self._begin_payload(kind, number, length)
                 break
+            self._require_allowed(kind, length)
             frames.append((kind, number, incoming.copy(at, length)))
             at += length
         if at:

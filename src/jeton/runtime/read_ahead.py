@@ -22,9 +22,9 @@ class ReadAhead:
     """The bytes that one reader has read beyond the slowest time, of which ``most`` are enough.
 
     They are enough only if they were read in ``reads`` parts or more. ``location`` is the output of
-    the input. A reader does not wait for one that stands still: it goes on when the slowest time
-    has not moved for ``patience`` seconds, by ``clock``. Twice as many bytes are enough then; fewer
-    again, little by little, once it is not ahead any more.
+    the input. A reader does not wait for long for one that is slow or stands still: it goes on
+    after ``patience`` seconds, by ``clock``. Twice as many bytes are enough then; fewer again,
+    little by little, once it is not ahead any more.
     """
 
     def __init__(
@@ -46,9 +46,8 @@ class ReadAhead:
         self._read: deque[tuple[Time, int]] = deque()
         """The reader's time after each read that the slowest has not come to, and its bytes."""
         self._bytes = 0
-        self._slowest: Time | None = None
         self._until = -math.inf
-        """When the reader goes on although the slowest time has not moved."""
+        """When the reader goes on although the slowest has not caught up."""
         self._waits = False
         self._looked = -math.inf
 
@@ -89,8 +88,8 @@ class ReadAhead:
             self._most = max(self._base, self._most - self._most // 16)
         if self._bytes < self._most or len(read) < self._reads:
             return False
-        if not self._waits or slowest != self._slowest:
-            self._slowest, self._until = slowest, now + self._patience
+        if not self._waits:
+            self._until = now + self._patience
         if now < self._until:
             return True
         self._most *= 2

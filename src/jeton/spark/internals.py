@@ -393,7 +393,8 @@ def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
     each, and so on. Reason: ``union`` puts the partitions of one behind those of the other, which
     no barrier stage may have before it, so that all rows would go through a shuffle.
     Missing: ``None``, also if not all partitions are known beforehand, or if one was made from an
-    RDD, which may be a union itself.
+    RDD, which may be a union itself. So it is where Spark has to know what a result is made of: for
+    tables and files, which may change or be written over, and for metrics that are observed.
 
     >>> frame = side_by_side([spark.range(0, 4, 1, 2), spark.range(10, 12, 1, 2)])
     >>> sorted(tuple(row) for row in frame.select(F.spark_partition_id(), "id").collect())
@@ -411,6 +412,8 @@ def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
             plans = [frame._jdf.queryExecution() for frame in frames]
             if any("ExistingRDD" in plan.executedPlan().toString() for plan in plans):
                 return None
+            if not all(map(_is_self_contained, plans)):
+                return None
             parts = [plan.toRdd() for plan in plans]
             if sum(part.isBarrier() for part in parts) > 1:
                 return None
@@ -426,6 +429,25 @@ def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
         log.info("the inputs are shuffled: %s", error)
         return None
     return DataFrame(made, session)
+
+
+_MADE_HERE: Final = frozenset(("Range", "LocalRelation", "OneRowRelation"))
+"""The leaves of plans whose rows are made by the plan itself."""
+
+
+def _is_self_contained(execution: Any) -> bool:
+    """Whether a plan reads no table and no file, and has nothing that Spark reports on."""
+
+    def is_plain(plan: Any) -> bool:
+        name = plan.getClass().getSimpleName()
+        children = plan.children()
+        if not children.size():
+            return name in _MADE_HERE
+        return name != "CollectMetrics" and all(
+            is_plain(children.apply(at)) for at in range(children.size())
+        )
+
+    return is_plain(execution.analyzed())
 
 
 def size_of(frame: DataFrame) -> int | None:
