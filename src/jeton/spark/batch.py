@@ -29,10 +29,10 @@ from jeton.core.errors import BatchError, GraphError, TimeError
 from jeton.core.sizes import bytes_of
 from jeton.mesh.certificates import issue
 from jeton.spark.application import Application, conf_of, context_of, require_slots
-from jeton.spark.internals import arrow_schema, partitions_of, side_by_side, spark_schema
+from jeton.spark.internals import arrow_schema, partitions_of, spark_schema
 from jeton.spark.metrics import Frames, Inspection, accumulator
 from jeton.spark.ordered import OrderedBatches, in_order_of_time, needs_order
-from jeton.spark.plans import alike, columns_of, dealt_out, kept_apart, united
+from jeton.spark.plans import columns_of, dealt_out, dealt_together, kept_apart, numbered
 from jeton.spark.schemas import as_spark_has_it, warn_of_collations
 from jeton.spark.shipping import shipping
 from jeton.spark.tasks import OUTPUT, Ends, SparkBatches, run_task
@@ -252,18 +252,16 @@ def _partitioned(
     workers that read in order of time would have to wait for each other if their times did not
     overlap.
     """
-    frames = alike(inputs)
+    if len(inputs) > 1:
+        return dealt_together(inputs, workers or slots or 2)
+    frame = numbered(inputs[0])
     if slots is not None:
-        have = partitions_of(frames[0])
-        if len(frames) > 1:
-            workers = workers or slots
+        have = partitions_of(frame)
         if have and have == (workers or have) and have <= slots:
             if have == 1 or not spread:
-                beside = side_by_side(frames)
-                if beside is not None:
-                    return beside
+                return frame
             workers = have
-    return dealt_out(united(inputs), workers or slots or 2)
+    return dealt_out(frame, workers or slots or 2)
 
 
 def meeting_of(

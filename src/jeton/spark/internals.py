@@ -386,68 +386,29 @@ _ESTIMATED: Final = {
 """Operators of optimized plans that make no more rows than they read."""
 
 
-def side_by_side(frames: Sequence[DataFrame]) -> DataFrame | None:
-    """The rows of several DataFrames with the same columns, in the partitions that they are in.
+def runs_as_barrier(frame: DataFrame) -> bool:
+    """Whether a part of a DataFrame's plan runs as a barrier stage, as flows do.
 
-    All have the same number of partitions: the first one has the rows of the first partition of
-    each, and so on. Reason: ``union`` puts the partitions of one behind those of the other, which
-    no barrier stage may have before it, so that all rows would go through a shuffle.
-    Missing: ``None``, also if not all partitions are known beforehand, or if one was made from an
-    RDD, which may be a union itself. So it is where Spark has to know what a result is made of: for
-    tables and files, which may change or be written over, and for metrics that are observed.
+    Reason: a union is one stage with what is united, and has more tasks than a barrier stage may
+    have. A shuffle between them parts the stages. Only the plan has the property.
+    Missing: ``False``. Then Spark refuses the stage, if there is one.
 
-    >>> frame = side_by_side([spark.range(0, 4, 1, 2), spark.range(10, 12, 1, 2)])
-    >>> sorted(tuple(row) for row in frame.select(F.spark_partition_id(), "id").collect())
-    [(0, 0), (0, 1), (0, 10), (1, 2), (1, 3), (1, 11)]
+    >>> runs_as_barrier(spark.range(1))
+    False
     """
-    if len(frames) == 1:
-        return frames[0]
-    have = {partitions_of(frame) for frame in frames}
-    if len(have) > 1 or None in have:
-        return None
-    try:
-        with private("SQLPartitioningAwareUnionRDD"):
-            session = frames[0].sparkSession
-            java: Any = session._jvm
-            plans = [frame._jdf.queryExecution() for frame in frames]
-            if any("ExistingRDD" in plan.executedPlan().toString() for plan in plans):
-                return None
-            if not all(map(_is_self_contained, plans)):
-                return None
-            parts = [plan.toRdd() for plan in plans]
-            if sum(part.isBarrier() for part in parts) > 1:
-                return None
-            listed = java.PythonUtils.toSeq(parts)
-            context, tag = session._jsc.sc(), parts[0].elementClassTag()
-            rows = java.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD(
-                context, listed, have.pop(), tag
-            )
-            # A column that one has without nulls may be null in another.
-            schema = frames[0]._jdf.schema().asNullable()
-            made = session._jsparkSession.internalCreateDataFrame(rows, schema, False)
-    except MissingInternal as error:
-        log.info("the inputs are shuffled: %s", error)
-        return None
-    return DataFrame(made, session)
 
-
-_MADE_HERE: Final = frozenset(("Range", "LocalRelation", "OneRowRelation"))
-"""The leaves of plans whose rows are made by the plan itself."""
-
-
-def _is_self_contained(execution: Any) -> bool:
-    """Whether a plan reads no table and no file, and has nothing that Spark reports on."""
-
-    def is_plain(plan: Any) -> bool:
-        name = plan.getClass().getSimpleName()
+    def is_barrier(plan: Any) -> bool:
+        if plan.getClass().getSimpleName() in ("MapInArrow", "MapInPandas") and plan.isBarrier():
+            return True
         children = plan.children()
-        if not children.size():
-            return name in _MADE_HERE
-        return name != "CollectMetrics" and all(
-            is_plain(children.apply(at)) for at in range(children.size())
-        )
+        return any(is_barrier(children.apply(at)) for at in range(children.size()))
 
-    return is_plain(execution.analyzed())
+    try:
+        with private("DataFrame._jdf.queryExecution"):
+            return is_barrier(frame._jdf.queryExecution().analyzed())
+    except MissingInternal as error:
+        log.info("whether an input is a barrier stage is not known: %s", error)
+        return False
 
 
 def size_of(frame: DataFrame) -> int | None:

@@ -41,7 +41,7 @@ from jeton.spark.batch import (
 from jeton.spark.internals import arrow_schema, spark_schema
 from jeton.spark.metrics import Counts, Frames, Inspection, accumulator
 from jeton.spark.native_tasks import REPORT, VERSION, NativeTask
-from jeton.spark.plans import columns_of, dealt_out, kept_apart, united
+from jeton.spark.plans import columns_of, dealt_together, kept_apart
 from jeton.spark.shipping import shipping
 from jeton.spark.tasks import Ends
 from jeton.spark.wire_settings import WireSettings, wire_settings
@@ -276,7 +276,7 @@ class _Stage:
     def run(self, task: NativeTask, schema: pa.Schema) -> DataFrame:
         """The rows that the tasks yield, in as many partitions as there are workers."""
         if self.frames:
-            frame = dealt_out(united(list(self.frames.values())), self.workers)
+            frame = dealt_together(list(self.frames.values()), self.workers)
         else:
             frame = self.spark.range(0, self.workers, 1, self.workers)
 

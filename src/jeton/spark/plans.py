@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, types
 from pyspark.sql import functions as F
 
-from jeton.spark.internals import as_stream, by_number, operators_of
+from jeton.spark.internals import as_stream, by_number, operators_of, runs_as_barrier
 from jeton.spark.tasks import Columns, shared
 
 HASHED_COLUMNS: Final = 8
@@ -122,6 +122,15 @@ def alike(frames: Sequence[DataFrame]) -> list[DataFrame]:
 def united(frames: Sequence[DataFrame]) -> DataFrame:
     """The rows of all DataFrames, as `alike` has them."""
     return reduce(DataFrame.union, alike(frames))
+
+
+def dealt_together(frames: Sequence[DataFrame], workers: int) -> DataFrame:
+    """The rows of all DataFrames, as `alike` has them, in ``workers`` partitions."""
+    # One that is a barrier stage itself has to end before a union, which has more tasks.
+    parted = [
+        dealt_out(frame, workers) if runs_as_barrier(frame) else frame for frame in alike(frames)
+    ]
+    return dealt_out(reduce(DataFrame.union, parted), workers)
 
 
 def numbered(frame: DataFrame) -> DataFrame:
