@@ -25,6 +25,8 @@ from jeton.core.times import IntegerTimes, Time, TimeKind
 _INTEGERS = IntegerTimes()
 
 _WORDS = np.dtype(np.int64)
+_FEW = 1024
+"""Records of which all columns are gathered, since the loop that scatters has a fixed cost."""
 _SCATTERED = 4
 """Columns of 8 bytes that are scattered together; more are gathered faster, one by one."""
 
@@ -264,7 +266,8 @@ class Batch:
         """
         times, columns = self.times, self.columns
         words = [name for name, column in columns.items() if _has_words(column)]
-        if times.ndim != 1 or times.dtype != _WORDS or len(words) > _SCATTERED:
+        few = len(to) < _FEW or len(words) > _SCATTERED
+        if few or times.ndim != 1 or times.dtype != _WORDS:
             return self.take(group_order(to, len(starts) - 1)[0])
         given = [cols.plain(times)]
         for name in words:

@@ -106,11 +106,14 @@ class Tracker:
         """
         places, segments = self.places, self._segments
         changed: set[int] = set()
-        for side, changes in ((HERE, here), (ELSEWHERE, elsewhere)):
-            for (location, time), delta in changes:
-                segment, position = places[location]
-                if segments[segment].count(position, time, delta, side):
-                    changed.add(segment)
+        for (location, time), delta in here:
+            segment, position = places[location]
+            if segments[segment].count(position, time, delta, HERE):
+                changed.add(segment)
+        for (location, time), delta in elsewhere:
+            segment, position = places[location]
+            if segments[segment].count(position, time, delta, ELSEWHERE):
+                changed.add(segment)
         if changed and self._has_exits:
             self._propagate(changed)
         return changed
