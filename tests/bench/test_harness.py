@@ -14,8 +14,10 @@ from typing import Annotated
 import pytest
 
 from jeton import cli
+from jeton.cli.versions import modules
 from jeton.errors import JetonError
 from jeton_evaluation.bench.harness import OR_ZERO, Line, OptionError, Say, child_line, command
+from jeton_evaluation.bench.runs import machine
 from jeton_evaluation.commands import BENCHMARKS
 
 
@@ -93,13 +95,25 @@ def test_lines_are_printed_as_text_or_json_and_the_last_word_is_the_exit_code(
     assert capsys.readouterr().out == "number 0\nnumber 1\n"
     assert main(["--json"]) == 2
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
-        {"number": 0},
-        {"number": 1},
+        {"number": 0, "modules": modules()},
+        {"number": 1, "modules": modules()},
     ]
     assert main(["--upto", "0"]) == 0
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "(default: a b)" in capsys.readouterr().out
+
+
+def test_all_lines_of_a_list_say_whether_modules_are_compiled(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def numbers(say: Say) -> list[Line]:
+        return [{"number": 0}, {"number": 1}]
+
+    assert command(numbers)(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == [{"number": number, "modules": modules()} for number in (0, 1)]
+    assert machine()["modules"] == modules() in ("python", "compiled")
 
 
 def test_a_process_that_fails_says_why_in_one_line() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jeton.cli import main
+from jeton.cli.versions import modules
 from jeton_evaluation.bench import peer_jeton, peers
 from jeton_evaluation.bench.peers import (
     PROGRAMS,
@@ -210,7 +211,8 @@ def test_bytewax_for_real(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     options = ["--only", "bytewax", "--records", "20000", "--json", "--out", str(out)]
     assert main(["bench", "peers", *options]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [json.loads(line) for line in out.read_text().splitlines()]
+    written = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines == [{**line, "modules": modules()} for line in written]
     assert len(lines) == 3 * 4
     for line in lines:
         assert line["records_per_s"] > 0, line

@@ -9,12 +9,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from jeton.cli import main, make_parser
+from jeton.cli import main, make_parser, versions
+from jeton.runtime import worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -77,6 +79,21 @@ def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["jeton"] == version("jeton")
     assert found["pyspark"] == version("pyspark")
+    assert found["modules"] == ("python" if worker.__file__.endswith(".py") else "compiled")
+    assert main(["version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"jeton {version('jeton')}"
+    assert second.lower() == f"modules: {found['modules']}"
+
+
+@pytest.mark.parametrize(("file", "kind"), [("worker.py", "Python"), ("worker.so", "compiled")])
+def test_a_version_says_whether_modules_are_compiled(
+    file: str, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ModuleSpec("jeton.runtime.worker", None, origin=f"/jeton/runtime/{file}")
+    monkeypatch.setattr(versions, "find_spec", lambda name: found)
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"modules: {kind}"
 
 
 def test_what_is_heavy_is_imported_when_it_is_needed() -> None:

@@ -15,7 +15,14 @@ from tests.helpers import seeded, stamped
 import jeton as jt
 from jeton import Antichain
 from jeton.dataflow.plan import progress_graph
-from jeton.errors import BatchError, GraphError, JetonError, TimeError, TokenError
+from jeton.errors import (
+    BatchError,
+    GraphError,
+    JetonError,
+    MissingColumn,
+    TimeError,
+    TokenError,
+)
 
 
 def echo(name: str = "in", time: str = "time") -> jt.Flow:
@@ -58,6 +65,55 @@ def test_what_is_no_table_is_refused() -> None:
         echo().run({"in": {"time": [1, 2], "n": [1]}})
     with pytest.raises(BatchError, match="no time column 'time'"):
         echo().run({"in": {"tme": [1], "n": [1]}})
+
+
+WITHOUT_TIMES: dict[str, Any] = {
+    "dict": {"k": [1, 2], "stamp": [5, 6]},
+    "one record": {"k": 1, "stamp": 5},
+    "no value": {"ts": None, "k": [1, 2], "stamp": [5, 6]},
+    "table": pa.table({"k": [1, 2], "stamp": [5, 6]}),
+    "rows": [{"k": 1, "stamp": 5}],
+    "pandas": pd.DataFrame({"k": [1, 2], "stamp": [5, 6]}),
+}
+
+
+@pytest.mark.parametrize("lateness", [None, 3])
+@pytest.mark.parametrize("data", WITHOUT_TIMES.values(), ids=WITHOUT_TIMES)
+def test_an_input_that_declares_its_time_column_needs_it(data: Any, lateness: int | None) -> None:
+    flow = jt.Flow("declared")
+    schema = {"ts": int, "k": int, "stamp": int}
+    flow.output("out", flow.input("rows", time="ts", schema=schema, lateness=lateness))
+    with flow.open() as run:
+        rows = run.input("rows")
+        sends = [rows.send, rows.partition("one").send] if lateness is None else [rows.send]
+        for send in sends:
+            with pytest.raises(MissingColumn) as sent:
+                send(data)
+            assert str(sent.value) == (
+                "there is no time column 'ts' (there are: 'k', 'stamp'): name the one that has "
+                "the times, as in time='k' [operator 'rows', worker 0]"
+            )
+        rows.send({})
+        rows.send({"k": [], "stamp": []})
+        rows.send(k=1, stamp=5, times=7)
+        rows.send({"ts": [8], "k": [2], "stamp": [6]})
+        result = run.finish()
+    assert result["out"].to_pylist() == [
+        {"ts": 7, "k": 1, "stamp": 5},
+        {"ts": 8, "k": 2, "stamp": 6},
+    ]
+
+
+def test_the_error_for_no_times_is_the_same_for_a_run_and_for_what_is_sent() -> None:
+    flow = jt.Flow("declared")
+    flow.output("out", flow.input("rows", time="ts", schema={"ts": int, "k": int}))
+    with pytest.raises(MissingColumn) as whole:
+        flow.run({"rows": {"k": [1]}})
+    with flow.open() as run:
+        with pytest.raises(MissingColumn) as sent:
+            run.input("rows").send({"k": [1]})
+        run.finish()
+    assert str(sent.value) == str(whole.value).replace("]", ", worker 0]")
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:

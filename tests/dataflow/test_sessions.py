@@ -81,6 +81,47 @@ def test_session_before_its_token_raises() -> None:
     with_token(act)
 
 
+NOT_RIGHTS: dict[str, tuple[Callable[[jt.TokenRef, jt.Batch], Any], str]] = {
+    "time": (lambda ref, batch: ref.time, "7 (an int)"),
+    "nothing": (lambda ref, batch: None, "None"),
+    "batch": (lambda ref, batch: batch, "a jeton.Batch"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "named"), NOT_RIGHTS.values(), ids=NOT_RIGHTS)
+@pytest.mark.parametrize("time", [None, 8])
+def test_a_session_with_anything_else_than_a_right_raises(
+    wrong: Callable[[jt.TokenRef, jt.Batch], Any], named: str, time: int | None
+) -> None:
+    def act(input: jt.Input, output: jt.Output) -> None:
+        for ref, batch in input:
+            with pytest.raises(TokenError) as caught:
+                output.session(wrong(ref, batch), time)
+            assert str(caught.value) == (
+                "a session needs a token, or the reference that came with a message, not "
+                f"{named}: output.session(ref) [operator 'acting', worker 0]"
+            )
+            output.session(ref).give(n=1)
+
+    assert stamped(in_step(act, at=7)["out"]) == [(7, 1)]
+
+
+def test_an_error_within_a_right_is_not_taken_for_a_wrong_argument(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(ref: jt.TokenRef, book: object, time: object) -> None:
+        raise AttributeError("broken")
+
+    def act(input: jt.Input, output: jt.Output) -> None:
+        for ref, _ in input:
+            monkeypatch.setattr(jt.TokenRef, "_admit", broken)
+            with pytest.raises(AttributeError, match="broken"):
+                output.session(ref)
+            monkeypatch.undo()
+
+    in_step(act, at=7)
+
+
 def given(*gifts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The output when these are given in one session at 2."""
 

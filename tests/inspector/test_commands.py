@@ -50,7 +50,10 @@ def test_another_process_asks_why(capsys: pytest.CaptureFixture[str]) -> None:
 def test_queries_are_listed_while_they_run(
     capsys: pytest.CaptureFixture[str], own_folder: Path
 ) -> None:
-    assert "no query with a page runs" in said(capsys, "inspect")[2]
+    assert said(capsys, "inspect")[2] == (
+        "no query with a page runs on this machine: "
+        "queries have one where jeton[inspect] is installed, runs once they call run.inspect()\n"
+    )
     with stuck().open() as run:
         url = run.inspect()
         code, out, _ = said(capsys, "inspect")
@@ -67,7 +70,8 @@ def test_errors_are_one_line_and_a_code(capsys: pytest.CaptureFixture[str], tmp_
     code, out, err = said(capsys, "why", "nothing")
     assert (code, out) == (2, "")
     assert err == (
-        "jeton why: error: no query 'nothing' with a page runs on this machine (there are: none)\n"
+        "jeton why: error: no query 'nothing' with a page runs on this machine (there are: none): "
+        "queries have one where jeton[inspect] is installed, runs once they call run.inspect()\n"
     )
     with stuck().open() as run:
         run.inspect()

@@ -2,9 +2,13 @@
 
 The plain function takes all rows of the same DataFrames into Python, looks at none of them, and
 gives back as many rows as the query's answer has, of the same columns: copies of the answer's
-first rows. Nothing that runs in Python behind a DataFrame can take less. Both are given the same
-DataFrames, which Spark holds in memory before the clock starts, and a sink that forgets rows.
-Rounds of both are in turn, and the median counts; the first round compiles and is not counted.
+first rows. Behind one DataFrame, nothing that runs in Python can take less. Of several, the plain
+function reads the union: each row has the columns of the other inputs too, as nulls, and two
+inputs have twice as many tasks.
+
+Both are given the same DataFrames, which Spark holds in memory before the clock starts, and a sink
+that forgets rows. Rounds of both are in turn, and the median counts; the first round compiles and
+is not counted.
 """
 
 from __future__ import annotations

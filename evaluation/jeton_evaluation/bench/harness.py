@@ -1,8 +1,9 @@
 """The frame of a benchmark: options from a signature, rounds in turn, output as text or JSON.
 
 A benchmark is a function ``run(say, ...)`` whose annotated parameters are its options. It passes
-text to ``say`` and returns its results: anything that JSON has, or an iterator of lines. What a
-generator returns at its end is the exit code.
+text to ``say`` and returns its results: a line, a list of lines, or an iterator of both. What a
+generator returns at its end is the exit code. In JSON, each line also says whether Jeton's modules
+were ``python`` or ``compiled``.
 
 Numbers are above zero unless an option is annotated with `OR_ZERO` too.
 """
@@ -63,7 +64,7 @@ def command(
     1000 rounds
     0
     >>> command(run, rounds=5)(["--slow", "--json"])
-    {"rounds": 5, "slow": true}
+    {"rounds": 5, "slow": true, "modules": ...}
     0
     """
 
@@ -97,7 +98,16 @@ def _shown(result: Any, as_json: bool) -> int:
         except StopIteration as end:
             return int(end.value or 0)
         if as_json:
-            print(json.dumps(line), flush=True)
+            print(json.dumps(_with_modules(line)), flush=True)
+
+
+def _with_modules(result: Line | list[Line]) -> Line | list[Line]:
+    # Imported late: the processes of peers and of start-up import this module.
+    from jeton.cli.versions import modules
+
+    if isinstance(result, list):
+        return [{**line, "modules": modules()} for line in result]
+    return {**result, "modules": modules()}
 
 
 def parser_of(

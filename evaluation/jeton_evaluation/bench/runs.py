@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
+from jeton.cli.versions import modules
 from jeton_evaluation.bench.harness import Line
 
 LATENCIES = ["p50_ms", "p999_ms", "max_ms"]
@@ -148,6 +149,7 @@ def machine() -> Line:
         "python": platform.python_version(),
         "java": _java(),
         **{name: version(name) for name in ("pyspark", "numpy", "numba", "pyarrow", "jeton")},
+        "modules": modules(),
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

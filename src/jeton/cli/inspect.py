@@ -60,16 +60,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from jeton.inspector.running import names_of, pages
+    from jeton.inspector.running import HAVE_PAGES, names_of, pages
 
     found = pages()
     if as_json:
         print_json({"queries": [asdict(page) for page in found]})
     elif not found:
-        say(
-            "no query with a page runs on this machine: queries have one where jeton[inspect] is "
-            "installed, runs once they call run.inspect()"
-        )
+        say(f"no query with a page runs on this machine: {HAVE_PAGES}")
     else:
         names = names_of(found)
         rows = [(n, f"for {_age(p)}", p.url) for n, p in zip(names, found, strict=True)]

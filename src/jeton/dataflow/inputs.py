@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from jeton.columns import time_columns
 from jeton.columns.batch import Batch
 from jeton.columns.column import plain
-from jeton.columns.schema import SchemaLike, as_schema
+from jeton.columns.schema import SchemaLike, as_schema, time_type
 from jeton.columns.tables import as_table
 from jeton.columns.time_columns import Times
 from jeton.columns.time_units import INTEGER, convert
@@ -99,11 +99,12 @@ def add_input(
             "number above zero, or None to wait for them indefinitely"
         )
     known = None if schema is None else as_schema(schema, time)
+    timed = schema is not None and time_type(schema, time) is not None
     builder = scope.operator(name, time=time)
     builder.output(schema=known)
 
     def build(tokens: list[TimestampToken], info: OperatorInfo) -> None:
-        handle = InputHandle(name, tokens, info, known, lateness, idle_after)
+        handle = InputHandle(name, tokens, info, known, lateness, idle_after, timed)
         info.publish(handle)
         info.keep(handle)
 
@@ -132,12 +133,15 @@ class InputHandle:
         schema: pa.Schema | None = None,
         lateness: int | None = None,
         idle_after: float | None = None,
+        timed: bool = False,
     ) -> None:
         self.name = name
         self.lateness = lateness
         self.idle_after = idle_after
         self._info = info
         self._schema = schema
+        self._timed = timed
+        """Whether the schema declares the time column: then all records have one."""
         self._outputs = [PostedOutput(output, info.post) for output in info.outputs]
         for output in info.outputs:
             output.notes_times = False  # `furthest` has them as soon as they are sent
@@ -228,7 +232,8 @@ class InputHandle:
         """Send records: a batch, a table, a dictionary or keyword columns.
 
         Times come from the batch, from the time column, from ``times``, or are the input's own;
-        if it has not advanced yet, zero.
+        if it has not advanced yet, zero. An input whose schema declares the time column does not
+        lend its own.
         """
         with self.turn:
             own = None
@@ -386,6 +391,8 @@ class InputHandle:
         if isinstance(data, Mapping):
             data = {n: [v] if is_single(v) and n != time_name else v for n, v in data.items()}
             times = data.pop(time_name, times)
+            if times is None and self._timed:
+                return Batch.from_arrow(as_table(data), time=time_name, kind=kind)
             given = times is not None
             if isinstance(times, date | np.datetime64):
                 # A single record's; its unit is that of a column.

@@ -17,6 +17,7 @@ from jeton.columns.time_domain import Units
 from jeton.columns.time_units import INTEGER, given_times, stamped
 from jeton.core.antichain import Antichain
 from jeton.core.bookkeeping import Bookkeeping, Connection
+from jeton.core.checks import described
 from jeton.core.errors import BatchError, JetonError, OperatorFailed, TokenError
 from jeton.core.times import Time, TimeKind
 from jeton.core.tokens import TimestampToken, TokenRef
@@ -305,7 +306,12 @@ class Output:
         """
         if time is not None and (type(time) is not int or not self.kind.integers):
             time = self.one_time(time)
-        return Session(self, right, right._admit(self.book, time))
+        try:
+            admitted = right._admit(self.book, time)
+        except AttributeError:
+            _require_right(right, self.book)
+            raise
+        return Session(self, right, admitted)
 
     def send(self, time: Time, batch: Batch) -> None:
         """Send a batch whose times are all ``>= time``; sessions do this."""
@@ -508,6 +514,15 @@ class Session:
     ) -> None:
         self._closed = True
         self._right._unlock()
+
+
+def _require_right(given: object, book: Bookkeeping) -> None:
+    """Refuse to open a session with anything else than a right to send."""
+    if not isinstance(given, TimestampToken | TokenRef):
+        raise TokenError(
+            "a session needs a token, or the reference that came with a message, not "
+            f"{described(given)}: output.session(ref)"
+        ).located(operator=book.operator, worker=book.owner.index) from None
 
 
 def _spread(values: Mapping[str, Any], length: int) -> dict[str, Column]:

@@ -19,6 +19,10 @@ from typing import Final
 
 from jeton.core.errors import JetonError
 
+HAVE_PAGES: Final = (
+    "queries have one where jeton[inspect] is installed, runs once they call run.inspect()"
+)
+"""Which queries have a page: for errors that name none."""
 _NUMBERS: Final = itertools.count(1)
 
 
@@ -124,7 +128,8 @@ def find(query: str, among: Sequence[Published] | None = None) -> Published:
         raise JetonError(f"several queries are called {query!r}: {names}")
     if not matching:
         raise JetonError(
-            f"no query {query!r} with a page runs on this machine (there are: {names or 'none'})"
+            f"no query {query!r} with a page runs on this machine (there are: {names or 'none'}): "
+            f"{HAVE_PAGES}"
         )
     return matching[0]
 
