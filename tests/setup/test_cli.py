@@ -17,7 +17,7 @@ from jeton_evaluation.commands import BENCHMARKS
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
-    assert capsys.readouterr().out == f"jeton {version('jeton')}\n"
+    assert capsys.readouterr().out == f"jeton {version('jeton')}\nmodules: Python\n"
 
 
 def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,8 @@ def test_version_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("module", ["jeton", "jeton.cli"])
 def test_python_dash_m_is_the_command(module: str) -> None:
     command = [sys.executable, "-m", module, "version"]
-    assert subprocess.check_output(command, text=True) == f"jeton {version('jeton')}\n"
+    said = subprocess.check_output(command, text=True)
+    assert said == f"jeton {version('jeton')}\nmodules: Python\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["version", "--nonsense"], ["bench"]])

@@ -42,7 +42,7 @@ SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 LENGTHS = (8, 64, 256)
 COMPARED = ("tokens", RELAYED, "watermarks-x")
 
-BATCH_BYTES, CHANGE_BYTES, NAME_BYTES, MARK_BYTES = 32, 32, 8, 72
+BATCH_BYTES, CHANGE_BYTES, NAME_BYTES, MARK_BYTES = 32, 32, 8, 48
 """On the wire: a progress batch, each change in it, the worker of one that is named, and a mark.
 Tests hold them to the wire's."""
 AFFORDABLE = 2_200_000
