@@ -28,7 +28,7 @@ STRETCH = st.tuples(STARTS, st.integers(0, 3), MANY, st.integers(1, 60))
 
 
 def fold(how: str, left: Any, right: Any) -> Any:
-    """What a loop should do, of values without NaN."""
+    """The expected result of a fold, of values without NaN."""
     return {"sum": left + right, "min": min(left, right), "max": max(left, right)}[how]
 
 

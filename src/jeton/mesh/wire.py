@@ -94,7 +94,7 @@ class Layout(NamedTuple):
 
 
 class _Form:
-    """What is the same in all messages of a layout."""
+    """The part that all messages of a layout share."""
 
     __slots__ = ("columns", "contents", "frame", "is_words", "layout", "number", "start", "width")
 

@@ -152,7 +152,7 @@ class Agent:
         self._beaten = self._busy_at = clock()
         self._reported = self._reported_operators = -math.inf
         self.act: str | None = None
-        """What its thread does now, for a `BusyWatch`; ``None`` outside of its turns."""
+        """The present act of its thread, for a `BusyWatch`; ``None`` outside of its turns."""
         self.turns_taken = 0
         self.looks: list[str] = []
         """Its act whenever a `BusyWatch` looked."""
